@@ -64,8 +64,8 @@ def _child(options: Any, names: list[str]) -> None:
     began = time.monotonic()
     cases = [(name, n) for name in names for n in SIZES[name]]
     side = _Torch(options) if options.child == "torch" else _Ours(options)
-    on_cpu = "cpu" in (options.torch if options.child == "torch" else options.device.replace("numpy", "cpu"))
-    warm_up_s = WARM_UP_S if on_cpu else GPU_WARM_UP_S
+    device = options.torch if options.child == "torch" else options.device
+    warm_up_s = WARM_UP_S if device.startswith(("cpu", "numpy")) else GPU_WARM_UP_S
     found = {}
     for number, (name, n) in enumerate(cases):
         call, sync = side.prepare(name, n)

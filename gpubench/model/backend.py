@@ -192,20 +192,21 @@ class Session(ABC):
 
     def waited(self, calls: Sequence[Callable[[], None]]) -> list[float]:
         """Seconds of each call and the wait for it, by the host's clock."""
-        readings = [self.clock()]
-        for call in calls:
-            call()
-            self.sync()
-            readings.append(self.clock())
-        return [after - before for before, after in itertools.pairwise(readings)]
+        return self._clocked(calls, self.sync)
 
     def called(self, calls: Sequence[Callable[[], None]]) -> list[float]:
         """Seconds of each call by the host's clock; what it sent may be on its way. Waits after the last one."""
+        found = self._clocked(calls, lambda: None)
+        self.sync()
+        return found
+
+    def _clocked(self, calls: Sequence[Callable[[], None]], behind: Callable[[], None]) -> list[float]:
+        """Seconds of each call and of what comes behind it."""
         readings = [self.clock()]
         for call in calls:
             call()
+            behind()
             readings.append(self.clock())
-        self.sync()
         return [after - before for before, after in itertools.pairwise(readings)]
 
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
