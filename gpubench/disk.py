@@ -1,0 +1,131 @@
+"""The one way to open a file, and what a refusal of the system means to the user.
+
+Only regular files are opened: a FIFO waits for a writer that may never come, and reading a device may do something. The
+exception is a descriptor that a shell has opened for us (`gpubench report <(command)`). Imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+
+StrPath = str | os.PathLike[str]
+
+_PIECE = 16 << 20  # read at once at most
+# Names of descriptors of this process, which the user can only have named on purpose.
+_DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
+_ALWAYS = (
+    getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOINHERIT", 0)
+)  # fmt: skip
+# Opening a FIFO that took a file's place after we looked must not wait.
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+_KINDS = (
+    (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
+    (stat.S_ISFIFO, errno.EINVAL, "it is a pipe (FIFO), not a file"),
+    (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a file"),
+    (stat.S_ISCHR, errno.EINVAL, "it is a device, not a file"),
+    (stat.S_ISBLK, errno.EINVAL, "it is a device, not a file"),
+)
+
+
+class NotRegular(OSError):
+    """A path leads to a folder, a FIFO, a socket or a device where a file is needed."""
+
+
+def open_regular(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Return the descriptor of a regular file, opened with `flags`. Raises OSError, NotRegular among them."""
+    if _DESCRIPTOR.fullmatch(os.fspath(path)):
+        return os.open(path, flags | _ALWAYS, mode)
+    with contextlib.suppress(FileNotFoundError):  # `flags` may create it
+        _require_regular(os.stat(path), path)
+    descriptor = os.open(path, flags | _ALWAYS | _AT_ONCE, mode)
+    try:
+        _require_regular(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_regular(path: StrPath, most: int | None = None) -> bytes:
+    """Return the bytes of a regular file, at most `most` of them. Raises OSError, NotRegular among them.
+
+    The memory that it takes grows with the file, not with `most`.
+    """
+    descriptor = open_regular(path)
+    try:
+        parts: list[bytes] = []
+        left = most
+        size = min(_PIECE, max(1 << 16, os.fstat(descriptor).st_size + 1))
+        while left != 0:
+            part = os.read(descriptor, size if left is None else min(size, left))
+            if not part:
+                break
+            parts.append(part)
+            left = None if left is None else left - len(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def create_beside(target: Path) -> tuple[int, Path]:
+    """Create an empty file in the folder of `target` under a name that is not taken. Returns its descriptor and path.
+
+    Raises OSError. What lies there under any name, also a link that somebody planted, is left alone.
+    """
+    while True:
+        fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+        with contextlib.suppress(FileExistsError):
+            return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o666), fresh
+
+
+def _require_regular(about: os.stat_result, path: StrPath) -> None:
+    if stat.S_ISREG(about.st_mode):
+        return
+    for is_kind, number, why in _KINDS:
+        if is_kind(about.st_mode):
+            raise NotRegular(number, why, os.fspath(path))
+    raise NotRegular(errno.EINVAL, "it is not a regular file", os.fspath(path))
+
+
+# ---------------------------------------------------------------- what the system says, and what to do about it
+
+
+_MENDS = {  # by the name of the number: not every system has all of them
+    "ENOSPC": "free some space there",
+    "EDQUOT": "free some space: the quota of this user is used up",
+    "EFBIG": "raise the limit on the size of files (ulimit -f)",
+    "EACCES": "change the permissions there",
+    "EPERM": "change the owner or the permissions there",
+    "EROFS": "mount it for writing",
+    "ENAMETOOLONG": "take a shorter name",
+    "ELOOP": "remove the link that leads back to itself",
+    "EIO": "look at the disk and the system's log (dmesg)",
+    "ENOENT": "create the folder that is missing",
+    "ENOTDIR": "correct the path: a part of it is a file and no folder",
+    "EISDIR": "name a file inside that folder",
+    "EMFILE": "raise the limit on open files (ulimit -n)",
+    "ENFILE": "close other programs: the system has no more open files",
+    "ENOMEM": "free some memory",
+    "ESTALE": "mount the file system again",
+    "ENOTCONN": "mount the file system again",
+    "EBUSY": "end the program or the mount that uses it",
+    "ETXTBSY": "end the program that uses it",
+}
+
+
+def reason(error: OSError) -> str:
+    """Return what the system, or Python, says in `error`, without number and path."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+def remedy(error: OSError, otherwise: str = "choose another place") -> str:
+    """Return what to do about `error`: what its number asks for, or `otherwise`, which always helps."""
+    mend = None if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""))
+    return f"{mend}, or {otherwise}" if mend else otherwise

@@ -1,0 +1,113 @@
+"""Regular files alone are opened, nothing waits, and each refusal of the system has its own remedy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpubench import disk
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def _link_to_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+STRANGE = {
+    "folder": (Path.mkdir, "it is a folder"),
+    "FIFO": (_pipe, "it is a pipe"),
+    "link to a FIFO": (_link_to_pipe, "it is a pipe"),
+    "socket": (_socket, "it is a socket"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device"),
+    "terminal": (lambda path: path.symlink_to("/dev/tty"), "it is a device"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "Too many levels"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has none of these")
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR])
+def test_what_is_no_regular_file_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, flags: int
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    make, why = STRANGE[kind]
+    make(Path("x"))
+    with pytest.raises(OSError, match=why):
+        os.close(disk.open_regular("x", flags))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO in a folder")
+def test_a_pipe_that_takes_the_place_of_a_file_meanwhile_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, pipe = tmp_path / "file", tmp_path / "pipe"
+    file.touch()
+    os.mkfifo(pipe)
+    about = os.stat(file)
+    monkeypatch.setattr(os, "stat", lambda path: about)
+    with pytest.raises(disk.NotRegular):
+        disk.open_regular(pipe)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="descriptors have names in /dev/fd")
+def test_a_descriptor_that_the_shell_opened_is_read_to_its_end() -> None:
+    """`gpubench report <(command)` names /dev/fd/63, a pipe."""
+    reader, writer = os.pipe()
+    data = b"x" * 300_000
+
+    def fill() -> None:
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(data)
+
+    threading.Thread(target=fill).start()
+    try:
+        assert disk.read_regular(f"/dev/fd/{reader}") == data
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * size)
+    assert len(disk.read_regular(path)) == size
+    for most in (0, 1, 65_536, 100_000):
+        assert len(disk.read_regular(path, most)) == min(size, most)
+
+
+def test_a_file_beside_another_takes_no_name_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter(["there", "there", "free"])
+    monkeypatch.setattr("secrets.token_hex", lambda count: next(names))
+    planted = tmp_path / ".a.json.there.new"
+    planted.symlink_to(tmp_path / "elsewhere")
+    descriptor, path = disk.create_beside(tmp_path / "a.json")
+    os.close(descriptor)
+    assert path.name == ".a.json.free.new"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_each_refusal_has_a_remedy_of_its_own() -> None:
+    numbers = ["ENOSPC", "EDQUOT", "EACCES", "EROFS", "ENAMETOOLONG", "ELOOP", "EIO", "EFBIG", "EMFILE"]
+    found = [disk.remedy(OSError(getattr(errno, name), "why")) for name in numbers]
+    assert len(set(found)) == len(numbers)
+    assert [text for text in found if "space" in text] == found[:2]
+    for unknown in (OSError(errno.EINVAL, "Invalid argument"), OSError("no number")):
+        assert disk.remedy(unknown, "choose another name") == "choose another name"
