@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 StrPath = str | os.PathLike[str]
 
@@ -38,7 +39,7 @@ class NotRegular(OSError):
     """A path leads to a folder, a FIFO, a socket or a device where a file is needed."""
 
 
-def open_regular(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+def open_descriptor(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Return the descriptor of a regular file, opened with `flags`. Raises OSError, NotRegular among them."""
     if _DESCRIPTOR.fullmatch(os.fspath(path)):
         return os.open(path, flags | _ALWAYS, mode)
@@ -53,12 +54,17 @@ def open_regular(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> 
     return descriptor
 
 
+def open_regular(path: StrPath) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, NotRegular among them."""
+    return os.fdopen(open_descriptor(path), "rb")
+
+
 def read_regular(path: StrPath, most: int | None = None) -> bytes:
     """Return the bytes of a regular file, at most `most` of them. Raises OSError, NotRegular among them.
 
     The memory that it takes grows with the file, not with `most`.
     """
-    descriptor = open_regular(path)
+    descriptor = open_descriptor(path)
     try:
         parts: list[bytes] = []
         left = most

@@ -49,7 +49,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
     make, why = STRANGE[kind]
     make(Path("x"))
     with pytest.raises(OSError, match=why):
-        os.close(disk.open_regular("x", flags))
+        os.close(disk.open_descriptor("x", flags))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO in a folder")
@@ -62,7 +62,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_meanwhile_is_refused_too(
     about = os.stat(file)
     monkeypatch.setattr(os, "stat", lambda path: about)
     with pytest.raises(disk.NotRegular):
-        disk.open_regular(pipe)
+        disk.open_descriptor(pipe)
 
 
 @pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="descriptors have names in /dev/fd")
