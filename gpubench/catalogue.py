@@ -395,6 +395,8 @@ DETECTION = {
     "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work. Not measured yet: `gpubench run` does.",
     "VRAM_LT_2GIB": "Less than 2 GiB of usable GPU memory.",
     "VRAM_UNKNOWN": "No source tells the size of its memory; install the vendor's driver, or try --deep.",
+    "SOURCE_LATE": "Its driver did not answer in time: keep it loaded (NVIDIA: nvidia-smi -pm 1), or wait longer "
+                   "(GPUBENCH_PROBE_LIMIT=2m).",
     "SHARED_BANDWIDTH": "It shares the CPU's memory, so splitting the work gains nothing.",
     "FEW_CPU_THREADS": "Fewer than two usable CPUs: they have enough to do with feeding the GPU.",
     "INTEGRATED_UNMEASURED": "An integrated GPU may be slower than the CPU: `gpubench run` tells.",
@@ -405,6 +407,8 @@ DETECTION = {
     "PASSED_THROUGH": "It is reserved for a virtual machine (vfio-pci).",
     "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
     "NO_PERMISSION": "This user may not open its device node; join the groups render and video.",
+    "GPU_LOST": "The driver no longer reaches it; reset it (nvidia-smi --gpu-reset) or restart the machine, "
+                "then check dmesg.",
     "DRIVER_MISMATCH": "The driver's library and kernel module differ; reboot or reload the module.",
     "HIDDEN_BY_ENV": "An environment variable hides it; unset the variable that access.hidden_by_env names.",
     "COMPUTE_PROHIBITED": "Its compute mode forbids computing; `nvidia-smi -c DEFAULT` as root allows it.",

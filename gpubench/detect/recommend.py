@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,8 +42,12 @@ class UsableGpu(NamedTuple):
 
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
     """Mode, devices and reasons for a machine whose GPUs are known; `override` is the user's choice."""
-    candidates, rejected = _sort_out(machine.gpus)
+    late = {provider.name for provider in machine.providers if provider.status == "timeout"}
+    candidates, rejected = _sort_out(machine.gpus, late)
     mode, chosen, reasons = _rule(machine, candidates)
+    if mode == "cpu" and _hides_a_gpu(machine, late, rejected):
+        mode, chosen = "gpu", [UsableGpu(gpu, 0) for gpu, code in rejected if code == "SOURCE_LATE"]
+        reasons = [] if chosen else [_reason("SOURCE_LATE")]
     reasons += [Reason(code=code, device_id=gpu.id, text=about(code, gpu)) for gpu, code in rejected]
     reasons += _notes(chosen if mode != "cpu" else [])
     if mode == "cpu" and not machine.gpus:
@@ -55,7 +60,11 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
     return Recommendation(
         mode=mode, confidence="provisional", device_ids=[c.gpu.id for c in chosen],
         cpu_threads=machine.cpu.available.value, reasons=reasons, overrides=[override] if override else [],
-        rejected=[Rejected(device_id=gpu.id, mode="gpu", code=code) for gpu, code in rejected],
+        rejected=[
+            Rejected(device_id=gpu.id, mode="gpu", code=code)
+            for gpu, code in rejected
+            if all(gpu is not candidate.gpu for candidate in chosen)
+        ],
     )  # fmt: skip
 
 
@@ -71,10 +80,25 @@ def at_least(size: int, gib: int) -> bool:
     return size >= gib * GIB * NOMINAL
 
 
-def _sort_out(gpus: list[Gpu]) -> tuple[list[UsableGpu], list[tuple[Gpu, str]]]:
+# The probes that tell whether a vendor's GPU can be recommended. Where one is late the GPU stands in files alone.
+_SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "intel": frozenset({"drm"})}
+
+
+def _is_late(gpu: Gpu, late: AbstractSet[str]) -> bool:
+    return not late.isdisjoint(_SOURCES.get(gpu.vendor.value or "", ()))
+
+
+def _hides_a_gpu(machine: Machine, late: AbstractSet[str], rejected: list[tuple[Gpu, str]]) -> bool:
+    """Whether the CPU would be recommended for lateness alone. NVML is asked only where something tells of a GPU:
+    under WSL that is no file which lists it."""
+    unlisted = not machine.gpus and "nvml" in late
+    return unlisted or any(code == "SOURCE_LATE" for _, code in rejected)
+
+
+def _sort_out(gpus: list[Gpu], late: AbstractSet[str]) -> tuple[list[UsableGpu], list[tuple[Gpu, str]]]:
     candidates, rejected = [], []
     for gpu in gpus:
-        code = _objection(gpu)
+        code = _objection(gpu, late)
         if code is not None:
             rejected.append((gpu, code))
         elif gpu.memory.usable_bytes.value is not None:
@@ -83,15 +107,17 @@ def _sort_out(gpus: list[Gpu]) -> tuple[list[UsableGpu], list[tuple[Gpu, str]]]:
     return sorted(candidates, key=lambda candidate: -candidate.usable), rejected
 
 
-def _objection(gpu: Gpu) -> str | None:
+def _objection(gpu: Gpu, late: AbstractSet[str]) -> str | None:
     """Why a GPU is no candidate: the first rule that holds."""
     usable = gpu.memory.usable_bytes.value
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     if gpu.kind.value == "integrated" and not _proven(gpu):
-        return "INTEGRATED_UNMEASURED"
+        return "SOURCE_LATE" if gpu.vendor.value == "nvidia" and "cuda" in late else "INTEGRATED_UNMEASURED"
+    if usable is None and gpu.power.state.value in ASLEEP:
+        return "GPU_ASLEEP"
     if usable is None:
-        return "GPU_ASLEEP" if gpu.power.state.value in ASLEEP else "VRAM_UNKNOWN"
+        return "SOURCE_LATE" if _is_late(gpu, late) else "VRAM_UNKNOWN"
     return None if at_least(usable, 2) else "VRAM_LT_2GIB"
 
 

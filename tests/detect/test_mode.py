@@ -7,29 +7,43 @@ import pytest
 
 from gpubench.catalogue import DETECTION
 from gpubench.detect import inspection, recommend
-from gpubench.detect.records import known
-from gpubench.model.machine import Access, Api, Compute, Cpu, Gpu, GpuMemory, Machine, Recommendation
+from gpubench.detect.records import ABSENT, known
+from gpubench.model.machine import (
+    Access,
+    Api,
+    Compute,
+    Cpu,
+    Gpu,
+    GpuMemory,
+    Machine,
+    Power,
+    Provider,
+    Recommendation,
+)
 
 GIB = 1 << 30
 
 
 def card(size, number=0, **more):
     memory = GpuMemory(
-        usable_bytes=known(size, "t"),
-        dedicated_bytes=known(size, "t"),
+        usable_bytes=known(size, "t") if size is not None else ABSENT,
+        dedicated_bytes=known(size, "t") if size is not None else ABSENT,
         unified=known(more.pop("unified", False), "t"),
     )
     return Gpu(
         id=f"g{number}",
-        vendor=known("amd", "t"),
+        vendor=known(more.pop("vendor", "amd"), "t"),
         kind=known(more.pop("kind", "discrete"), "t"),
         memory=memory,
         **more,
     )
 
 
-def advise(*gpus, threads=8, override=None):
-    machine = Machine(gpus=list(gpus), cpu=Cpu(available=known(threads, "t")), gpu_count=known(len(gpus), "t"))
+def advise(*gpus, threads=8, override=None, late=None):
+    providers = [Provider(name=late, status="timeout")] if late else []
+    machine = Machine(
+        gpus=list(gpus), cpu=Cpu(available=known(threads, "t")), gpu_count=known(len(gpus), "t"), providers=providers,
+    )  # fmt: skip
     return recommend.recommend(machine, override)
 
 
@@ -54,6 +68,43 @@ def test_integrated_gpus_must_prove_themselves():
     assert advise(card(16 * GIB, kind="integrated", apis={"cuda": Api()})).mode == "gpu"
     large = card(16 * GIB, kind="integrated", compute=Compute(units=known(40, "t")))
     assert advise(large).mode == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "late", "mode", "code"),
+    [
+        ("nvidia", "nvml", "gpu", "SOURCE_LATE"), ("nvidia", "cuda", "gpu", "SOURCE_LATE"),
+        ("amd", "drm", "gpu", "SOURCE_LATE"), ("intel", "drm", "gpu", "SOURCE_LATE"),
+        ("nvidia", "blas", "cpu", "VRAM_UNKNOWN"), ("amd", "nvml", "cpu", "VRAM_UNKNOWN"),
+    ],
+)  # fmt: skip
+def test_a_source_that_is_late_has_not_said_no(vendor, late, mode, code):
+    advice = advise(card(None, vendor=vendor), card(None, 1, vendor=vendor), late=late)
+    assert (advice.mode, [reason.code for reason in advice.reasons]) == (mode, [code] * 2)
+    assert advice.device_ids == (["g0", "g1"] if mode == "gpu" else [])
+    assert [refused.code for refused in advice.rejected] == ([] if mode == "gpu" else [code] * 2)
+    assert ("nvidia-smi -pm 1" in advice.reasons[0].text) == (mode == "gpu")
+
+
+def test_a_late_source_overrules_nothing_that_is_known():
+    known_size = advise(card(8 * GIB), card(None, 1, vendor="nvidia"), late="nvml")
+    assert (known_size.mode, known_size.device_ids) == ("gpu", ["g0"])
+    assert [refused.code for refused in known_size.rejected] == ["SOURCE_LATE"]
+    refused = card(None, vendor="nvidia", usable=known(False, "t"), why_not=["NOT_EXPOSED"])
+    assert advise(refused, late="nvml").mode == "cpu"
+    asleep = card(None, vendor="nvidia", power=Power(state=known("suspended", "t")))
+    assert advise(asleep, late="nvml").reasons[0].code == "GPU_ASLEEP"
+
+
+def test_a_late_cuda_leaves_an_integrated_nvidia_gpu_in_the_race():
+    chip = card(16 * GIB, kind="integrated", vendor="nvidia")
+    assert advise(chip).mode == "cpu"
+    assert advise(chip, late="cuda").mode == "gpu"
+
+
+def test_where_files_list_no_gpu_a_late_nvml_leaves_it_open():
+    advice = advise(late="nvml")  # as under WSL
+    assert (advice.mode, advice.device_ids, advice.reasons[0].code) == ("gpu", [], "SOURCE_LATE")
 
 
 def test_small_gpus_alone_where_sharing_gains_nothing():
