@@ -1,9 +1,12 @@
-"""/proc/cpuinfo in its many forms: x86, Arm, POWER, s390x, RISC-V."""
+"""/proc/cpuinfo in its many forms: x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
+
+from gpubench.detect.records import is_placeholder
 
 _KEPT = (
     "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
@@ -11,27 +14,45 @@ _KEPT = (
     "vx", "vxe", "vxe2",
 )  # fmt: skip
 _X86_HOMONYMS = {"sme"}  # AMD encrypts memory under the name of Arm's matrix extension
-_POWER = r"POWER|PPC970|Cell"  # the 64-bit ones
-_FLAG_KEYS = ("flags", "Features", "features")
+_IBM = r"POWER|PPC970|Cell"
+_POWER = rf"{_IBM}|PA6T|e[56]500"  # the 64-bit ones
+_FLAG_KEYS = ("flags", "features")
+# `Processor` names the CPU on old Arm kernels; `cpu` on POWER ("POWER9, altivec supported"), SPARC and PA-RISC.
+_MODEL_KEYS = ("model name", "cpu model", "uarch", "cpu type", "c-sky cpu model", "processor")
 _ARM_MAKERS = {
     "0x41": "Arm", "0x42": "Broadcom", "0x43": "Cavium", "0x46": "Fujitsu", "0x48": "HiSilicon", "0x4e": "NVIDIA",
-    "0x50": "APM", "0x51": "Qualcomm", "0x53": "Samsung", "0x56": "Marvell", "0x61": "Apple", "0x70": "Phytium",
-    "0xc0": "Ampere",
+    "0x50": "APM", "0x51": "Qualcomm", "0x53": "Samsung", "0x56": "Marvell", "0x61": "Apple", "0x6d": "Microsoft",
+    "0x70": "Phytium", "0xc0": "Ampere",
 }  # fmt: skip
+# The first line that fits tells the architecture: key, beginning of the value, name of uname.
+_ARCHITECTURES = (
+    ("cpu architecture", r"8|AArch64", "aarch64"), ("cpu architecture", r"7", "armv7l"),
+    ("cpu architecture", r"6", "armv6l"), ("isa", r"rv64", "riscv64"), ("isa", r"rv32", "riscv32"),
+    ("isa", r".*loongarch64", "loongarch64"), ("cpu family", r"Loongson-64bit", "loongarch64"),
+    ("isa", r".*mips64", "mips64"), ("cpu model", r".*(Loongson|Octeon)", "mips64"),
+    ("isa", r"mips", "mips"), ("cpu model", r"MIPS", "mips"), ("arch", r"IA-64", "ia64"),
+    ("cpu", r"Alpha", "alpha"), ("type", r"sun4[uv]", "sparc64"), ("type", r"sun4", "sparc"),
+    ("cpu family", r"PA-RISC 2", "parisc64"), ("cpu family", r"PA-RISC", "parisc"),
+)  # fmt: skip
+# Current clocks: x86 and LoongArch, s390x, POWER ("3425.000000MHz").
+_CLOCK_KEYS = ("cpu mhz", "cpu mhz dynamic", "clock")
 
 
 class CpuInfo(NamedTuple):
-    """`cpus` maps a CPU number to the lines of its block; `common` holds all other lines."""
+    """The lines of the file, with keys in lower case: kernels spell them differently."""
 
-    cpus: dict[int, dict[str, str]]
-    common: dict[str, str]
+    cpus: dict[int, dict[str, str]]  # the lines of each block, by its CPU number
+    common: dict[str, str]  # all other lines
 
     def any(self, key: str) -> str | None:
-        """The value of `key` in the first block that has it."""
+        """The value of `key` in the first block that has it; a placeholder is none."""
+        return next(self.values(key), None)
+
+    def values(self, key: str) -> Iterator[str]:
+        """The values of `key` in all blocks, without placeholders."""
         for block in (*self.cpus.values(), self.common):
-            if block.get(key):
-                return block[key]
-        return None
+            if (value := block.get(key)) and not is_placeholder(value):
+                yield value
 
 
 def parse(text: str) -> CpuInfo:
@@ -41,8 +62,8 @@ def parse(text: str) -> CpuInfo:
     block = common
     for line in text.splitlines():
         key, colon, value = line.partition(":")
-        key, value = key.strip(), value.strip()
-        s390 = re.fullmatch(r"processor (\d{1,5})", key)
+        key, value = " ".join(key.lower().split()), value.strip()
+        s390, sparc = (re.fullmatch(form, key) for form in (r"processor (\d{1,5})", r"cpu(\d{1,5})"))
         if not line.strip():
             block = common
         elif not colon:
@@ -51,6 +72,8 @@ def parse(text: str) -> CpuInfo:
             block = cpus.setdefault(int(value), {})
         elif s390:
             cpus.setdefault(int(s390[1]), {})["machine"] = _field(value, "machine")
+        elif sparc and value == "online":
+            cpus.setdefault(int(sparc[1]), {})
         else:
             block.setdefault(key, value)
     if not cpus and not common:
@@ -65,24 +88,21 @@ def arch(info: CpuInfo, version: str = "") -> str | None:
         return "s390x"
     if flags:
         return "x86_64" if "lm" in flags else "i686"
-    if re.fullmatch(r"8|AArch64", info.any("CPU architecture") or ""):
-        return "aarch64"
-    if (info.any("isa") or "").startswith("rv64"):
-        return "riscv64"
-    if info.any("arch") == "IA-64":
-        return "ia64"
+    for key, form, name in _ARCHITECTURES:
+        if re.match(form, info.any(key) or "", re.I):
+            return name
     if re.match(_POWER, info.any("cpu") or ""):
         return "ppc64le" if "ppc64le" in version else "ppc64"
-    return None
+    return "ppc" if "(pvr " in (info.any("revision") or "") else None
 
 
 def model(info: CpuInfo) -> str | None:
     """The name of the CPU as the kernel gives it."""
-    for key in ("model name", "cpu model", "uarch"):
-        if found := info.any(key):
-            return " ".join(found.split())
-    if re.match(_POWER, info.any("cpu") or ""):
-        return (info.any("cpu") or "").partition(",")[0].strip()
+    for key in _MODEL_KEYS:
+        if value := info.any(key):
+            return " ".join(value.split())
+    if cpu := (info.any("cpu") or "").partition(",")[0].strip():
+        return cpu
     if info.any("vendor_id") == "IBM/S390" and (machine := info.any("machine")):
         return f"IBM {machine}"
     return None
@@ -90,18 +110,24 @@ def model(info: CpuInfo) -> str | None:
 
 def vendor(info: CpuInfo) -> str | None:
     """The maker: the kernel's word, or the name behind Arm's implementer code."""
-    if found := info.any("vendor_id"):
-        return found
-    if code := info.any("CPU implementer"):
+    if value := info.any("vendor_id") or info.any("vendor"):
+        return value
+    if code := info.any("cpu implementer"):
         return _ARM_MAKERS.get(code.lower(), code.lower())
-    return "IBM" if re.match(_POWER, info.any("cpu") or "") else None
+    if any("Loongson" in (info.any(key) or "") for key in ("cpu family", "model name", "cpu model")):
+        return "Loongson"
+    return "IBM" if re.match(_IBM, info.any("cpu") or "") else None
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """The kept flags that all CPUs have in common, in a fixed order; None if no flags are listed."""
+    """The kept flags that all CPUs have in common, in a fixed order; None if no flags are listed.
+
+    Blocks of CPUs beyond `online` are left out, unless the file numbers the CPUs otherwise.
+    """
+    numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None
     for number, block in (*info.cpus.items(), (None, info.common)):
-        if online is not None and number is not None and number not in online:
+        if numbered_alike and online is not None and number is not None and number not in online:
             continue
         for key in _FLAG_KEYS:
             if key in block:
@@ -112,8 +138,18 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
 
 def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str] | None:
     """Arm's `CPU part` of each online CPU ("0xd85"), or None if one is missing."""
-    found = {n: info.cpus.get(n, {}).get("CPU part", "").lower() for n in online}
+    found = {n: info.cpus.get(n, {}).get("cpu part", "").lower() for n in online}
     return found if found and all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in found.values()) else None
+
+
+def clock_hz(info: CpuInfo) -> int | None:
+    """The highest clock that the kernel shows for a CPU now, in hertz."""
+    for key in _CLOCK_KEYS:
+        shown = [re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?)(?: ?MHz)?", value) for value in info.values(key)]
+        clocks = [round(float(match[1]) * 1e6) for match in shown if match]
+        if any(clocks):
+            return max(clocks)
+    return None
 
 
 def _field(line: str, name: str) -> str:

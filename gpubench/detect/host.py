@@ -30,7 +30,7 @@ from gpubench.detect.pci import (
     unplaced_record,
 )
 from gpubench.detect.records import DeviceRecord, derived, known, lost, missing
-from gpubench.detect.root import FileText, Root, words
+from gpubench.detect.root import FileText, Root, parse_name
 from gpubench.detect.topology import CpuSet
 from gpubench.detect.vendors import (
     NVIDIA_FOLDER,
@@ -265,7 +265,7 @@ def _kernel(text: str) -> str:
 def _dmi(root: Root, name: str) -> Fact[str]:
     fact: Fact[str] = missing("absent")
     for folder in _DMI:
-        fact = root.fact(f"{folder}/{name}", words)
+        fact = root.fact(f"{folder}/{name}", parse_name)
         if fact.value is not None:
             break
     return fact

@@ -108,6 +108,21 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
         return (self.source, self.driver or "")
 
 
+# Firmware and kernels fill a field that nobody set with such words.
+_PLACEHOLDER = re.compile(
+    r"unknown\b.*|n/?a|\(?(none|null|nil)\)?|undefined|invalid|empty|o\.?e\.?m\.?|default( string)?|<?bad index>?"
+    r"|not (specified|available|applicable|present|defined|set)|to be filled (by|in)\b.*|type1productconfigid"
+    r"|(system|product|base ?board|board|chassis) (manufacture|manufacturer|vendor|name|product name|version)"
+    r"|0x0+|[0fx]{4,}|0+|0?123456789|[-_.*?# ]+",
+    re.I,
+)
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a text stands where a name should, and names nothing."""
+    return _PLACEHOLDER.fullmatch(text.strip()) is not None
+
+
 def address(text: object) -> Address | None:
     """ "00000002:01:00.0" or "02:01:00.0" as four integers; None if it is no address."""
     found = _BDF.fullmatch(text.strip()) if isinstance(text, str) else None
@@ -154,7 +169,7 @@ def parse_record(raw: object) -> DeviceRecord:
         source=source, driver=_text(raw.get("driver")) , ordinal=ordinal if isinstance(ordinal, int | str) else None,
         bdf=address(_value(raw, "bdf")), uuid=uuid(_value(raw, "uuid")), luid=_text(raw.get("luid")),
         vendor_id=pci_id(_value(raw, "vendor_id")), device_id=pci_id(_value(raw, "device_id")),
-        pci_class=pci_id(_value(raw, "pci_class")), vendor=_text(raw.get("vendor")), name=_text(raw.get("name")),
+        pci_class=pci_id(_value(raw, "pci_class")), vendor=_text(raw.get("vendor")), name=_name(raw.get("name")),
         adapter_type=cast("AdapterType", kind) if kind in _TYPES else None,
         memory_bytes=memory if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0 else None,
         partition_of=_text(raw.get("partition_of")), version=_text(raw.get("version")),
@@ -252,6 +267,11 @@ def _value(raw: dict[str, Any], key: str) -> object:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _name(value: object) -> str | None:
+    text = _text(value)
+    return None if text is None or is_placeholder(text) else text
 
 
 def _texts(value: object) -> tuple[str, ...]:

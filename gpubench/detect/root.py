@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from gpubench.detect.records import known, missing
+from gpubench.detect.records import is_placeholder, known, missing
 from gpubench.model.machine import Fact, Status
 
 T = TypeVar("T")
@@ -245,11 +245,11 @@ def positive(text: str) -> int | None:
     return size(text) or None
 
 
-def words(text: str) -> str | None:
-    """Printable text; None for an empty file. Raises ValueError for anything that is no name."""
+def parse_name(text: str) -> str | None:
+    """Printable text; None for an empty file and for a placeholder. Raises ValueError for anything that is no name."""
     if len(text) > MOST_WORDS or not text.replace("\n", "").replace("\t", "").isprintable() or "\ufffd" in text:
         raise ValueError("not text")
-    return text or None
+    return None if not text or is_placeholder(text) else text
 
 
 def parse_list(text: str) -> frozenset[int]:

@@ -14,11 +14,12 @@ from gpubench.detect.records import (
     address,
     derived,
     first,
+    is_placeholder,
     known,
     missing,
     uuid,
 )
-from gpubench.detect.root import Root, positive, size, words
+from gpubench.detect.root import Root, parse_name, positive, size
 from gpubench.model.machine import NOT_PROBED, Fact, Platform
 
 GIB = 1 << 30
@@ -38,7 +39,7 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
         "memory.shared_limit_bytes": totals["gtt"], "memory.free_bytes": _free(vram, used), "kind": kind,
         "memory.unified": derived(kind, lambda _: integrated),
         "uuid": NOT_PROBED if asleep else root.fact(f"{folder}/unique_id", unique_id),
-        "name": NOT_PROBED if asleep else root.fact(f"{folder}/product_name", words),
+        "name": NOT_PROBED if asleep else root.fact(f"{folder}/product_name", parse_name),
     }  # fmt: skip
 
 
@@ -191,8 +192,8 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     elif numa.status == "invalid":
         facts["memory.dedicated_bytes"] = missing("invalid", numa.source)
     gpu_uuid = uuid(entries.get("GPU UUID", ""))
-    model = entries.get("Model", "Unknown")
-    if model != "Unknown" and "?" not in model:
+    model = entries.get("Model", "")
+    if model and not is_placeholder(model) and "?" not in model:
         facts["name"] = known(model, source)
     if gpu_uuid:
         facts["uuid"] = known(gpu_uuid, source)
