@@ -10,17 +10,49 @@ _INSIDE = re.compile(r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
 # What begins a heading, a quotation, a list or a rule at the start of a line, or of an entry of a list.
 _AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=-]")
 
-# Marks that turn the direction of what stands around them, and so make a text look like another one.
-_TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-_TURNED = re.compile(b"|".join(mark.encode() for mark in _TURNING))
+# Characters that show nothing: controls, marks that turn the direction of what stands around them, and what Unicode
+# lets a renderer, or the comparison of two texts, skip (Default_Ignorable_Code_Point).
+_HIDDEN = (
+    "\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff"
+)
+_BLANK = " \t\v\f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# What a runner takes for a command of its own: `::name` at the start of a line, after what it trims; `##[name]`,
+# `##vso[name]` and `##teamcity[name]` anywhere in a line. Its comparison of texts skips what shows nothing.
+_COMMAND = re.compile(
+    rf"(?:^|(?<=[\r\n]))(?:\x1b\[[0-9;]*m|[{_BLANK}{_HIDDEN}])*:[{_HIDDEN}]*(?=:)"
+    rf"|#[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}(?=\[)"
+)
+# The same inside JSON, which has no bare line's start; and what shows nothing, or ends a line for some readers.
+_JSON_HIDDEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+_JSON_COMMAND = re.compile(rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)")
 
 
 def json_in_order(text: bytes) -> bytes:
-    """A JSON text in UTF-8 with marks that turn the direction as escapes: it shows in its order, and its values stay.
+    """Return a JSON text in UTF-8 that shows in its order and holds no command of a runner; its values stay.
 
-    All JSON that gpubench writes passes here.
+    Marks that turn the direction, controls, what shows nothing, and the first `#` of a command are escapes. All JSON
+    that gpubench writes passes here.
     """
-    return _TURNED.sub(lambda mark: f"\\u{ord(mark[0].decode()):04x}".encode(), text)
+    if text.isascii() and b"##" not in text and b"\x7f" not in text:
+        return text
+    shown = _JSON_COMMAND.sub("\\\\u0023", text.decode())
+    return _JSON_HIDDEN.sub(_json_escape, shown).encode()
+
+
+def _json_escape(mark: re.Match[str]) -> str:
+    code = mark[0].encode("utf-16-be").hex()  # a character above U+FFFF is two escapes
+    return "".join(f"\\u{code[i : i + 4]}" for i in range(0, len(code), 4))
+
+
+def inert(text: str) -> str:
+    """Return `text` with a blank inside each command that the runner of a CI would obey.
+
+    A blank, and no mark of no width: the runner compares texts by a culture's rules, which skip such marks.
+    """
+    return _COMMAND.sub(r"\g<0> ", text)
 
 
 def visible(text: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from gpubench import streams
 from gpubench.cli.options import AdviseOptions
 from gpubench.errors import UsageError, require_choice, suggest
 
@@ -30,8 +30,7 @@ def advise(options: AdviseOptions) -> None:
     from gpubench.report.advice import render
 
     found = answer(runs(options.source, options.results_dir), key, n, _regime(options))
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    sys.stdout.write(render(found, options.format))
+    streams.put(render(found, options.format))
 
 
 def _regime(options: AdviseOptions) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubench import streams
 from gpubench.cli.options import CiOptions
 from gpubench.errors import ExitCode, GpubenchError, UsageError, require_choice
 
@@ -62,7 +63,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
             from gpubench.report.ci import messages
 
             for line in messages(found()):
-                print(line, file=sys.stderr)
+                streams.command(line)
 
     def tell_reports(
         self,

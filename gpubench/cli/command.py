@@ -87,7 +87,7 @@ def _brief_help() -> TyperOption:
 
     def show(ctx: Any, param: Any, value: bool) -> None:
         if value and not ctx.resilient_parsing:
-            typer.echo(ctx.command.brief_help(ctx))
+            print(ctx.command.brief_help(ctx))
             raise typer.Exit
 
     return TyperOption(
@@ -169,7 +169,7 @@ class Command(TyperCommand):
             ctx.obj["verbose"] = ctx.params["verbose"]
         require_choice(ctx.params["color"], self.options.declared["color"].choices, "--color")
         if ctx.params["show_config"]:
-            typer.echo(config.show(self.name or "", ctx, settings))
+            print(config.show(self.name or "", ctx, settings))
             raise typer.Exit
         return rest
 

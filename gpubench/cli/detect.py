@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gpubench import streams
 from gpubench.cli.command import given, refuse_alone
 from gpubench.cli.options import ClusterOptions, DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
@@ -45,12 +46,12 @@ def detect(options: DetectOptions, ctx: typer.Context) -> int:
     )  # fmt: skip
     machine = _with_packages(machine, listings)
     if format == "json":
-        typer.echo(detection.to_json(machine))
+        streams.put(detection.to_json(machine) + "\n")
     else:
         text = detection.render(
             machine, format, color=options.color, ascii=options.ascii, explain=options.explain
         )
-        typer.echo(text, color=True if options.color == "always" else None)
+        print(text)
         if not options.quiet:
             _tell(machine)
     if options.debug:

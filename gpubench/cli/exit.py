@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from gpubench import streams
 from gpubench.errors import ExitCode, GpubenchError
 
 # No room, no more files, processes or memory, a disk that is read-only now: nothing that gpubench could do about.
@@ -33,7 +33,7 @@ class PipeBroken(Exception):
 def run_guarded(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; nothing escapes but the exit code."""
     invocation: dict[str, Any] = {"verbose": False}
-    _open_streams()
+    streams.take_over()
     previous = _catch_endings()
     try:
         from gpubench.cli.command import run_app
@@ -72,8 +72,7 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
         from gpubench.installation import located
 
         lines.append(f"  fix: {_one_line(located(error.hint))}")
-    with contextlib.suppress(OSError):  # a full disk, or a reader that is gone: the exit code still tells
-        print("\n".join(lines), file=sys.stderr, flush=True)
+    print("\n".join(lines), file=sys.stderr, flush=True)
     return error.exit_code
 
 
@@ -89,13 +88,6 @@ def _exit_code(exit: SystemExit) -> int:
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
     return ExitCode.FAILED
-
-
-def _open_streams() -> None:
-    """A standard stream that was closed before we started (`>&-`) is None; what goes there is dropped."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 def _one_line(text: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
+from gpubench import streams
 from gpubench.cli.options import OpsOptions
 from gpubench.errors import require_choice
 
@@ -37,12 +36,12 @@ def ops(options: OpsOptions) -> None:
     shown = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
     broken = _show_foreign(show, shown)
     if format == "json":
-        typer.echo(_json(shown, broken))
+        streams.put(_json(shown, broken) + "\n")
         return
     dashes = ["-"] * (len(header(columns)) - 3)
     listed = [*shown, *((name, "bad-plugin", *dashes, why) for name, why in broken.items())]
     rows = [header(columns), *(tuple(map(visible, row)) for row in listed), *presets(columns)]
-    typer.echo(_markdown(rows) if format == "markdown" else table(rows, _terminal_width()))
+    streams.put((_markdown(rows) if format == "markdown" else table(rows, _terminal_width())) + "\n")
 
 
 def _show_foreign(show: Callable[[Op], Any], shown: list[Any]) -> dict[str, str]:

@@ -47,6 +47,7 @@ from gpubench.model.result import (
 )
 from gpubench.report import events as lines
 from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
+from gpubench.streams import surviving
 
 # ---------------------------------------------------------------- before it measures
 
@@ -150,7 +151,7 @@ def display(
     *, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None
 ) -> Display:
     """Whatever fits: nothing, a live display, or plain lines."""
-    stream = stream or sys.stderr
+    stream = surviving(stream or sys.stderr)
     if quiet or no_progress:
         return Display()
     if stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubench import streams
 from gpubench.cli.options import PlotOptions, ReportOptions, RunOptions
 from gpubench.errors import GpubenchError, UsageError, require_choice
 
@@ -166,8 +167,7 @@ def write(report: str | bytes, output: str | None) -> None:
             sys.stdout.flush()
             sys.stdout.buffer.write(report)
             return
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        sys.stdout.write(report)
+        streams.put(report)
         return
     content = report.encode() if isinstance(report, str) else report
     try:

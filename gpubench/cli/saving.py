@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench import store, units
+from gpubench import store, streams, units
 from gpubench.analysis.analyse import Analysis, failed
 from gpubench.cli import rendering
 from gpubench.cli.ci import CiChannels
@@ -215,7 +215,7 @@ def deliver(
     if style.screen:
         rendering.write(style.final_screen(analyses[0], saved), None)
     elif style.format == "json":
-        sys.stdout.write(store.dumps(stored).decode())
+        streams.put(store.dumps(stored).decode())
     elif style.format != EVENTS:
         _report(analyses, style.format, None, style, channels)
     return errors

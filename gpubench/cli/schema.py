@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
+from gpubench import streams
 from gpubench.cli.options import DOCUMENTS, SchemaOptions
 from gpubench.errors import require_choice
 
@@ -29,7 +28,7 @@ def schema(options: SchemaOptions) -> None:
     require_choice(name, DOCUMENTS, "NAME")
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(_schema(name))).decode())
+    streams.put(msgspec.json.format(msgspec.json.encode(_schema(name))).decode() + "\n")
 
 
 def _schema(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.errors import ExitCode
-from gpubench.escaping import visible
+from gpubench.escaping import inert, visible
 from gpubench.report.sections.problems import gate_text
 from gpubench.units import truncate
 
@@ -157,7 +157,7 @@ def escaped(text: str) -> str:
     """`text` as the runner reads it back; what it takes for a line's end is a percent code."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
-    return visible(text)
+    return inert(visible(text))
 
 
 def outputs(found: CiOutcome, result_file: str | None) -> str:

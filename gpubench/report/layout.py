@@ -229,7 +229,7 @@ def json_text(data: Any, options: RenderOptions) -> str:
     if options.ascii_only:
         import json
 
-        return json.dumps(plain, indent=2) + "\n"
+        return json_in_order(json.dumps(plain, indent=2).encode()).decode() + "\n"
     return json_in_order(msgspec.json.format(msgspec.json.encode(plain))).decode() + "\n"
 
 
@@ -237,7 +237,8 @@ def json_line(data: Any) -> str:
     """`data` on one line, in ASCII: U+2028 and its like would end a line for some readers."""
     import json
 
-    return json.dumps(rounded(msgspec.to_builtins(data)), separators=(",", ":")) + "\n"
+    text = json.dumps(rounded(msgspec.to_builtins(data)), separators=(",", ":"))
+    return json_in_order(text.encode()).decode() + "\n"
 
 
 def narrowed(row: msgspec.Struct, kind: type[T], **given: Any) -> T:

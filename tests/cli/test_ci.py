@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpubench.store import save
+from gpubench.report import FORMATS
+from gpubench.store import dumps, save
 from tests.unit.report.builders import curve, run_of
 from tests.unit.report.samples import full_run
 from tests.unit.report.sides import CASES, pair
@@ -185,3 +187,77 @@ def test_a_run_whose_gates_hold_is_quiet(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench(*RUN, "--min-speedup", "add/n>=1M/*/*/resident=2", "-o", "g.json")
     assert ended.returncode == 0
     assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "ok"
+
+
+COMMAND = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::(?!(error|warning) title=gpubench::)|##[\w.]*\[")
+HOSTILE = "::error::pwn ##[error]pwn ##vso[task.complete]pwn"
+_FILES = ("h.json", "i.json")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two results whose every text is a command, at the start of what is printed and where a line is wrapped."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (tmp := folder / "plain.json").write_bytes(dumps(full_run()))
+    run = json.loads(tmp.read_bytes())
+    run["label"] = "x" * 75 + " " + HOSTILE
+    for device in run["devices"]:
+        device["name"] = HOSTILE
+    run["warnings"] = [{"code": "noisy", "message": HOSTILE, "hint": HOSTILE}]
+    for outcome in run["outcomes"]:
+        for key in ("detail", "hint"):
+            if key in outcome:
+                outcome[key] = HOSTILE
+    text = json.dumps(run)
+    for file, id in zip(_FILES, ("::add-mask::gpu:0", "##[group]gpu:0"), strict=True):
+        (folder / file).write_text(text.replace("wgpu:0", id))
+    (folder / "claims.json").write_text("##[error]")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("report", "h.json", "--format", format) for format in FORMATS if format != "html"),
+        *(("compare", *_FILES, "--format", format) for format in ("table", "plain", "markdown", "csv", "json")),
+        ("report", "h.json", "--color", "always", "--format", "table"),
+        ("report", "i.json", "--by-device", "--sections", "raw,environment,warnings,machines"),
+        ("report", *_FILES, "--claims", "claims.json"),
+        ("report", "--", "::error::no such file"),
+        ("report", "##[error]no such file"),
+        ("advise", "matmul", "--size", "64", "--from", "h.json"),
+        ("advise", "::error::op", "--size", "64"),
+        ("merge", *_FILES, "-o", "##[error].json"),
+        ("noise", *_FILES),
+        ("run", "--devices", "::error::x"),
+        ("run", "--ops", "##[error]x", "--verbose"),
+        ("run", "--config", "::error::x.toml"),
+        ("##vso[task.complete]",),
+    ],
+    ids=" ".join,
+)
+def test_no_text_becomes_a_command_of_the_runner(
+    gpubench: Any, hostile: Path, runner: dict[str, str], command: tuple[str, ...]
+) -> None:
+    done = gpubench(*command, env=runner, cwd=hostile)
+    assert done.stdout or done.stderr
+    assert "Traceback" not in done.stderr or "--verbose" in command
+    assert not COMMAND.search(done.stdout), COMMAND.search(done.stdout)
+    assert not COMMAND.search(done.stderr), COMMAND.search(done.stderr)
+
+
+def test_a_run_shows_no_command_and_its_file_keeps_the_text(
+    gpubench: Any, tmp_path: Path, runner: dict[str, str]
+) -> None:
+    for options in (("--format", "plain"), ("--format", "jsonl"), ("--format", "json"), ()):
+        done = gpubench(*RUN, "--label", HOSTILE, "-o", "r.json", *options, env=runner, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert not COMMAND.search(done.stdout + "\n" + done.stderr)
+        assert json.loads((tmp_path / "r.json").read_bytes())["label"] == HOSTILE
+    reported = gpubench("report", "r.json", "--format", "json", env=runner).stdout
+    assert HOSTILE in json.dumps(json.loads(reported))
+
+
+def test_elsewhere_a_text_shows_as_it_is(gpubench: Any, hostile: Path) -> None:
+    quiet = dict.fromkeys(("CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"), "")
+    assert "##[error]pwn" in gpubench("report", "h.json", env=quiet, cwd=hostile).stdout

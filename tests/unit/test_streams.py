@@ -1,0 +1,140 @@
+"""Streams that survive what cannot be written, and lines that no runner of a CI obeys."""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import streams
+from gpubench.escaping import inert, json_in_order
+
+# As the runners read: trimmed lines that start with two colons, and ## with a name and a bracket anywhere.
+OBEYED = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::|##[\w.]*\[")
+COMMANDS = (
+    "::error::x", "  ::error::x", "\t::add-mask::x", "a\n::error::x", "a\r::error::x", "\x1b[1m::error::x", "::::",
+    "##[error]x", "text ##[add-mask]x", "###[stop-commands]x", "##vso[task.setvariable]x", "##teamcity[x]", "\xa0::x",
+)  # fmt: skip
+
+
+class Broken(io.StringIO):
+    """A stream that fails at its nth writing."""
+
+    def __init__(self, error: Exception, good: int = 0) -> None:
+        super().__init__()
+        self._error, self._good = error, good
+
+    def write(self, text: str) -> int:
+        self._good -= 1
+        if self._good < 0:
+            raise self._error
+        return super().write(text)
+
+    flush = lambda self: self.write("") and None  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "full"), BrokenPipeError(), OSError(errno.EIO, "gone"), ValueError("closed file")],
+)
+def test_what_cannot_be_noted_is_lost_and_nothing_else(error: Exception) -> None:
+    stream = streams.surviving(Broken(error, good=1))
+    print("first", file=stream, flush=True)
+    print("second", file=stream, flush=True)
+    assert stream.stream.getvalue() == "first"
+
+
+def test_standard_output_tells_that_it_cannot_be_written() -> None:
+    stream = streams.Stream(Broken(BrokenPipeError()), survives=False, guarded=False)
+    with pytest.raises(BrokenPipeError):
+        stream.write("x")
+    with pytest.raises(BrokenPipeError):
+        stream.flush()
+
+
+def test_a_character_that_an_encoding_lacks_is_spelled() -> None:
+    raw = io.BytesIO()
+    stream = streams.surviving(io.TextIOWrapper(raw, encoding="cp1252"))
+    stream.write("1 \xb1 \u2192\n")
+    stream.flush()
+    assert raw.getvalue() == b"1 \xb1 \\u2192\n"
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_no_line_is_a_command(text: str) -> None:
+    assert OBEYED.search(text)
+    assert not OBEYED.search(inert(text))
+    assert inert(text).replace(" ", "") == text.replace(" ", ""), "a blank and nothing else"
+
+
+@pytest.mark.parametrize("hidden", ["\u200b", "\xad", "\u2060", "\ufeff", "\u034f", "\ufe0f", "\x9b"])
+def test_marks_that_show_nothing_hide_no_command(hidden: str) -> None:
+    """A comparison by the rules of a culture, as .NET's, skips them."""
+    for text in ("::error::x", "##[error]x"):
+        for i in range(3):
+            assert not OBEYED.search(inert(text[:i] + hidden + text[i:]).replace(hidden, ""))
+
+
+@pytest.mark.parametrize(
+    "text", ["tests/a.py::test", "a :: b", "a: ::b", "# #[x]", "## [x]", "#[x]", "## heading", "[x]"]
+)
+def test_what_is_no_command_stays(text: str) -> None:
+    assert inert(text) == text
+
+
+@given(st.lists(st.text(alphabet=":# [ax]\n\r\t\u200b"), max_size=6))
+def test_however_a_text_is_cut_no_line_of_it_is_a_command(parts: list[str]) -> None:
+    whole = io.StringIO(newline="")
+    stream = streams.Stream(whole, survives=False, guarded=True)
+    for part in parts:
+        stream.write(part)
+    assert whole.getvalue() == inert("".join(parts))
+    assert not OBEYED.search(whole.getvalue().replace("\r", "\n").replace("\u200b", ""))
+
+
+def test_a_long_line_hides_none_and_becomes_none() -> None:
+    whole = io.StringIO()
+    stream = streams.Stream(whole, survives=False, guarded=True)
+    for part in itertools.chain(["x"], [" " * 50] * 20, ["::a", "\n", " " * 500, "::b"]):
+        stream.write(part)
+    assert "::a" in whole.getvalue()
+    assert whole.getvalue().endswith(": :b")
+
+
+def test_a_command_of_ours_has_a_line_of_its_own() -> None:
+    whole = io.StringIO()
+    stream = streams.Stream(whole, survives=True, guarded=True)
+    stream.write("half")
+    stream.command("::error::x")
+    stream.write("::y")
+    assert whole.getvalue() == "half\n::error::x\n: :y"
+
+
+@given(st.text(alphabet='#[vs.]\u200b\x7f\x9b\u202e\u2028\\" \U000e0041'))
+def test_json_holds_no_command_and_means_the_same(text: str) -> None:
+    for ascii in (True, False):
+        shown = json_in_order(json.dumps([text], ensure_ascii=ascii).encode()).decode()
+        assert json.loads(shown) == [text]
+        assert not OBEYED.search(shown)
+        assert not any(ord(c) in range(0x7F, 0xA0) or c in "\u202e\u2028\u200b\U000e0041" for c in shown)
+
+
+@pytest.mark.parametrize(
+    ("environ", "runner"),
+    [
+        ({}, False),
+        ({"CI": ""}, False),
+        ({"CI": "true"}, True),
+        ({"GITHUB_ACTIONS": "true"}, True),
+        ({"TF_BUILD": "True"}, True),
+        ({"TEAMCITY_VERSION": "2025"}, True),
+    ],
+)
+def test_who_reads_lines(environ: dict[str, str], runner: bool) -> None:
+    assert streams.in_runner(environ) is runner
