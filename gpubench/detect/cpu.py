@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cgroup import Groups
@@ -16,14 +20,15 @@ from gpubench.detect.topology import (
     CPUS,
     CpuSet,
     Frequencies,
-    Topology,
     governor,
     highest,
     read_caches,
     read_frequencies,
+    read_listed,
     read_topology,
+    runs,
 )
-from gpubench.model.machine import Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning
+from gpubench.model.machine import Alternative, Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning
 
 # Cores favoured by turbo clock up to 4 % higher, small cores at most 80 % of big ones: the bound lies between.
 SAME_KIND = 0.88
@@ -34,41 +39,83 @@ def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
     """Everything that files tell about the CPUs; `affinity` comes from a live source or is not_probed."""
-    topology = read_topology(root, blocks.value)
-    online = topology.online.value or frozenset()
+    listed = read_listed(root, blocks.value)
+    found = reconcile(root, listed.online, affinity, cgroup.cpus(root, groups))
+    info = blocks.value
+    if info is not None and found.renumbered and info.cpus.keys() == listed.online.value:
+        info = cpuinfo.unnumbered(info)
+    topology = read_topology(root, info, found.online)
+    online = found.online.value or frozenset()
     caches = read_caches(root, online)
-    clocks = read_frequencies(root, online)
-    cpuset = _cut(cgroup.cpus(root, groups), topology.online)
+    clock = _said(blocks, cpuinfo.clock_hz)
+    clocks = read_frequencies(root, online, now=clock.value is None)
     quota = cgroup.quota(root, groups)
-    available, limited_by = usable(topology.online, affinity, cpuset, quota)
-    blind = lost(topology.online) if topology.online.value is None else None
-    complete = topology.present.value is None or topology.present.value <= online
+    available, limited_by = usable(listed.online, affinity, found.cpuset, quota)
+    blind = lost(found.online) if found.online.value is None else None
+    complete = listed.present.value is None or listed.present.value <= online
     traits = Traits(online, complete, topology.cores.value, clocks, private_sizes(caches.by_cpu))
+    note = found.online.note if found.renumbered else UNSET
     return Cpu(
         model=_said(blocks, cpuinfo.model), vendor=_said(blocks, cpuinfo.vendor),
-        packages=topology.packages, cores=derived(topology.cores, len), logical=derived(topology.online, len),
-        online_cpus=derived(topology.online, list_form), possible=topology.possible,
-        present=derived(topology.present, len), offline=_offline(topology), smt=smt(topology.cores, hypervisor),
-        kinds=blind or tell_kinds(root, blocks.value, traits),
-        available=available, affinity=derived(affinity, list_form), cpuset=derived(cpuset, list_form),
-        quota_cpus=quota, limited_by=limited_by, caches=blind or caches.fact,
-        isa=_said(blocks, lambda found: cpuinfo.isa(found, topology.online.value)),
+        packages=topology.packages, cores=_noted(derived(topology.cores, len), note),
+        logical=_noted(derived(found.online, len), note),
+        online_cpus=_listed_form(found.online), possible=listed.possible,
+        present=derived(listed.present, len), offline=_offline(listed.present, found.online),
+        smt=smt(topology.cores, hypervisor), kinds=_noted(blind or tell_kinds(root, info, traits), note),
+        available=available, affinity=derived(affinity, list_form), cpuset=_listed_form(found.cpuset),
+        quota_cpus=quota, limited_by=limited_by, caches=_noted(blind or caches.fact, note),
+        isa=_said(blocks, lambda _: cpuinfo.isa(info, found.online.value) if info else None),
         governor=blind or governor(clocks),
+        now_hz=clock if clock.value is not None else blind or highest(clocks.now_hz, "scaling_cur_freq", clocks),
         base_hz=blind or highest(clocks.base_hz, "base_frequency", clocks),
         max_hz=blind or highest(clocks.max_hz, "cpuinfo_max_freq", clocks),
     )  # fmt: skip
 
 
+class KernelCpus(NamedTuple):
+    """CPU sets in the kernel's own numbering, which its folders and the affinity have."""
+
+    online: Fact[CpuSet]
+    cpuset: Fact[CpuSet]
+    renumbered: bool  # the system's list of online CPUs numbers otherwise
+
+
+def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
+    """Find out whether the list of online CPUs numbers as the kernel does.
+
+    A file system for containers (lxcfs) counts the CPUs of a container from 0 in `online` and in /proc/cpuinfo, while
+    the kernel's folders, the affinity and the cpuset keep their numbers. Two numberings are never intersected.
+    """
+    if affinity.value and cpuset.value and not affinity.value & cpuset.value:
+        note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
+        cpuset = missing("invalid", cpuset.source, note)
+    if listed.value is None:
+        return KernelCpus(listed, cpuset, False)
+    beyond = (cpuset.value or frozenset()) - listed.value
+    proofs = [
+        affinity.value is not None and not affinity.value <= listed.value,
+        # A CPU that is offline, or is not there at all, stays in an older cpuset.
+        bool(beyond) and (beyond == cpuset.value or any(runs(root, cpu) for cpu in beyond)),
+    ]
+    own = [fact for fact in (cpuset, affinity) if fact.value]
+    if not any(proofs):
+        inside = derived(cpuset, lambda members: members & listed.value)
+        return KernelCpus(listed, inside, False)
+    # As many as are listed are the container's; else those on which this process runs.
+    best = next((fact for fact in own if len(fact.value or ()) == len(listed.value)), own[-1])
+    note = f"the kernel's own numbers; {listed.source} numbers otherwise ({list_form(listed.value)})"
+    other = Alternative(list_form(listed.value), listed.source or "")
+    return KernelCpus(Fact(best.value, "conflict", best.source, note, [other]), cpuset, True)
+
+
 def usable(
-    online: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
+    listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
 ) -> tuple[Fact[int], Fact[str]]:
-    """How many CPUs may be kept busy, and which bound is the tightest."""
-    if online.value is None:
-        return lost(online), lost(online)
-    bounds = [("online", len(online.value), online.source)]
-    for name, fact in (("affinity", affinity), ("cpuset", cpuset)):
-        if fact.value is not None:
-            bounds.append((name, len(fact.value & online.value), fact.source))
+    """How many CPUs may be kept busy, and which bound is the tightest. Sets are counted, never intersected."""
+    if not listed.value and not affinity.value:
+        return lost(listed), lost(listed)
+    named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
+    bounds = [(name, len(fact.value), fact.source) for name, fact in named if fact.value]
     if quota.value is not None:
         bounds.append(("quota", math.ceil(quota.value), quota.source))
     unread = [name for name, fact in (("cpuset", cpuset), ("quota", quota)) if fact.status == "invalid"]
@@ -96,17 +143,25 @@ def _said(blocks: Fact[CpuInfo], ask: Callable[[CpuInfo], Any]) -> Fact[Any]:
     return missing("absent", blocks.source) if value is None else known(value, blocks.source or "")
 
 
-def _cut(cpuset: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[CpuSet]:
-    if cpuset.value is None or online.value is None:
-        return cpuset
-    inside = cpuset.value & online.value
-    return known(inside, cpuset.source or "") if inside else missing("invalid", cpuset.source)
+def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
+    """The set as text, with the doubts about it."""
+    if fact.value is None:
+        return cast("Fact[str]", fact)
+    return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
 
 
-def _offline(topology: Topology) -> Fact[int]:
-    present, online = topology.present, topology.online
+def _noted(fact: Fact[Any], note: str | UnsetType) -> Fact[Any]:
+    """The fact with a note where it has a value and none of its own."""
+    if fact.value is None or note is UNSET or fact.note is not UNSET:
+        return fact
+    return msgspec.structs.replace(fact, note=note)
+
+
+def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
     if present.value is None or online.value is None:
         return lost(present if present.value is None else online)
+    if online.status == "conflict" or not online.value <= present.value:
+        return missing("invalid", present.source, "the lists of CPUs number differently")
     return known(len(present.value - online.value), present.source or "")
 
 
@@ -123,42 +178,60 @@ class Traits(NamedTuple):
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
     """Groups of alike CPUs, fastest first; one group when no source splits them."""
     part = _parts(root, info, traits.online)
-    groups, source = _split(root, part, traits)
     capacity = {cpu: fact.value for cpu in traits.online
                 if (fact := root.fact(f"{CPUS}/cpu{cpu}/cpu_capacity", integer)).value}  # fmt: skip
+    groups, source = _split(root, part, capacity, traits)
+    if part is None and info is not None and len(groups) == 1 and len(set(info.values("cpu part"))) > 1:
+        return missing(
+            "invalid", "/proc/cpuinfo", "there are several kinds, but the file numbers the CPUs otherwise"
+        )
     return known(rank_kinds([_kind(group, part, capacity, traits) for group in groups]), source)
 
 
-def _split(root: Root, part: dict[int, str] | None, traits: Traits) -> tuple[list[CpuSet], str]:
-    online, clocks = traits.online, traits.frequencies
-    sources: list[tuple[list[CpuSet], str]] = [(_pmu(root, online), "/sys/devices/cpu_*/cpus")]
-    if part:
-        sources.append((alike(part, online), f"{CPUS}/cpu*/regs/identification/midr_el1"))
-    sources.append((by_clock(clocks.base_hz, online), f"{CPUS}/cpufreq/policy*/base_frequency"))
-    sources.append((by_clock(clocks.max_hz, online), f"{CPUS}/cpufreq/policy*/cpuinfo_max_freq"))
-    if traits.complete and traits.cores and set(traits.private) >= online:
-        width = {cpu: len(core) for core in traits.cores for cpu in core}
-        marks = {cpu: (traits.private[cpu], width[cpu]) for cpu in online}
-        sources.append((alike(marks, online), f"{CPUS}/cpu*/cache"))
-    return next((found for found in sources if len(found[0]) > 1), ([online], f"{CPUS}/online"))
+def _split(
+    root: Root, part: dict[int, str] | None, capacity: dict[int, int], traits: Traits
+) -> tuple[list[CpuSet], str]:
+    """The groups, and the first source that splits: each source splits the groups of those before it, so that a coarse
+    one hides no finer one."""
+    clocks, online = traits.frequencies, traits.online
+    lists = _pmu(root, online)
+    width = {cpu: len(core) for core in traits.cores or () for cpu in core}
+    private = traits.private if traits.complete else {}
+    marks = {cpu: (private[cpu], width[cpu]) for cpu in online if cpu in private and cpu in width}
+    sources: list[tuple[str, Callable[[CpuSet], list[CpuSet]]]] = [
+        ("/sys/devices/cpu_*/cpus", partial(alike, lists)),
+        (f"{CPUS}/cpu*/regs/identification/midr_el1", partial(alike, part or {})),
+        (f"{CPUS}/cpufreq/policy*/base_frequency", partial(by_clock, clocks.base_hz)),
+        (f"{CPUS}/cpufreq/policy*/cpuinfo_max_freq", partial(by_clock, clocks.max_hz)),
+        (f"{CPUS}/cpu*/cache", partial(alike, marks)),
+    ]
+    groups, first_source = [online], f"{CPUS}/online"
+    for source, split in sources:
+        finer = [part for group in groups for part in split(group) or [group]]
+        if len(groups) == 1 < len(finer):
+            first_source = source
+        groups = finer
+    if len(groups) > 1:  # alone it never splits: it differs among equal cores
+        groups = [part for group in groups for part in by_clock(capacity, group) or [group]]
+    return groups, first_source
 
 
-def alike(marks: Mapping[int, object], online: CpuSet) -> list[CpuSet]:
-    """CPUs with equal marks; nothing unless every online CPU has one."""
-    if not online <= set(marks):
+def alike(marks: Mapping[int, object], cpus: CpuSet) -> list[CpuSet]:
+    """CPUs with equal marks; nothing unless every CPU has one."""
+    if not cpus <= set(marks):
         return []
     groups: dict[object, set[int]] = {}
-    for cpu in sorted(online):
+    for cpu in sorted(cpus):
         groups.setdefault(marks[cpu], set()).add(cpu)
     return [frozenset(group) for group in groups.values()]
 
 
-def by_clock(table: dict[int, int], online: CpuSet) -> list[CpuSet]:
-    """A CPU slower than 0.88 times the fastest of a group opens the next group."""
-    if not online <= set(table):
+def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
+    """A CPU slower than 0.88 times the fastest of a group opens the next; nothing unless every CPU has a clock."""
+    if not cpus <= set(table):
         return []
     groups: list[tuple[int, set[int]]] = []
-    for cpu in sorted(online, key=lambda n: (-table[n], n)):
+    for cpu in sorted(cpus, key=lambda n: (-table[n], n)):
         if not groups or table[cpu] < SAME_KIND * groups[-1][0]:
             groups.append((table[cpu], set()))
         groups[-1][1].add(cpu)
@@ -198,14 +271,12 @@ def _kind(group: CpuSet, part: dict[int, str] | None, capacity: dict[int, int], 
     )  # fmt: skip
 
 
-def _pmu(root: Root, online: CpuSet) -> list[CpuSet]:
-    groups = []
-    for name in _PMU:
-        members = root.fact(f"/sys/devices/{name}/cpus", parse_list).value
-        if members and members & online:
-            groups.append(members & online)
-    whole = sum(map(len, groups)) == len(online) and frozenset().union(*groups) == online
-    return groups if whole else []
+def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
+    """The counters that each CPU has; the CPUs in none of the lists are a kind too. Empty if the lists overlap."""
+    lists = {name: root.fact(f"/sys/devices/{name}/cpus", parse_list).value or frozenset() for name in _PMU}
+    members = [(cpu, name) for name, cpus in lists.items() for cpu in cpus & online]
+    owners = dict(members)
+    return dict.fromkeys(online, "") | owners if members and len(owners) == len(members) else {}
 
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> dict[int, str] | None:

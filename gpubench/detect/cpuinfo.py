@@ -142,6 +142,11 @@ def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str] | None:
     return found if found and all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in found.values()) else None
 
 
+def unnumbered(info: CpuInfo) -> CpuInfo:
+    """Return the same blocks under numbers that are no CPU's: nobody knows which CPU each is about."""
+    return info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
+
+
 def clock_hz(info: CpuInfo) -> int | None:
     """The highest clock that the kernel shows for a CPU now, in hertz."""
     for key in _CLOCK_KEYS:

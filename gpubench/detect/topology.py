@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, cast
 
+from gpubench.detect import cpuinfo
 from gpubench.detect.cpuinfo import CpuInfo
-from gpubench.detect.records import ABSENT, derived, first, known, lost, missing
+from gpubench.detect.records import ABSENT, derived, first, is_placeholder, known, lost, missing
 from gpubench.detect.root import FileText, Root, integer, parse_list, parse_mask, size
 from gpubench.model.machine import Cache, Fact
 
@@ -27,25 +28,40 @@ _SIBLINGS = (
 )  # fmt: skip
 
 
-class Topology(NamedTuple):
-    """`online` as a set (None if unknown) with its fact; `cores` are the sets of SMT siblings, cut to it."""
+class ListedCpus(NamedTuple):
+    """The CPUs that the system lists."""
 
     online: Fact[CpuSet]
     possible: Fact[int]
     present: Fact[CpuSet]
-    cores: Fact[list[CpuSet]]
-    packages: Fact[int]
 
 
-def read_topology(root: Root, info: CpuInfo | None) -> Topology:
-    """Read the CPU folders below /sys/devices/system/cpu."""
+def read_listed(root: Root, info: CpuInfo | None) -> ListedCpus:
+    """Read the lists in /sys/devices/system/cpu, else its folders, else /proc/cpuinfo."""
     folders = frozenset(int(n[3:]) for n in root.names(CPUS) or () if re.fullmatch(r"cpu\d{1,5}", n))
     present = first(_cpu_set(root, "present"), known(folders, CPUS) if folders else ABSENT)
     online = first(_cpu_set(root, "online"), *_online_fallbacks(root, folders, info))
-    possible = derived(_cpu_set(root, "possible"), len)
+    return ListedCpus(online, derived(_cpu_set(root, "possible"), len), present)
+
+
+def runs(root: Root, cpu: int) -> bool:
+    """Whether the CPU's own folder says that it is online."""
+    switch = root.read(f"{CPUS}/cpu{cpu}/online").text
+    return switch == "1" or (switch is None and root.exists(f"{CPUS}/cpu{cpu}/topology"))
+
+
+class Topology(NamedTuple):
+    """How CPUs share cores and packages."""
+
+    cores: Fact[list[CpuSet]]  # the sets of SMT siblings
+    packages: Fact[int]
+
+
+def read_topology(root: Root, info: CpuInfo | None, online: Fact[CpuSet]) -> Topology:
+    """Read the folders of the `online` CPUs."""
     if online.value is None:
-        return Topology(online, possible, present, lost(online), lost(online))
-    return Topology(online, possible, present, _cores(root, online.value), _packages(root, online.value))
+        return Topology(lost(online), lost(online))
+    return Topology(_cores(root, online.value), _packages(root, online.value, shows_clusters(root, info)))
 
 
 def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
@@ -107,12 +123,31 @@ def _cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
     return known(sorted(sets, key=min), source)
 
 
-def _packages(root: Root, online: CpuSet) -> Fact[int]:
+def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
+    """Whether physical_package_id may be the number of a cluster of cores.
+
+    It is before Linux 6.0 where a device tree describes the CPUs, and on 32-bit Arm to this day.
+    """
+    arch = cpuinfo.arch(info) if info is not None else None
+    if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
+        return False
+    release = re.match(r"Linux version (\d+)\.", root.read("/proc/version").text or "")
+    if release and int(release[1]) >= 6 and not arch.startswith("arm"):
+        return False
+    tree = any(root.read(f"/proc/device-tree/{name}").text for name in ("compatible", "model"))
+    # Firmware with ACPI or DMI tables describes packages itself.
+    return tree or not any(root.exists(path) for path in ("/sys/firmware/acpi/tables", "/sys/class/dmi/id"))
+
+
+def _packages(root: Root, online: CpuSet, clusters: bool) -> Fact[int]:
     source = f"{CPUS}/cpu*/topology/physical_package_id"
     facts = [root.fact(source.replace("*", str(cpu)), integer) for cpu in sorted(online)]
     ids = {fact.value for fact in facts if fact.value is not None and fact.value >= 0}
     if any(fact.status == "invalid" for fact in facts):
         return missing("invalid", source)
+    if clusters and len(ids) > 1:
+        note = f"this kernel numbers clusters of cores there ({len(ids)}), not packages"
+        return missing("unsupported", source, note)
     return known(len(ids), source) if ids else missing("absent", source)
 
 
@@ -129,6 +164,7 @@ class CacheCensus:
     def __init__(self, online: CpuSet) -> None:
         self.online = online
         self.counts: dict[tuple[int, CacheType, int], int] = {}
+        self.counted: set[tuple[int, CacheType, CpuSet]] = set()
         self.by_cpu: dict[int, list[Cache]] = {}
         self.seen: dict[str, set[int]] = {}
         self.spoiled: list[tuple[str, int]] = []
@@ -164,6 +200,9 @@ class CacheCensus:
         return all(cpu in self.seen.get(name, ()) for name, cpu in self.spoiled)
 
     def _count(self, cache: Cache, members: CpuSet) -> None:
+        if (cache.level, cache.type, members) in self.counted:  # some hypervisors list a cache twice
+            return
+        self.counted.add((cache.level, cache.type, members))
         key = (cache.level, cache.type, cache.size_bytes)
         self.counts[key] = self.counts.get(key, 0) + 1
         for member in members & self.online:
@@ -221,25 +260,29 @@ def cache_size(text: str) -> int | None:
 
 
 class Frequencies(NamedTuple):
-    """Hertz by CPU, for those CPUs where the kernel tells; `invalid` names the spoiled files, `folder` their place."""
+    """Hertz and governors by CPU, for those CPUs where the kernel tells."""
 
     base_hz: dict[int, int]
     max_hz: dict[int, int]
+    now_hz: dict[int, int]
     governors: dict[int, str]
-    invalid: frozenset[str]
-    folder: str
+    invalid: frozenset[str]  # names of the spoiled files
+    folder: str  # their place
 
 
-def read_frequencies(root: Root, online: CpuSet) -> Frequencies:
-    """Read each cpufreq policy once."""
+def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
+    """Read each cpufreq policy once; the current clock only if `now`: some kernels measure it for milliseconds."""
     parsers: dict[str, Callable[[str], Any]] = {
-        "base_frequency": _kilohertz, "cpuinfo_max_freq": _kilohertz, "scaling_governor": _governor_name
+        "base_frequency": _kilohertz, "cpuinfo_max_freq": _kilohertz, "scaling_cur_freq": _kilohertz,
+        "scaling_governor": _governor_name,
     }  # fmt: skip
     tables: dict[str, dict[int, Any]] = {name: {} for name in parsers}
     invalid = set()
     policies = _policies(root, online)
     for folder, members in policies:
         for name, parse in parsers.items():
+            if name == "scaling_cur_freq" and not now:
+                continue
             fact = root.fact(f"{folder}/{name}", parse)
             if fact.value is not None:
                 tables[name].update(dict.fromkeys(members, fact.value))
@@ -247,8 +290,8 @@ def read_frequencies(root: Root, online: CpuSet) -> Frequencies:
                 invalid.add(name)
     grouped = any(folder.startswith(f"{CPUS}/cpufreq/") for folder, _ in policies)
     place = f"{CPUS}/cpufreq/policy*" if grouped else f"{CPUS}/cpu*/cpufreq"
-    base, highest_hz, governors = tables.values()
-    return Frequencies(base, highest_hz, governors, frozenset(invalid), place)
+    base, highest_hz, now_hz, governors = tables.values()
+    return Frequencies(base, highest_hz, now_hz, governors, frozenset(invalid), place)
 
 
 def governor(found: Frequencies) -> Fact[str]:
@@ -291,6 +334,8 @@ def _governor_name(text: str) -> str:
 
 
 def _kilohertz(text: str) -> int | None:
+    if is_placeholder(text.strip("<>")):
+        return None
     value = integer(text)
     if value < 0 or value > 100_000_000:
         raise ValueError("not a frequency")

@@ -118,7 +118,8 @@ class CpuBlas(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
-    """`available` is how many CPUs this process may keep busy; `limited_by` names the tightest bound."""
+    """`available` is how many CPUs this process may keep busy; `limited_by` names the tightest bound. `now_hz` is the
+    highest clock that a CPU has now."""
 
     model: StrFact = NOT_PROBED
     vendor: StrFact = NOT_PROBED
@@ -139,6 +140,7 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     caches: Fact[list[Cache]] = NOT_PROBED
     isa: StrsFact = NOT_PROBED
     governor: StrFact = NOT_PROBED
+    now_hz: IntFact = NOT_PROBED
     base_hz: IntFact = NOT_PROBED
     max_hz: IntFact = NOT_PROBED
     blas: Fact[list[CpuBlas]] = NOT_PROBED
