@@ -29,6 +29,12 @@ MOST_ERRORS = 64 << 10
 MOST_OUTPUT = 2 << 20
 STDERR_TAIL = 2000
 _PIECE = 1 << 16
+# On Windows Ctrl-C reaches every process of the console but those of another group.
+_NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+
+
+# From here on Windows numbers what ended a process: 0xC0000005 is a wrong address.
+_CRASHED = 0xC0000000
 
 
 def python(module: str, *arguments: str) -> list[str]:
@@ -47,6 +53,8 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def ending(status: int) -> str:
     """`exited with status 7`, `was ended by SIGKILL`: what a child's status says."""
+    if status >= _CRASHED:
+        return f"crashed with status 0x{status:08X}"
     if status >= 0:
         return f"exited with status {status}"
     try:
@@ -97,7 +105,7 @@ class _Process:
         self._own_session = own_session
         self._process = subprocess.Popen(
             command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=own_session,
-            env=environment() if env is None else env,
+            creationflags=_NEW_GROUP if own_session else 0, env=environment() if env is None else env,
         )  # fmt: skip
         self.errors = Excerpt(MOST_ERRORS)
         assert self._process.stdout is not None
@@ -129,6 +137,8 @@ class _Process:
             with contextlib.suppress(OSError):
                 if self._own_session and hasattr(os, "killpg"):
                     os.killpg(self._process.pid, signal.SIGKILL)
+                elif self._own_session:
+                    _kill_tree(self._process)
                 else:
                     self._process.kill()
         self.wait(max(after_s, LET_GO_S))
@@ -145,6 +155,19 @@ class _Process:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started, where groups cannot be killed (Windows)."""
+    descendants = []
+    with contextlib.suppress(Exception):  # a psutil that is broken, or a process that has just ended
+        import psutil
+
+        descendants = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for descendant in descendants:
+        with contextlib.suppress(Exception):
+            descendant.kill()
 
 
 class Child(_Process):

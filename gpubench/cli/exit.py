@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import signal
+import stat
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ _LACKS = frozenset({errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.ENFILE, errno
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, or SIGHUP when the terminal goes. Whoever cleans up after Ctrl-C cleans up after this too; only the
-    exit code differs."""
+    """SIGTERM, SIGHUP when the terminal goes, or Ctrl-Break on Windows. Whoever cleans up after Ctrl-C cleans up after
+    this too; only the exit code differs."""
 
     exit_code = ExitCode.TERMINATED
 
@@ -98,7 +99,7 @@ def _one_line(text: str) -> str:
 
 
 def _catch_endings() -> dict[int, Any]:
-    """Make SIGTERM and SIGHUP raise Terminated; the previous handlers, none where handlers cannot be set.
+    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated; the previous handlers, none where handlers cannot be set.
 
     A SIGHUP that is ignored stays so: `nohup` asks for that.
     """
@@ -110,6 +111,8 @@ def _catch_endings() -> dict[int, Any]:
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
         numbers.append(hangup)
+    if hasattr(signal, "SIGBREAK"):  # Windows alone: Ctrl-Break, and a console that is closed
+        numbers.append(signal.SIGBREAK)
     try:
         return {number: signal.signal(number, terminate) for number in numbers}
     except ValueError:  # not in the main thread: a caller that embeds us keeps its own handlers
@@ -118,7 +121,9 @@ def _catch_endings() -> dict[int, Any]:
 
 def output_failed(error: OSError | PipeBroken) -> ExitCode | None:
     """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
-    if isinstance(error, PipeBroken | BrokenPipeError):
+    # Windows calls a pipe without a reader an invalid argument.
+    invalid = isinstance(error, OSError) and error.errno == errno.EINVAL and error.filename is None
+    if isinstance(error, PipeBroken | BrokenPipeError) or (invalid and sys.platform == "win32"):
         if not _reader_gone():
             return None
         _drop_output()
@@ -132,6 +137,8 @@ def output_failed(error: OSError | PipeBroken) -> ExitCode | None:
 def _reader_gone() -> bool:
     """Whether standard output is a pipe that nobody reads any more."""
     try:
+        if not hasattr(select, "poll"):  # Windows tells no more than what kind of file it is
+            return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

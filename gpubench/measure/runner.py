@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -32,6 +28,7 @@ from gpubench.measure.curves import Pace
 from gpubench.measure.plan import MAIN, Purpose, Workload, asked
 from gpubench.measure.recorder import Recorder, RunDone, RunStarted, Save, SessionAgain, Sink, Warned, utc_now
 from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
+from gpubench.measure.scratch import Scratch
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.stages import time_stages
@@ -48,7 +45,6 @@ from gpubench.model.result import (
     SessionRecord,
     failures_of,
 )
-from gpubench.store import Lock
 
 
 def verdict(
@@ -118,7 +114,7 @@ def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
 def hold_signals() -> None:
     """A second Ctrl-C must not come between the first one and the saved file: the program ends soon anyway."""
     if threading.current_thread() is threading.main_thread():
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):  # SIGHUP is of POSIX, SIGBREAK of Windows
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
 
@@ -461,54 +457,3 @@ def _restarted(device_id: str, detail: str, session: int) -> RunWarning:
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,
     )  # fmt: skip
-
-
-_PREFIX, _UNFINISHED = "gpubench-scratch-", "gpubench-new-"
-# In each folder of ours, and locked while its run lives. What lacks it belongs to somebody else.
-_MARKER = ".gpubench-scratch-lock"
-
-
-class Scratch:
-    """A fresh folder, and the lock that keeps other runs from removing it."""
-
-    def __init__(self) -> None:
-        """Removes first what killed runs left. Raises GpubenchError where the temporary folder takes nothing."""
-        try:
-            temporary = Path(tempfile.gettempdir())
-            _remove_orphans(temporary)
-            fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
-            self._lock = Lock(fresh / _MARKER)
-            self._lock.take()
-            # Under this name it is looked at by other runs, which find it locked.
-            self.folder = fresh.rename(temporary / fresh.name.replace(_UNFINISHED, _PREFIX, 1))
-            self._served: set[str] = set()
-        except OSError as error:
-            raise GpubenchError("no-scratch", why=f"{error.strerror or error}") from error
-
-    def serve(self, series: set[str]) -> None:
-        """Remove the references of all other series. One that is served again, in a later session too, finds its own:
-        they serve all sizes of an op."""
-        if series == self._served:
-            return
-        self._served = series
-        for file in self.folder.glob("*.npy"):
-            with contextlib.suppress(OSError):
-                file.unlink()
-
-    def remove(self) -> None:
-        """Remove the folder. Never raises."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.release()
-
-
-def _remove_orphans(temporary: Path) -> None:
-    """References take gigabytes, and `kill -9` leaves them behind."""
-    for folder in temporary.glob(f"{_PREFIX}*"):
-        marker = folder / _MARKER
-        if folder.is_symlink() or marker.is_symlink() or not marker.is_file():
-            continue
-        lock = Lock(marker)
-        with contextlib.suppress(OSError):
-            if lock.take():
-                shutil.rmtree(folder, ignore_errors=True)
-        lock.release()

@@ -184,15 +184,24 @@ class Lock:
         os.lseek(self._file, 0, os.SEEK_SET)
         os.write(self._file, msgspec.json.encode(holder))
 
-    def release(self) -> None:
-        """Let go, and leave nothing behind. Never raises."""
+    def release(self, *, keep: bool = False) -> None:
+        """Let go, and remove the file unless `keep`. Never raises."""
         if self._file is None:
             return
-        with contextlib.suppress(OSError):
-            if _is_at(self._file, self.path):
+        refused = False
+        try:
+            if not keep and _is_at(self._file, self.path):
                 self.path.unlink()  # first: whoever opened it meanwhile sees that it is gone
+        except PermissionError:
+            refused = True
+        except OSError:
+            pass
         with contextlib.suppress(OSError):
             os.close(self._file)
+        if refused:
+            # Windows removes no file that is open, also not one that somebody else has opened meanwhile.
+            with contextlib.suppress(OSError):
+                self.path.unlink()
         self._file = None
 
 

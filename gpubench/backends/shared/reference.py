@@ -145,14 +145,21 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
         return
     (path,) = paths
     temporary = path.with_suffix(".part")
-    whole = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float64), (rows, *first.shape[1:]))
+    _fill_mapped(temporary, (rows, *first.shape[1:]), of, step)
+    temporary.replace(path)
+
+
+def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int) -> None:
+    """Write a reference slice by slice. The file is no longer mapped at the end: Windows renames none that is."""
+    import numpy as np
+
+    whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
 
     def part_of(start: int) -> None:
         whole[start : start + step] = of(slice(start, start + step))
 
     # Other processes see it through the same pages: nothing waits for a disk.
-    in_slices(part_of, rows, step)
-    temporary.replace(path)
+    in_slices(part_of, shape[0], step)
 
 
 def widened(array: Array) -> Array:

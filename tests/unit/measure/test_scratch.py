@@ -8,12 +8,12 @@ import tempfile
 
 import pytest
 
-from gpubench.measure.runner import Scratch
+from gpubench.measure.scratch import Scratch
 
 _KILLED = """
 import os, pathlib, sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from gpubench.measure.runner import Scratch
+from gpubench.measure.scratch import Scratch
 made = Scratch()
 (made.folder / "x.npy").write_bytes(b"x")
 print(made.folder, flush=True)

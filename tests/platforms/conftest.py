@@ -1,0 +1,70 @@
+"""Programs on a simulated Windows or macOS: `simulation/` says what differs, `libraries/` what is installed there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.forking import environment
+
+HERE = Path(__file__).parent
+SYSTEMS = ("win32", "darwin")
+
+
+class Computer(NamedTuple):
+    """A simulated system, with a home and a working folder of its own."""
+
+    system: str
+    folder: Path
+    env: dict[str, str]
+
+    def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        """Start `python -m gpubench ARGUMENTS`, or Python alone if the first argument is "-c"."""
+        command = arguments if arguments[:1] == ("-c",) else ("-m", "gpubench", *arguments)
+        return subprocess.Popen(
+            [sys.executable, *command], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="cp1252" if self.system == "win32" else "utf-8",
+            **options,
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end."""
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def files(self) -> list[str]:
+        """Return the names of all that lies in the working folder and in the temporary one."""
+        return sorted(
+            path.relative_to(self.folder.parent).as_posix()
+            for name in ("work", "temporary")
+            for path in (self.folder.parent / name).rglob("*")
+        )
+
+
+Maker = Callable[..., Computer]
+
+
+@pytest.fixture
+def computer(tmp_path: Path, cache_folder: Path) -> Maker:
+    """Make a computer with Windows ("win32") or macOS ("darwin"); `libraries` False: without NVML, wgpu and py-cpuinfo."""
+
+    def make(system: str, *, libraries: bool = True) -> Computer:
+        for name in ("home", "temporary", "work"):
+            (tmp_path / name).mkdir()
+        installed = HERE / ("libraries" if libraries else "bare")
+        paths = os.pathsep.join(map(str, (HERE / "simulation", installed)))
+        home = str(tmp_path / "home")
+        extra = {"PYTHONPATH": paths, "GPUBENCH_SIMULATED": system, "TMPDIR": str(tmp_path / "temporary")}
+        if system == "win32":
+            extra |= {"USERPROFILE": home, "APPDATA": home, "LOCALAPPDATA": home, "PYTHONIOENCODING": "cp1252"}
+        env = environment(tmp_path / "home", extra)
+        return Computer(system, tmp_path / "work", env)
+
+    return make

@@ -1,0 +1,49 @@
+"""Children and streams on a simulated Windows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psutil
+
+# A program of gpubench's name is one of the product for the simulation.
+_TREE = """
+import sys
+from gpubench import processes
+text = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); time.sleep(300)"
+child = processes.Child([sys.executable, "-c", text])
+import psutil, time
+while not (below := psutil.Process(child._process.pid).children()):
+    time.sleep(0.02)
+print(child._process.pid, below[0].pid, flush=True)
+child.kill()
+"""
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_child_is_killed_with_those_that_it_started(computer: Any) -> None:
+    done = computer("win32").run("-c", _TREE)
+    assert done.returncode == 0, done.stderr
+    numbers = [int(number) for number in done.stdout.split()]
+    until = time.monotonic() + 10
+    while any(map(_lives, numbers)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not any(map(_lives, numbers))
+
+
+def test_a_reader_that_went_is_no_failure(computer: Any) -> None:
+    process = computer("win32").start("ops")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert errors == ""
