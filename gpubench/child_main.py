@@ -1,6 +1,7 @@
-"""What a Python child runs first: `python -P child_main.py PARENT_PID MODULE ARGUMENTS...`, then the module.
+"""The start of a Python child: `python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, and how it speaks.
 
-Only what the interpreter has loaded anyway comes before the child is bound to its parent: an import may hang.
+Only what the interpreter has loaded anyway comes before the child is bound to its parent: an import may hang. `-S`
+leaves others' start-up code (.pth files, sitecustomize, usercustomize) to this module: it may print, or close streams.
 """
 
 import os
@@ -8,6 +9,21 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
+# The beginning of each line that is a message of ours. All other lines of a child's output are somebody else's.
+FRAME = b"\x02gpubench "
+
+
+class Messages:
+    """The messages of a child to its parent, on standard output as it was. Standard output itself becomes stderr."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+
+    def write(self, message: bytes) -> None:
+        """Send one message, a line of text. What others wrote before it, without an end of line, is no part of it."""
+        self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
+        self._stream.flush()
 
 
 def die_with(parent: int) -> None:
@@ -54,10 +70,55 @@ def import_msgspec() -> None:
         del sys.modules["typing_extensions"]
 
 
+_replaced: list[object] = []  # streams of others: to collect one may close its descriptor
+
+
+def run_start_up_code() -> None:
+    """Run what `-S` left out. Its input is empty and its output goes to stderr; all three streams are put back."""
+    if not sys.flags.no_site:
+        return
+    import site
+
+    own = [os.dup(number) for number in range(3)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    try:
+        site.main()
+    except SystemExit as error:
+        os.write(
+            own[2], f"a .pth file, sitecustomize or usercustomize calls sys.exit({error.code!r})\n".encode()
+        )
+    _flush_all()
+    for number, stream in enumerate(own):
+        os.dup2(stream, number)
+    for descriptor in (nothing, *own):
+        os.close(descriptor)
+    _replaced.extend((sys.stdin, sys.stdout, sys.stderr))
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the process ends
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _flush_all() -> None:
+    """Write what waits in the buffers of Python and, on Linux, of C."""
+    import contextlib
+
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+        with contextlib.suppress(Exception):  # closed, None, or somebody's own class
+            stream.flush()  # type: ignore[union-attr]
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            ctypes.CDLL(None).fflush(None)
+
+
 def main() -> None:
-    """Bind to the parent, then run the module as `python -m` does."""
+    """Bind to the parent, run others' start-up code, then run the module as `python -m` does."""
     parent, module, *arguments = sys.argv[1:]
     die_with(int(parent))
+    run_start_up_code()
     import_ours(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import_msgspec()
     import runpy

@@ -1,12 +1,14 @@
 """The one way to start a child process: its environment, its lines, its deadline, its bounded output, its end.
 
-A Python child starts with `-P`, so that nothing is imported from the working folder, and on Linux the kernel kills it
-when the thread that started it ends: that thread has to outlive the child.
+A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
+gpubench/child_main.py runs before others' start-up code. Its messages are framed: what others print into its pipe is
+told apart. On Linux the kernel kills it when the thread that started it ends: that thread has to outlive the child.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
+
+from gpubench.child_main import FRAME
 
 # Time between the polite end and the certain one.
 KILL_AFTER_S = 2.0
@@ -40,7 +44,7 @@ _CRASHED = 0xC0000000
 def python(module: str, *arguments: str) -> list[str]:
     """The command that runs a module of this package in a child of the calling process."""
     start = Path(__file__).with_name("child_main.py")
-    return [sys.executable, "-P", str(start), str(os.getpid()), module, *arguments]
+    return [sys.executable, "-PS", str(start), str(os.getpid()), module, *arguments]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -171,30 +175,66 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 class Child(_Process):
-    """A child that speaks lines. `lines` holds what it wrote, line by line, and None once it writes no more."""
+    """A child that speaks lines. `lines` holds its messages, or all that it wrote if it frames none, line by line, and
+    None once it writes no more."""
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None, *, own_session: bool = True
-    ) -> None:
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, *,
+        own_session: bool = True, framed: bool = True,
+    ) -> None:  # fmt: skip
         """Raises OSError if it cannot be started."""
         self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self._framed = framed
+        self._noise = Excerpt(STDERR_TAIL)
         super().__init__(command, env, subprocess.PIPE, self._read, own_session)
 
     def write(self, line: bytes) -> None:
         """Send one line. Raises OSError if nobody reads it."""
         assert self._process.stdin is not None
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except ValueError as error:  # `settle` has closed the pipe
+            raise BrokenPipeError(errno.EPIPE, str(error)) from error
 
     def stderr_tail(self) -> str:
         """The end of what it wrote to stderr."""
         return self.errors.text()[-STDERR_TAIL:]
 
+    def noise(self) -> str:
+        """Describe what its output holds beside messages; an empty text if there is nothing."""
+        return foreign(self._noise.text())
+
     def _read(self, stream: IO[bytes]) -> None:
         with contextlib.suppress(ValueError, OSError):  # closed under us by kill()
-            for line in stream:
-                self.lines.put(line)
+            if self._framed:
+                self._read_messages(stream)
+            else:
+                for line in stream:
+                    self.lines.put(line)
         self.lines.put(None)
+
+    def _read_messages(self, stream: IO[bytes]) -> None:
+        """A message begins at the start of a line and may be of any length; of other lines an excerpt is kept."""
+        message = bytearray()
+        while piece := stream.readline(_PIECE):
+            if not message and not piece.startswith(FRAME):
+                self._noise.add(piece)
+                continue
+            message += piece
+            if message.endswith(b"\n"):
+                self.lines.put(bytes(message.removeprefix(FRAME)))
+                message.clear()
+
+
+def foreign(text: str) -> str:
+    """Describe output that holds no message: its first line, and where it may come from. No output: an empty text."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    printable = "".join(letter for letter in first if letter.isprintable())[:80]
+    return first and (
+        f"its output is not ours: {printable!r}; look for a .pth file, a sitecustomize or usercustomize, "
+        "or a library in LD_PRELOAD that prints"
+    )
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -207,6 +247,20 @@ class Ended(msgspec.Struct, frozen=True):
     output: str
     errors: str
     took_s: float
+
+    @property
+    def message(self) -> str:
+        """Its last message; the whole output of a program that frames none."""
+        return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self._framed else self.output
+
+    @property
+    def noise(self) -> str:
+        """The description of output that holds no message; an empty text if there is none."""
+        return "" if self._framed else foreign(self.output)
+
+    @property
+    def _framed(self) -> bool:
+        return FRAME.decode() in self.output
 
 
 def run(

@@ -387,7 +387,7 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
         signal = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
         return _failed(request, ended, "crashed", signal)
     try:
-        answer = json.loads(ended.output)
+        answer = json.loads(ended.message)
         records = [parse_record(raw) for raw in answer.pop("records")]
         provider = Provider(
             name=request.name, status=answer.pop("status", "ok"), version=answer.pop("version", None),
@@ -399,7 +399,7 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 
 
 def _failed(request: ProbeRequest, ended: Ended, status: Any, code: str) -> ProbeAnswer:
-    lines = ended.errors.splitlines()
+    lines = ended.errors.splitlines() if status != "invalid" or not ended.noise else [ended.noise]
     hint = "".join(c for c in lines[-1] if c.isprintable())[:300] if lines else None
     took = round(ended.took_s, 6)
     return ProbeAnswer(

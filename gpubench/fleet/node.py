@@ -68,7 +68,7 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
         result = Path(name) / ("result.json.gz" if runs else "result.json")
         written = ["--format", "jsonl", "-o", str(result)] if runs else ["--format", "json"]
         command = processes.python("gpubench", *arguments, *written)
-        child = processes.Child(command, environment(os.environ), own_session=False)
+        child = processes.Child(command, environment(os.environ), own_session=False, framed=False)
         try:
             said: list[bytes] = []
             yield from _while_running(child, PartFile(store.part_of(result)), None if runs else said.append)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 
 from gpubench import backends
+from gpubench.child_main import Messages
 from gpubench.measure.monitor import (
     UNKNOWN_GPU,
     Begin,
@@ -121,14 +122,12 @@ def _read_orders(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
 
 def main() -> int:
     """Serve until end-of-file."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints cannot break the protocol
+    messages = Messages()
     orders: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read_orders, args=(sys.stdin.buffer, orders), daemon=True).start()
 
     def send(message: FromMonitor) -> None:
-        out.write(encode(message))
-        out.flush()
+        messages.write(encode(message))
 
     begin = decode_order(orders.get())
     assert isinstance(begin, Begin)

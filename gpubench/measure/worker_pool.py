@@ -96,7 +96,7 @@ class Worker:
             try:
                 message = protocol.decode_reply(line)
             except msgspec.DecodeError:
-                raise self._gone("worker-crashed", "the worker wrote junk") from None
+                raise self._gone("worker-crashed", "the worker sent a message that cannot be read") from None
             if isinstance(message, protocol.Phase):
                 self.phase = message.name
             elif message.id == request.id:
@@ -130,7 +130,10 @@ class Worker:
 
     def _gone(self, reason: Reason, detail: str) -> WorkerGone:
         self.kill()
-        return WorkerGone(reason, detail, self.phase, self._child.stderr_tail())
+        noise = self._child.noise()
+        return WorkerGone(
+            reason, f"{detail}; {noise}" if noise else detail, self.phase, self._child.stderr_tail()
+        )
 
 
 # Workers of a backend that import beside each other, and so many at most: each holds its libraries in memory.
@@ -176,8 +179,15 @@ class Spares:
         importing, self._importing = self._importing, []
         for worker, request in importing:
             if worker in kept:
-                with contextlib.suppress(WorkerGone):  # the one that takes it will find out
+                try:
                     worker.wait(request, OPEN_DEADLINE_S)
+                except WorkerGone:
+                    self._drop(worker)
+
+    def _drop(self, dead: Worker) -> None:
+        """Forget a worker that died: whoever needs one of its backend starts a fresh one."""
+        for backend, waiting in self._waiting.items():
+            self._waiting[backend] = [worker for worker in waiting if worker is not dead]
 
     def end(self) -> None:
         """End those that nobody took."""

@@ -1,6 +1,6 @@
 """Ops of other packages: tried in a child process, examined, and only then imported by the program.
 
-The child process is `python -m gpubench.plugins.ops NAME`. It writes one JSON object; whatever the package prints
+The child process is `python -m gpubench.plugins.ops NAME`. It sends one JSON object; whatever the package prints
 goes to stderr, and however it ends is seen by the parent.
 """
 
@@ -20,6 +20,7 @@ from typing import Any, NoReturn, get_type_hints
 import msgspec
 
 from gpubench import plugins, processes
+from gpubench.child_main import Messages
 from gpubench.errors import BadPlugin
 from gpubench.model.op import Defect, Op, Params
 from gpubench.plugins import PluginError
@@ -80,9 +81,10 @@ def _result(ended: processes.Ended) -> str:
     if ended.status is None:
         return f"its import did not end within {TRIAL_S:g} s"
     try:
-        return str(json.loads(ended.output)["broken"])
+        return str(json.loads(ended.message)["broken"])
     except (ValueError, TypeError, KeyError):
-        return f"its import ends the process, which {processes.ending(ended.status)}"
+        why = f"its import ends the process, which {processes.ending(ended.status)}"
+        return f"{why}; {ended.noise}" if ended.noise else why
 
 
 def _bad(name: str, found: EntryPoint, why: str) -> BadPlugin:
@@ -192,9 +194,8 @@ def _broken(name: str) -> str:
 
 def main(name: str) -> NoReturn:
     """Import and examine one op, as the child process."""
-    result = os.dup(1)
-    os.dup2(2, 1)
-    os.write(result, json.dumps({"broken": _broken(name)}).encode())
+    messages = Messages()
+    messages.write(json.dumps({"broken": _broken(name)}).encode())
     os._exit(0)
 
 

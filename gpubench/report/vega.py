@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench import processes
+from gpubench.child_main import Messages
 from gpubench.errors import GpubenchError
 from gpubench.installation import cache_folder
 from gpubench.store.files import write_whole
@@ -45,9 +46,9 @@ def results(calls: Sequence[Call]) -> list[bytes]:
     if ended.status:
         raise failed(f"vl_convert {processes.ending(ended.status)}" + (f": {said}" if said else ""))
     try:
-        return [base64.b64decode(text) for text in json.loads(ended.output)]
-    except (ValueError, TypeError):  # it wrote to stdout itself
-        raise failed("vl_convert gave no picture") from None
+        return [base64.b64decode(text) for text in json.loads(ended.message)]
+    except (ValueError, TypeError):
+        raise failed("vl_convert gave no picture" + (f": {ended.noise}" if ended.noise else "")) from None
 
 
 @functools.cache
@@ -110,13 +111,14 @@ def failed(why: str) -> GpubenchError:
 
 def main() -> None:
     """In the child: make all calls, which are JSON on stdin, then tell all results, bytes in base64."""
+    messages = Messages()
     import vl_convert
 
     made = (
         getattr(vl_convert, name)(*arguments, **options) for name, arguments, options in json.load(sys.stdin)
     )
     texts = [one if isinstance(one, bytes) else one.encode() for one in made]
-    json.dump([base64.b64encode(one).decode() for one in texts], sys.stdout)
+    messages.write(json.dumps([base64.b64encode(one).decode() for one in texts]).encode())
 
 
 if __name__ == "__main__":

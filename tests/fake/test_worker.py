@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from gpubench.child_main import FRAME
 from gpubench.measure import protocol
 from gpubench.measure.worker.timer import QUEUED_LAUNCHES
 from gpubench.model.case import Case
@@ -40,11 +41,17 @@ class Talk:
         self.process.stdin.flush()
         phases = []
         while True:
-            message = protocol.decode_reply(self.process.stdout.readline())
+            message = self.hear()
             if not isinstance(message, protocol.Phase):
                 assert message.id == self.number
                 return phases, message
             phases.append(message.name)
+
+    def hear(self):
+        """Return its next message."""
+        while not (line := self.process.stdout.readline()).startswith(FRAME):
+            assert line == b"\n", line
+        return protocol.decode_reply(line.removeprefix(FRAME))
 
     def open(self, device="fake:gpu"):
         return self.ask(
@@ -160,7 +167,7 @@ def test_end_of_file_ends_the_process_even_in_the_middle_of_work(talk):
         protocol.encode(protocol.Prepare(id=talk.number, case=other(device_id="fake:hang"), session=0))
     )
     talk.process.stdin.flush()
-    while protocol.decode_reply(talk.process.stdout.readline()).name != "first launch":
+    while talk.hear().name != "first launch":
         pass
     talk.process.stdin.close()
     assert talk.process.wait(10) == 0

@@ -179,7 +179,7 @@ class Child(_Forked):
         super().__init__(self.server, command, **options)
 
     def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
-        if not (new_session and list(args[:2]) == [sys.executable, "-P"]):
+        if not (new_session and list(args[:2]) == [sys.executable, "-PS"]):
             return None
         env = os.environ if env is None else env
         return args, {**outside(env), **{name: env[name] for name in THREAD_VARIABLES if name in env}}

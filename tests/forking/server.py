@@ -72,7 +72,7 @@ def may_fork(env: Mapping[str, str]) -> bool:
 
 def is_child(command: Sequence[str]) -> bool:
     """Whether it is the command of a child of gpubench that may be forked."""
-    return list(command[:2]) == [sys.executable, "-P"] and command[4] in CHILDREN
+    return list(command[:2]) == [sys.executable, "-PS"] and command[4] in CHILDREN
 
 
 def python_path(env: Mapping[str, str]) -> list[str]:
@@ -242,7 +242,7 @@ def run_program(arguments: Sequence[str]) -> None:
 
 
 def run_child(command: Sequence[str]) -> None:
-    """`python -P child_main.py PARENT_PID MODULE ARGUMENTS...`, whose name says which module it is."""
+    """`python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, whose name says which module it is."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as name:
         name.write(command[4][-MOST_NAME:])
     # Text that the program has not written yet stays in its own streams, which `sys.__stdout__` keeps from being closed.

@@ -1,4 +1,4 @@
-"""`python -m gpubench.detect.probes NAME [OPTIONS]`: one JSON object on stdout, whatever libraries print."""
+"""`python -m gpubench.detect.probes NAME [OPTIONS]`: one JSON object as its message, whatever libraries print."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import re
 import sys
 from typing import Any
 
+from gpubench.child_main import Messages
 from gpubench.detect.probes import ProbeFailure
 
 
 def main(arguments: list[str]) -> int:
     """Run one probe. OPTIONS is a JSON object of keyword arguments."""
-    result = os.dup(1)
-    os.dup2(2, 1)
+    messages = Messages()
     name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}
     if not re.fullmatch(r"[a-z]+", name):
         return 2
@@ -24,8 +24,7 @@ def main(arguments: list[str]) -> int:
         answer: dict[str, Any] = module.probe(**options)
     except ProbeFailure as failure:
         answer = {"records": [], **vars(failure)}
-    with os.fdopen(result, "w", encoding="utf-8") as stream:
-        json.dump(answer, stream)
+    messages.write(json.dumps(answer).encode())
     # Native libraries have crashed in their own exit handlers; the answer is out, so leave without them.
     sys.stderr.flush()
     os._exit(0)

@@ -1,7 +1,7 @@
 """The child process that drives one device: `python -m gpubench.measure.worker.main`.
 
-A loop over requests on stdin. Its replies go to a private copy of stdout: descriptor 1 is pointed at stderr,
-so that a library that prints cannot break the protocol. End-of-file on stdin ends the process at once.
+A loop over requests on stdin. Its replies are framed messages on a private copy of stdout; what libraries print
+goes to stderr. End-of-file on stdin ends the process at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -28,6 +28,7 @@ from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
+from gpubench.child_main import Messages
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, places, stages, timer
@@ -44,6 +45,9 @@ from gpubench.model.result import Check, Device, Parts, WorkerRecord
 from gpubench.plugins import described
 from gpubench.stats import median
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
 RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
     "WGPU_BACKEND_TYPE",
@@ -56,8 +60,8 @@ EVEN = 0.5
 class DeviceWorker:
     """One open session and what is prepared on it."""
 
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
+    def __init__(self, messages: SupportsWrite[bytes]) -> None:
+        self._messages = messages
         self._session: Session | None = None
         self._backends: list[Backend] = []
         self._workspaces: dict[str, Workspace] = {}
@@ -126,8 +130,7 @@ class DeviceWorker:
 
     def _announce(self, phase: str) -> None:
         self._phase = phase
-        self._out.write(protocol.encode(protocol.Phase(name=phase)))
-        self._out.flush()
+        self._messages.write(protocol.encode(protocol.Phase(name=phase)))
 
     def _list(self, request: protocol.ListDevices) -> protocol.Devices:
         self._announce("devices")
@@ -554,19 +557,17 @@ def main() -> int:
     spin_briefly()  # before any library is loaded
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    messages = Messages()
     requests: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
-    worker = DeviceWorker(out)
+    worker = DeviceWorker(messages)
     while True:
         request = protocol.decode_request(requests.get())
         try:
             line = _line(worker.answer(request))
         except BaseException as error:  # sys.exit of a library costs the case too
             line = protocol.encode(worker.unforeseen(request, error))
-        out.write(line)
-        out.flush()
+        messages.write(line)
         if isinstance(request, protocol.Close):
             os._exit(0)
 

@@ -1,0 +1,163 @@
+"""Children among others' code: what it prints into our pipes, what it does to the streams, and what we then say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import processes
+from gpubench.detect.inspection import ProbeRequest, run_probes
+from gpubench.measure import protocol
+from gpubench.measure.targets import list_devices
+from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
+from gpubench.plugins import ops
+from tests.faults.packages import install
+
+PATIENCE_S = 120
+START_UP = {
+    "prints": "print('hello')",
+    "prints to both": "import sys; print('hello'); print('hello', file=sys.stderr)",
+    "ends no line": "import os; os.write(1, b'hello')",
+    "writes much": "import os; [os.write(1, b'x' * 65536) for _ in range(40)]",
+    "writes bytes": "import os; os.write(1, bytes(range(256)))",
+    "writes in C": "import ctypes; ctypes.CDLL(None).printf(b'hello')",
+    "speaks JSON": 'print(\'{"records": []}\'); print(\'{"kind": "phase", "name": "x"}\')',
+    "goes on": (
+        "import os, threading\n"
+        "def noise():\n while True: os.write(1, b'noise')\n"
+        "threading.Thread(target=noise, daemon=True).start()"
+    ),
+    "keeps a copy": (
+        "import os, threading, time\ncopy = os.dup(1)\n"
+        "def noise():\n while True: os.write(copy, b'noise'); time.sleep(0.001)\n"
+        "threading.Thread(target=noise, daemon=True).start()"
+    ),
+    "prints as it ends": "import atexit; atexit.register(print, 'bye')",
+    "no stdout": "import sys; sys.stdout = None; sys.stderr = None",
+    "another stdout": "import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')",
+    "an owner of descriptor 1": "import os, sys; sys.stdout = os.fdopen(1, 'w'); print('hello')",
+    "closes the object": "import sys; sys.stdout.close()",
+    "closes descriptors": "import os; os.close(1); os.close(2)",
+    "redirects": "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 1)",
+    "reads": "import sys; sys.stdin.read()",
+    "raises": "raise RuntimeError('no')",
+    "exits": "raise SystemExit(3)",
+    "a .pth file": (
+        "import pathlib, site, tempfile\nfolder = pathlib.Path(tempfile.mkdtemp())\n"
+        "(folder / 'x.pth').write_text('import sys; print(1); sys.stdout.flush()')\nsite.addsitedir(str(folder))"
+    ),
+}
+OP = "from gpubench.kernels import load\nfrom msgspec.structs import replace\nOP = replace(load('add'), name='{}')\n"
+
+
+def list_numpy() -> list[str]:
+    (listing,) = list_devices(["numpy"], PATIENCE_S)
+    assert listing.reason is None, (listing.detail, listing.hint)
+    return [device.id for device in listing.devices]
+
+
+@pytest.mark.parametrize("code", START_UP.values(), ids=START_UP)
+def test_start_up_code_of_others_costs_no_child(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = tmp_path.name
+    site = install(tmp_path, op, OP.format(op), ops={op: f"{op}:OP"})
+    (site / "sitecustomize.py").write_text(code)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    assert list_numpy() == ["numpy:0"]
+    (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
+    assert (blas.provider.status, blas.provider.error_code) == ("ok", None), blas.provider.hint
+    assert ops.load(op).name == op
+
+
+def interpreter(folder: Path, before: str, then: str = 'exec "$PYTHON" "$@"') -> str:
+    """A program that stands where Python should, as a wrapper of a cluster's modules does."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\nPYTHON={sys.executable}\n{before}\n{then}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "before", ["echo hello", "printf hello", "printf '\\n\\n'", "head -c 200000 /dev/zero"],
+)  # fmt: skip
+def test_what_is_written_before_python_starts_is_told_apart(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter(tmp_path, before))
+    assert list_numpy() == ["numpy:0"]
+    (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
+    assert blas.provider.status == "ok"
+
+
+def test_a_worker_that_says_nothing_of_ours_names_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter(tmp_path, "echo 'license \033[31mexpired'", "exit 0"))
+    (listing,) = list_devices(["numpy"], PATIENCE_S)
+    assert listing.reason == "worker-crashed"
+    assert "its output is not ours: 'license [31mexpired'" in listing.detail
+    assert "sitecustomize" in listing.detail
+    (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
+    assert blas.provider.status == "invalid"
+    assert "license" in (blas.provider.hint or "")
+    assert "sitecustomize" in (blas.provider.hint or "")
+
+
+def test_a_message_of_any_length_comes_whole() -> None:
+    code = (
+        "from gpubench.child_main import Messages; import os\n"
+        "messages = Messages()\n"
+        "for size in (0, 1, 65525, 65526, 65527, 65536, 1 << 20): messages.write(b'y' * size)\n"
+        "os.write(1, b'noise'); messages.write(b'end')"
+    )
+    child = processes.Child([sys.executable, "-c", code])
+    try:
+        heard = [len((child.lines.get(timeout=PATIENCE_S) or b"").rstrip(b"\n")) for _ in range(8)]
+    finally:
+        child.kill()
+    assert heard == [0, 1, 65525, 65526, 65527, 65536, 1 << 20, 3]
+    assert child.noise() == ""
+
+
+# ---------------------------------------------------------------- spare workers
+
+
+def test_a_child_that_was_reaped_refuses_a_line_as_one_that_ended_does() -> None:
+    child = processes.Child([sys.executable, "-c", "pass"])
+    child.kill()
+    with pytest.raises(OSError, match="closed"):
+        child.write(b"anybody?\n")
+
+
+def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    spares = Spares()
+    with contextlib.closing(CloseSpares(spares)):
+        spares.keep("numpy", alive := Worker())
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        spares.keep("numpy", dead := Worker())
+        spares.keep("wgpu", dead_too := Worker())
+        dead_too.kill()
+        spares.settle()
+        assert spares.take("numpy") is alive
+        assert spares.take("numpy") is None
+        assert spares.take("wgpu") is None
+        with pytest.raises(WorkerGone):
+            dead.ask(protocol.ListDevices(id=dead.next_id, backend="numpy"), PATIENCE_S)
+        alive.kill()
+
+
+class CloseSpares:
+    """Ends what a test leaves."""
+
+    def __init__(self, spares: Spares) -> None:
+        self._spares = spares
+
+    def close(self) -> None:
+        self._spares.end()
