@@ -130,7 +130,7 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
         return known("on", cores.source or "")
-    if hypervisor.status not in ("ok", "absent", "not_probed"):
+    if hypervisor.status not in ("ok", "conflict", "absent", "not_probed"):
         return lost(hypervisor)
     virtual = hypervisor.value not in (None, "none")
     return known("hidden" if virtual else "off", cores.source or "")

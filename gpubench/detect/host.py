@@ -41,7 +41,17 @@ from gpubench.detect.vendors import (
     nvidia_facts,
     read_gpus,
 )
-from gpubench.model.machine import NOT_PROBED, Cpu, Fact, Machine, MachineWarning, Memory, Numa, Platform
+from gpubench.model.machine import (
+    NOT_PROBED,
+    Alternative,
+    Cpu,
+    Fact,
+    Machine,
+    MachineWarning,
+    Memory,
+    Numa,
+    Platform,
+)
 
 AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 
@@ -198,11 +208,22 @@ def _from_psutil(files: Files, allowed: Fact[CpuSet]) -> Files:
 
 VERSION = "/proc/version"
 _DMI = ("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
+# Machines that only a hypervisor makes, by the beginnings of vendor and product. A maker's name alone is no proof where
+# it makes hardware too: Microsoft, Google, Amazon, Oracle, Apple, Nutanix.
 _VIRTUAL = (
-    (r"VMware", "vmware"), (r"VirtualBox|innotek", "virtualbox"), (r"Xen\b", "xen"), (r"Parallels", "parallels"),
-    (r"BHYVE", "bhyve"), (r"QEMU|KVM|Bochs|OpenStack|RHEV|oVirt|Amazon EC2|Google|DigitalOcean|Alibaba", "kvm"),
-    (r"Apple Virtualization", "apple"),
+    (r"VMware", r"", "vmware"), (r"", r"VMware", "vmware"), (r"innotek", r"", "virtualbox"),
+    (r"", r"VirtualBox", "virtualbox"), (r"Xen$", r"", "xen"), (r"", r"HVM domU", "xen"),
+    (r"", r"Parallels .*(Virtual|VM)", "parallels"), (r"BHYVE", r"", "bhyve"), (r"", r"BHYVE", "bhyve"),
+    (r"Microsoft", r"Virtual Machine", "hyperv"), (r"", r"Apple Virtualization", "apple"),
+    (r"QEMU|Bochs|KubeVirt|OpenStack|oVirt|Red Hat|DigitalOcean|Cloud Hypervisor", r"", "kvm"),
+    (r"", r"Standard PC \(|KVM\b|QEMU|Bochs|OpenStack|RHEV|oVirt|CloudStack|KubeVirt|crosvm|cloud-hypervisor", "kvm"),
+    (r"", r"Google Compute Engine|Alibaba Cloud ECS|Droplet|vServer|AHV$", "kvm"),
+    (r"Amazon EC2", r"(?!.*metal)[a-z0-9-]+\.", "kvm"),
 )  # fmt: skip
+# Clouds whose virtual machines run on KVM; a machine of theirs may be a bare one, so the CPU's flag decides.
+_CLOUDS = (
+    r"Amazon EC2|Google|Alibaba|Hetzner|Nutanix|Vultr|Scaleway|UpCloud|Linode|Akamai|Tencent|Huawei|Exoscale"
+)
 _CONTAINERS = (
     (r"kubepods", "kubernetes"), (r"docker[-/]", "docker"), (r"libpod", "podman"), (r"/lxc[/.]", "lxc"),
     (r"containerd", "containerd"), (r"/buildkit/", "buildkit"),
@@ -222,26 +243,40 @@ def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
 
 
 def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
-    """The hypervisor's name, "unknown" if it has none, "none" only where x86 denies one."""
-    name: str | None = next(
-        (name for pattern, name in _VIRTUAL if re.search(pattern, f"{vendor} {product}")), None
-    )
-    if vendor.startswith("Microsoft") and "Virtual Machine" in product:
-        name = "hyperv"
+    """The hypervisor's name, "unknown" if it has none, "none" only where x86 denies one and no firmware names one."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return known(file.text.split()[0], file.path)
     flags = (blocks.value.any("flags") or "").split() if blocks.value else []
+    name = _virtual_machine(root, vendor, product)
+    source = _DMI[0]
+    if name is None and blocks.value and re.match(r"QEMU\b|Common .*KVM", cpuinfo.model(blocks.value) or ""):
+        name, source = "kvm", "/proc/cpuinfo"
     if flags and "hypervisor" not in flags:
-        return known("none", "/proc/cpuinfo")
+        if name is None:
+            return known("none", "/proc/cpuinfo")
+        note = "the CPU's flags deny a hypervisor: some virtual machines hide it from drivers"
+        return Fact(name, "conflict", source, note, [Alternative("none", "/proc/cpuinfo")])
     if flags:
-        return known(name or "unknown", _DMI[0] if name else "/proc/cpuinfo")
+        name = name or ("kvm" if re.match(_CLOUDS, vendor) else None)
+        return known(name or "unknown", source if name else "/proc/cpuinfo")
     if blocks.value and "emulated by qemu" in (blocks.value.any("machine") or ""):
         return known("kvm", "/proc/cpuinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
     if name is None and blocks.status not in ("ok", "absent"):
         return lost(blocks)
-    return known(name, _DMI[0]) if name else missing("absent", blocks.source)
+    return known(name, source) if name else missing("absent", blocks.source)
+
+
+def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
+    """The hypervisor that makes such a machine; None where it may be a real one."""
+    # Who renames a virtual machine often leaves its board, its case and its firmware.
+    others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
+    for makers, form, name in _VIRTUAL:
+        vendors = (vendor,) if form else (vendor, *others)
+        if re.match(form, product) and any(re.match(makers, maker) for maker in vendors):
+            return name
+    return None
 
 
 def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:
