@@ -7,8 +7,16 @@ import re
 # What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link, "]:" a target, and
 # an underscore inside a word means nothing.
 _INSIDE = re.compile(r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
-# What begins a heading, a quotation, a list or a rule at the start of a line, or of an entry of a list.
-_AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=-]")
+# What begins a heading, a quotation, a list, a rule or a quick action at the start of a line, or of an entry of a list.
+_AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=/-]")
+# What GitHub and GitLab make a link of, whatever Markdown says, and tell people about: @name, an address of e-mail,
+# owner/repository@commit, #12, !12, GH-12, scheme://, www. A mark of no width behind the match ends that. Case ids,
+# which hold @ behind a letter, are none of these.
+_LINKED = re.compile(
+    r"(?<![A-Za-z0-9])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[0-9a-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)|\bwww(?=\.)",
+    re.IGNORECASE,
+)
+_NO_WIDTH = "&ZeroWidthSpace;"
 
 # Characters that show nothing: controls, marks that turn the direction of what stands around them, and what Unicode
 # lets a renderer, or the comparison of two texts, skip (Default_Ignorable_Code_Point).
@@ -61,11 +69,15 @@ def visible(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text`, a line or a part of one, so that GitHub shows exactly it: HTML as entities, the rest with a backslash."""
+    """Return `text`, a line or a part of one, so that GitHub shows exactly it, links nothing and tells nobody.
+
+    HTML is written as entities, what Markdown could take for markup with a backslash.
+    """
     import html
 
-    found = _INSIDE.sub(lambda mark: "\\" + mark[0], html.escape(text, quote=False))
-    return _AT_START.sub(_harmless, found, count=1) if _AT_START.match(found) else found
+    shown = _LINKED.sub(rf"\g<0>{_NO_WIDTH}", html.escape(text, quote=False))
+    shown = _INSIDE.sub(r"\\\g<0>", shown)
+    return _AT_START.sub(_harmless, shown, count=1) if _AT_START.match(shown) else shown
 
 
 def _harmless(mark: re.Match[str]) -> str:

@@ -29,18 +29,23 @@ def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
     from gpubench import kernels
-    from gpubench.escaping import visible
+    from gpubench.escaping import escaped, visible
 
     columns = listed_backends()
     show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=columns)
-    shown = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
-    broken = _show_foreign(show, shown)
+    ours = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
+    theirs: list[Any] = []
+    broken = _show_foreign(show, theirs)
     if format == "json":
-        streams.put(_json(shown, broken) + "\n")
+        streams.put(_json([*ours, *theirs], broken) + "\n")
         return
     dashes = ["-"] * (len(header(columns)) - 3)
-    listed = [*shown, *((name, "bad-plugin", *dashes, why) for name, why in broken.items())]
-    rows = [header(columns), *(tuple(map(visible, row)) for row in listed), *presets(columns)]
+    theirs += [(name, "bad-plugin", *dashes, why) for name, why in broken.items()]
+    foreign = [
+        tuple(escaped(visible(cell)) if format == "markdown" else visible(cell) for cell in row)
+        for row in theirs
+    ]
+    rows = [header(columns), *ours, *foreign, *presets(columns)]
     streams.put((_markdown(rows) if format == "markdown" else table(rows, _terminal_width())) + "\n")
 
 
@@ -245,7 +250,7 @@ def _lines(cells: list[str], widths: list[int], room: int) -> list[str]:
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 

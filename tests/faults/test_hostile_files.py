@@ -18,11 +18,14 @@ import pytest
 
 from gpubench import store
 from gpubench.errors import ExitCode
+from gpubench.report import FORMATS
 from gpubench.store import limits
 from tests.unit.report.samples import full_run
 
 GIB = 2**30
 DIRECTION_MARKS = "؜‎‏‪‫‬‭‮⁦⁧⁨⁩"
+# A terminal obeys or does not show them: DEL, controls of C1 (U+009B begins an escape sequence), no width, lines' ends.
+UNSEEN = "\x7f\x80\x85\x90\x9b\x9d\x9f\xad\u180e\u200b\u2028\u2029\u2060\ufeff\U000e0001\U000e0041"
 
 
 @functools.cache
@@ -214,27 +217,31 @@ def test_only_regular_files_of_a_folder_are_read(gpubench: Any, tmp_path: Path) 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("report", "{file}", "--format", "json"),
-        ("report", "{file}", "--format", "jsonl"),
-        ("report", "{file}", "--format", "bmf"),
-        ("report", "{file}", "--format", "hyperfine"),
-        ("report", "{file}", "--format", "google-benchmark"),
-        ("report", "{file}", "--format", "pytest-benchmark"),
-        ("compare", "{file}", "{file}", "--format", "json", "--advisory"),
+        *(("report", "{file}", "--format", format) for format in FORMATS),
+        *(
+            ("compare", "{file}", "{file}", "--advisory", "--format", name)
+            for name in ("json", "plain", "markdown", "csv")
+        ),
+        ("advise", "matmul", "--size", "1k", "--from", "{file}"),
+        ("advise", "matmul", "--size", "1k", "--from", "{file}", "--format", "json"),
+        ("noise", "{file}", "{file}"),
+        ("merge", "{file}", "{file}", "-o", "m.json"),
     ],
+    ids=lambda arguments: f"{arguments[0]}-{arguments[-1]}",
 )
-def test_json_shows_in_its_order(gpubench: Any, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_what_is_printed_shows_in_its_order(gpubench: Any, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     run = plain_run()
-    name = f"GPU {DIRECTION_MARKS} name"
+    name = f"GPU {DIRECTION_MARKS}{UNSEEN} name"
     run["label"] = name
     for device in run["devices"]:
         device["name"] = name
     run["warnings"] = [{"code": "noisy", "message": name}]
     (tmp_path / "r.json").write_text(json.dumps(run))
     ended = gpubench(*(word.format(file="r.json") for word in arguments))
-    assert not set(DIRECTION_MARKS) & set(ended.stdout), ended.stderr
-    reported = [
-        json.loads(line) for line in (ended.stdout.splitlines() if "jsonl" in arguments else [ended.stdout])
-    ]
+    assert not {*DIRECTION_MARKS, *UNSEEN} & {*ended.stdout, *ended.stderr}
     if arguments[-1] == "json":
-        assert name in json.dumps(reported, ensure_ascii=False)
+        assert name in json.dumps(json.loads(ended.stdout), ensure_ascii=False)
+    elif arguments[-1] == "jsonl":
+        assert name in json.dumps([json.loads(line) for line in ended.stdout.splitlines()], ensure_ascii=False)
+    elif arguments[-1].endswith("-benchmark"):
+        json.loads(ended.stdout)

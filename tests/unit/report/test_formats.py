@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -112,6 +113,37 @@ def test_escaping():
     assert [escaped(text) for text in ("# h", "- i", "1. i", "12) i", "1.5 ms", "= x")] == [
         "\\# h", "\\- i", "1\\. i", "12\\) i", "1.5 ms", "\\= x",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@name", "(@org/team)", "a@b.example.org", "#12", "org/repo#3", "!12", "GH-12", "org/repo@deadbeef",
+        "https://example.org/x", "ftp://example.org", "www.example.org", "HTTP://A.B", "mailto:a@b.co", "-@name", "1#1",
+    ],
+)  # fmt: skip
+def test_markdown_tells_nobody_and_links_nothing(text):
+    shown = escaped(f"a {text} b")
+    assert not re.search(r"(?<![A-Za-z0-9])@\w|@[\w-]+\.|@[0-9a-f]{7}|[#!]\d|GH-\d|://|www\.", shown)
+    assert html.unescape(shown).replace("\u200b", "").replace("\\", "") == f"a {text} b"
+    report = render([named(text)], "markdown")
+    assert text not in report
+    assert escaped(text) in report
+
+
+def test_case_ids_stay_as_they_are_in_markdown():
+    for text in (
+        "add/n=64/float32/library/transfer-once-10@cupy:0",
+        "CPU @ 2.20GHz",
+        "tests/a.py::x",
+        "C# 7",
+        "a/b",
+    ):
+        assert escaped(text) == text
+
+
+def test_markdown_holds_no_quick_action():
+    assert escaped("/close") == "\\/close"
 
 
 @pytest.mark.parametrize("name", ["table", "plain"])
