@@ -26,6 +26,8 @@ _ALWAYS = (
 )  # fmt: skip
 # Opening a FIFO that took a file's place after we looked must not wait.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+# fsync() reports with these that bytes did not reach the disk; every other number refuses the call.
+_LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
     (stat.S_ISFIFO, errno.EINVAL, "it is a pipe (FIFO), not a file"),
@@ -91,6 +93,29 @@ def create_beside(target: Path) -> tuple[int, Path]:
             return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o666), fresh
 
 
+def sync(descriptor: int) -> None:
+    """Bring what was written to the disk. Raises OSError if it was lost on the way.
+
+    A file system that refuses the step itself, as some of networks and virtual machines do, has lost nothing.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno in _LOST:
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk, where the system does that: without it a power failure may bring an old name
+    back. Never raises."""
+    with contextlib.suppress(OSError):  # Windows opens no folder, CIFS and FUSE may refuse fsync
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _require_regular(about: os.stat_result, path: StrPath) -> None:
     if stat.S_ISREG(about.st_mode):
         return
@@ -105,7 +130,7 @@ def _require_regular(about: os.stat_result, path: StrPath) -> None:
 
 _MENDS = {  # by the name of the number: not every system has all of them
     "ENOSPC": "free some space there",
-    "EDQUOT": "free some space: the quota of this user is used up",
+    "EDQUOT": "free some space of your quota there",
     "EFBIG": "raise the limit on the size of files (ulimit -f)",
     "EACCES": "change the permissions there",
     "EPERM": "change the owner or the permissions there",
@@ -118,7 +143,7 @@ _MENDS = {  # by the name of the number: not every system has all of them
     "EISDIR": "name a file inside that folder",
     "EMFILE": "raise the limit on open files (ulimit -n)",
     "ENFILE": "close other programs: the system has no more open files",
-    "ENOMEM": "free some memory",
+    "ENOMEM": "free some memory or raise the limit on it (ulimit -v, the memory of the container)",
     "ESTALE": "mount the file system again",
     "ENOTCONN": "mount the file system again",
     "EBUSY": "end the program or the mount that uses it",
@@ -131,7 +156,11 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def mend(error: OSError) -> str:
+    """Return what the number of `error` asks the user to do; an empty text for a number that asks for nothing."""
+    return "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")
+
+
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:
     """Return what to do about `error`: what its number asks for, or `otherwise`, which always helps."""
-    mend = None if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""))
-    return f"{mend}, or {otherwise}" if mend else otherwise
+    return f"{mend(error)}, or {otherwise}" if mend(error) else otherwise

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpubench import disk
+
 if TYPE_CHECKING:
     from importlib import metadata
 
@@ -31,8 +33,8 @@ def checkout() -> str | None:
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
-        with open(os.path.join(folder, "pyproject.toml"), "rb") as file:
-            project = tomllib.load(file).get("project")
+        text = disk.read_regular(os.path.join(folder, "pyproject.toml")).decode()
+        project = tomllib.loads(text).get("project")
     except (OSError, ValueError, RecursionError):
         return None
     return folder if isinstance(project, dict) and project.get("name") == DISTRIBUTION else None

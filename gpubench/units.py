@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import NoReturn
 
@@ -107,6 +108,15 @@ class _SizeText:
         if (high - low) // distance >= MAX_SIZES:
             self.fail(step, start, f"this range has more than {MAX_SIZES} sizes", "take a larger step, or x2")
         return list(range(low, high + 1, distance))
+
+
+def parse_time(text: str) -> datetime | None:
+    """Return the time of a file in UTC, None if `text` is no ISO 8601 time. One without an offset is taken as UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):  # the offset may lead out of the years 1 to 9999
+        return None
 
 
 def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:

@@ -6,6 +6,7 @@ from importlib import resources
 
 import msgspec
 
+from gpubench import disk
 from gpubench.analysis.claims import Claim, Divisor, Range
 from gpubench.catalogue import ERRORS
 from gpubench.errors import InputError, UsageError
@@ -64,8 +65,7 @@ def load(name: str) -> tuple[Claim, ...]:
 def _read(name: str) -> bytes:
     if name == BUILTIN:
         return (resources.files("gpubench.analysis") / "data" / "claims.toml").read_bytes()
-    with open(name, "rb") as file:
-        return file.read(limits.MAX_BYTES + 1)
+    return disk.read_regular(name, limits.MAX_BYTES + 1)
 
 
 def _parsed(data: bytes, name: str) -> _File:

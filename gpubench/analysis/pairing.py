@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 
-from gpubench import stats
+from gpubench import stats, units
 from gpubench.analysis.comparison import AbsentCase, CompareOptions, Difference, DifferenceScope, JudgedCase
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.judge import Twin, fewest_samples, labels, low_ends
@@ -208,9 +207,9 @@ def case_differences(
 
 def interleaved(base: Run, new: Run) -> bool:
     """Whether the sides took turns: never more than two of one side in a row, a session and its repeats being one."""
-    try:
-        order = sorted((datetime.fromisoformat(start), side) for side, start in _starts(base, new))
-    except (ValueError, TypeError):  # times that cannot be read or ordered prove nothing
+    starts = [(units.parse_time(start), side) for side, start in _starts(base, new)]
+    order = sorted((time, side) for time, side in starts if time is not None)
+    if len(order) < len(starts):  # times that cannot be read prove nothing
         return False
     sides = [side for _, side in order]
     longest = LONGEST_STRETCH + 1

@@ -148,7 +148,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
         measured_s=measured_s, better=better,
         gain=gain.estimate, lo=gain.low, hi=gain.high, recommended=against is None, reason=against,
         selected_in_sample=not estimating,
-        mismatch=predicted_s is not None and abs(measured_s / predicted_s - 1) > SHARE,
+        mismatch=bool(predicted_s) and abs(measured_s / predicted_s - 1) > SHARE,
         tried=_tried(run, outcome, placing), case=row, interval=gain,
         baseline_device=_device(row, cases, better, singles[better]),
     )  # fmt: skip
@@ -238,10 +238,10 @@ def reason(found: Promise) -> PlacementReason | None:
     if gain.low > LEAST_GAIN:
         return "selected-in-sample" if found.in_sample else None
     if found.placing is not None:
-        predicted: Mapping[str, float] = found.placing.predicted_s
-        single_s = min(list(predicted.values())[:2])  # the sides alone come first
-        if single_s / found.placing.free_s < LEAST_IDEAL:
+        predicted = [*found.placing.predicted_s.values()]
+        single_s = min(predicted[:2], default=0.0)  # the sides alone come first
+        if single_s < LEAST_IDEAL * found.placing.free_s:
             return "one-side-dominates"
-        if single_s / min(predicted.values()) < LEAST_GAIN:
+        if single_s < LEAST_GAIN * min(predicted, default=0.0):
             return "transfer-bound"
     return "noise" if gain.high > LEAST_GAIN else "overhead-bound"

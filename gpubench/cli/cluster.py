@@ -150,11 +150,10 @@ def fleet_limits(options: ClusterOptions) -> FleetLimits:
 def _output(options: RunOptions) -> str:
     """The fleet's file. Raises UsageError."""
     from gpubench import store
-    from gpubench.store.files import RESULT_SUFFIXES
 
     if options.append or options.output:
         paths = [options.append] if options.append else options.output or []
-        if len(paths) != 1 or not str(paths[0]).endswith(RESULT_SUFFIXES):
+        if len(paths) != 1 or not store.is_result_name(paths[0]):
             raise UsageError(
                 "unknown-suffix", "--output: a fleet is one file", why="it ends in .json or .json.gz"
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpubench import disk
 from gpubench.cli.declaration import CommandOptions, Declaration
 from gpubench.cli.options import COMMANDS, CommonOptions
 from gpubench.errors import ConfigError, suggest
@@ -86,8 +87,7 @@ def _project_file(folder: Path | None) -> Path | None:
 def _may_name_us(project: Path) -> bool:
     """False for a small file without our name, as most projects have: reading TOML takes longer than some commands."""
     try:
-        with open(project, "rb") as file:
-            data = file.read(_SMALL_BYTES)
+        data = disk.read_regular(project, _SMALL_BYTES)
     except OSError:
         return True  # whoever reads it says why
     return len(data) == _SMALL_BYTES or b"gpubench" in data or b"\\" in data  # a key may be written in escapes
@@ -103,8 +103,7 @@ def _read(path: Path) -> dict[str, Any]:
     from gpubench.store import limits
 
     try:
-        with open(path, "rb") as file:
-            return limits.toml(file.read(limits.MAX_TOML_BYTES + 1))
+        return limits.toml(disk.read_regular(path, limits.MAX_TOML_BYTES + 1))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError("bad-config", f"the configuration file {path} cannot be read", why=why) from error

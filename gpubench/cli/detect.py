@@ -133,11 +133,11 @@ def _records(path: Path) -> list[dict[str, Any]]:
     """The records of a file. Raises InputError if it is not of that form."""
     import msgspec
 
+    from gpubench import disk
     from gpubench.store import limits
 
     try:
-        with open(path, "rb") as file:
-            data = file.read(limits.MAX_BYTES + 1)
+        data = disk.read_regular(path, limits.MAX_BYTES + 1)
         limits.require_json(data, str(path))
         document = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError) as error:

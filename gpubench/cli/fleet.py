@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from gpubench import disk
 from gpubench.cli.options import ReportOptions
 from gpubench.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.units import parse_percent
@@ -79,7 +80,7 @@ def _inside(folder: Path, file: NodeFile) -> Path:
             "bad-document", f"{file.path} cannot be used", why="it lies outside of the fleet's folder"
         )
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
     except OSError as error:
         raise InputError(
             "unreadable", f"{file.path} cannot be used", why=error.strerror or str(error)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubench import disk
 from gpubench.cli.options import MergeOptions
 from gpubench.errors import InputError, UsageError
 from gpubench.escaping import visible
@@ -24,10 +25,9 @@ _NAMED = 5  # missing nodes that one message names
 def merge(options: MergeOptions) -> None:
     """Join result files: of one machine into one result with all sessions, of several into a fleet."""
     from gpubench import store
-    from gpubench.store.files import RESULT_SUFFIXES
 
     output, expect = options.output, options.expect
-    if not output.endswith(RESULT_SUFFIXES):
+    if not store.is_result_name(output):
         raise UsageError(
             "unknown-suffix", f"--output: {output!r} is no name for a result", why="merge writes JSON"
         )
@@ -97,22 +97,27 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
         copied = len(sources) == 1 and sources[0].on_disk
         store.replace(path, store.read(sources[0].path)[0] if copied else store.dumps(run))
         files.append(
-            NodeFile(path=f"{folder.name}/{path.name}", sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+            NodeFile(
+                path=f"{folder.name}/{path.name}", sha256=hashlib.sha256(disk.read_regular(path)).hexdigest()
+            )
         )
     return msgspec.structs.replace(node, result=None, others=[], files=files)
 
 
 def named_nodes(text: str | None) -> list[str]:
     """The names of a list with commas, or of the lines of @FILE. Raises UsageError."""
+    from gpubench.store import limits
+
     if text is None:
         return []
     words = text.split(",")
     if text.startswith("@"):
         try:
-            words = Path(text[1:]).read_text(encoding="utf-8").split()
+            words = disk.read_regular(text[1:], limits.MAX_BYTES).decode().split()
         except (OSError, UnicodeDecodeError) as error:
+            why = disk.reason(error) if isinstance(error, OSError) else str(error)
             raise UsageError(
-                "unreadable-input", f"--nodes: cannot read {text[1:]}", why=str(error),
+                "unreadable-input", f"--nodes: cannot read {text[1:]}", why=why,
                 hint="name a file with a node's name on each line",
             ) from error  # fmt: skip
     return list(dict.fromkeys(word.strip() for word in words if word.strip()))

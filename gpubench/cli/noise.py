@@ -114,6 +114,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     saver = saving.Saver([], options)
     with progress.shown(options, os.environ) as display:
         asked = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
+        saver.check(asked.run)
         finished = runner.run(asked, display, saver)
     saver.finish(finished)
     if not options.quiet:
@@ -181,9 +182,8 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 def _check_output(path: str) -> None:
     """Raises UsageError, before anything is measured, where the document could not be saved as `path`."""
     from gpubench import store
-    from gpubench.store.files import RESULT_SUFFIXES
 
-    if path != "-" and not path.endswith(RESULT_SUFFIXES):
+    if path != "-" and not store.is_result_name(path):
         raise UsageError(
             "unknown-suffix", f"--output: {path!r} is no name for thresholds", why="they are written as JSON",
             hint="end it in .json or .json.gz; --format is about the table on standard output",

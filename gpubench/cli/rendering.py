@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench import streams
+from gpubench import disk, streams
 from gpubench.cli.options import PlotOptions, ReportOptions, RunOptions
 from gpubench.errors import GpubenchError, UsageError, require_choice
 
@@ -178,7 +178,9 @@ def write(report: str | bytes, output: str | None) -> None:
 
 def cannot_write(what: str, error: OSError) -> GpubenchError:
     """The error for a file, or files, that the system refused."""
-    return GpubenchError("cannot-write", f"cannot write {what}", why=error.strerror or str(error))
+    return GpubenchError(
+        "cannot-write", f"cannot write {what}", why=disk.reason(error), hint=disk.remedy(error)
+    )
 
 
 # ---------------------------------------------------------------- pictures: `--plots DIR`, `--format svg|png`

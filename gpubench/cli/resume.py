@@ -20,7 +20,6 @@ from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.model.case import FORMS, REGIMES, Case
 from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
-from gpubench.store.files import RESULT_SUFFIXES
 
 # What each call says for itself.
 FREE_FIELDS = ("sessions", "budget_s")
@@ -60,9 +59,11 @@ def request(
 def result_file(append: str | None) -> str | None:
     """FILE of `--append`, also where the user named what a killed run left beside it. Raises UsageError if it cannot
     hold a result."""
-    if append is not None and append.endswith(tuple(suffix + store.PART_SUFFIX for suffix in RESULT_SUFFIXES)):
-        append = append.removesuffix(store.PART_SUFFIX)
-    if append is not None and not append.endswith(RESULT_SUFFIXES):
+    if append is None:
+        return None
+    if append.lower().endswith(store.PART_SUFFIX) and store.is_result_name(append[: -len(store.PART_SUFFIX)]):
+        append = append[: -len(store.PART_SUFFIX)]
+    if not store.is_result_name(append):
         raise UsageError(
             "not-a-result-file", f"--append {append}: a result file ends in .json or .json.gz",
             why="sessions are added to a result, and a report holds none",
@@ -75,7 +76,7 @@ def _existing(append: str | None) -> Run | None:
     if append is None:
         return None
     left = store.unfinished(append)
-    return store.load(left or append) if left or os.path.exists(append) else None
+    return store.load(left or append) if left or os.path.lexists(append) else None
 
 
 def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: requesting.Tell) -> RunSpec:

@@ -44,9 +44,11 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         sys.stdout.write(_plan(_request(wanted, ctx, began, gates, unsaid)))
         return 0
     saving.lock(outputs, options, release=ctx.call_on_close)
+    saving.keep_part(outputs, resumed=append is not None)
     with progress.shown(options, os.environ) as display:
         request = progress.tell(display, wanted, lambda tell: _request(wanted, ctx, began, gates, tell))
         saver = saving.Saver(outputs, options)
+        saver.check(request.run)
         events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
         watched = display.watching(events.watching(saver), style.options)
         finished = runner.run(request, events.beside(display), watched)

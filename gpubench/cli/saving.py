@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench import store, streams, units
+from gpubench import disk, store, streams, units
 from gpubench.analysis.analyse import Analysis, failed
 from gpubench.cli import rendering
 from gpubench.cli.ci import CiChannels
@@ -21,7 +21,6 @@ from gpubench.cli.rendering import ReportStyle
 from gpubench.errors import ExitCode, GpubenchError, UsageError
 from gpubench.model.result import Run
 from gpubench.report import PICTURES
-from gpubench.store.files import RESULT_SUFFIXES
 
 RETRY_S = 1.0  # a place that failed is tried again after so long
 EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.EventLog`)
@@ -48,11 +47,11 @@ def checked(output: list[str], style: ReportStyle, options: SavingOptions) -> li
     """
     output = [path for path in output if path != "-"]
     for path in output:
-        if not path.endswith(RESULT_SUFFIXES):
+        if not store.is_result_name(path):
             # Refuses a suffix that no format has.
             rendering.check_picture(style.format_of(path), to_terminal=False)
         store.check_writable(path)
-        if path.endswith(RESULT_SUFFIXES):
+        if store.is_result_name(path):
             store.check_part(path)
     check_folder(output, options)
     return output
@@ -60,7 +59,7 @@ def checked(output: list[str], style: ReportStyle, options: SavingOptions) -> li
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
     """The results folder can be written, if the result goes there. Raises UsageError."""
-    if not options.no_save and not any(path.endswith(RESULT_SUFFIXES) for path in output):
+    if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
 
@@ -75,8 +74,28 @@ def lock(output: Sequence[str], options: RunOptions, *, release: Callable[[Any],
         if not options.quiet:
             print(f"waiting for another run: {holder}", file=sys.stderr)
 
-    for path in sorted(path for path in output if path.endswith(RESULT_SUFFIXES)):
-        release(store.lock_result(path, " ".join(sys.argv[1:]), timeout_s, waits).release)
+    def warn(why: str) -> None:
+        print(f"warning: {why}", file=sys.stderr)
+
+    for path in sorted(path for path in output if store.is_result_name(path)):
+        release(store.lock_result(path, " ".join(sys.argv[1:]), timeout_s, waits, warn).release)
+
+
+def keep_part(output: Sequence[str], *, resumed: bool) -> None:
+    """Before measuring: keep what a killed run left beside the result, where this run does not go on with it, and say
+    so. Raises GpubenchError where it can be neither kept nor replaced."""
+    for path in [path for path in output if store.is_result_name(path)][:1]:
+        try:
+            aside = store.set_aside(path, resumed=resumed)
+        except OSError as error:
+            raise store.cannot_save(store.part_of(path), error) from error
+        if aside is not None:
+            result = shlex.quote(str(aside).removesuffix(store.PART_SUFFIX))
+            print(
+                f"warning: {store.part_of(path)} holds what a run measured that ended early, and this run does not go"
+                f" on with it; it is kept as {aside}: gpubench run --append {result} goes on there",
+                file=sys.stderr,
+            )
 
 
 class Saver:
@@ -84,13 +103,18 @@ class Saver:
     result file asked for, else in the results folder. A place that fails loses nothing."""
 
     def __init__(self, output: list[str], options: SavingOptions) -> None:
-        self._wished: list[str | Path] = [path for path in output if path.endswith(RESULT_SUFFIXES)]
+        self._wished: list[str | Path] = [path for path in output if store.is_result_name(path)]
         self._folder = options.results_dir
         self._anywhere = not (self._wished or options.no_save)
         self._journal: store.Journal | None = None
         self._failed_at: float | None = None
         self.saved: list[str | Path] = []
         self.error: GpubenchError | None = None
+
+    def check(self, run: Run) -> None:
+        """Find out before measuring that the result of `run` cannot go into its folder. Raises UsageError."""
+        if self._anywhere:
+            store.check_result_path(self._folder or store.default_results_dir(), run)
 
     def __call__(self, run: Run) -> None:
         """Keep what is new. Raises GpubenchError the first time that a place fails; it is tried again every second."""
@@ -151,15 +175,14 @@ class Saver:
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
         """Save the result where there is room, and name both places in `error`. None if it fits nowhere."""
-        for folder in store.rescue_dirs():
-            try:
-                path = store.result_path(folder, run)
-                store.save(run, path)
-            except (OSError, GpubenchError):
-                continue
+        cause = because.__cause__
+        mend = disk.mend(cause) if isinstance(cause, OSError) else ""
+        path = store.rescue(run)
+        if path is not None:
+            then = f"{mend}, then go on there" if mend else "go on there"
             self.error = GpubenchError(
                 because.code, because.message, why=f"{because.why}; it is saved in {path}",
-                hint=f"free some space, then go on there: gpubench run --append {shlex.quote(str(path))}",
+                hint=f"{then}: gpubench run --append {shlex.quote(str(path))}",
             )  # fmt: skip
             return path
         left = self._journal.path if self._journal is not None and self._journal.path.exists() else None
@@ -167,7 +190,7 @@ class Saver:
         self.error = GpubenchError(
             because.code, because.message,
             why=f"{because.why}, and neither your data folder nor the temporary folder takes it{kept}",
-            hint="free some space and run it again",
+            hint=f"{mend or 'choose another place'} and run it again",
         )  # fmt: skip
         if self._journal is not None:
             self._journal.close()
@@ -184,7 +207,7 @@ def as_stored(run: Run) -> Run:
 
 
 def formats(output: list[str], style: ReportStyle) -> list[str]:
-    return [style.format, *(style.format_of(path) for path in output if not path.endswith(RESULT_SUFFIXES))]
+    return [style.format, *(style.format_of(path) for path in output if not store.is_result_name(path))]
 
 
 def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
@@ -207,7 +230,7 @@ def deliver(
     """
     errors = []
     for path in output:
-        if not path.endswith(RESULT_SUFFIXES) and (format := style.format_of(path)) != EVENTS:
+        if not store.is_result_name(path) and (format := style.format_of(path)) != EVENTS:
             try:
                 _report(analyses, format, path, style, channels)
             except GpubenchError as error:

@@ -5,6 +5,7 @@ Serial numbers, names of hosts and users, and whatever else is not read, are lef
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import tarfile
@@ -43,7 +44,7 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
     _record_names(root, trace, found.records)
     trace = cleaned(trace)
     try:
-        if target.name.endswith((".tar.gz", ".tgz")):
+        if target.name.lower().endswith((".tar.gz", ".tgz")):
             with target.open("xb") as stream:
                 _pack(stream, trace)
         else:
@@ -83,7 +84,8 @@ def _unfold(target: Path, trace: TouchedFiles) -> None:
         place(path).mkdir(exist_ok=True)
     for path, text in trace.files.items():
         place(path).write_text(text, encoding="utf-8")
-        place(path).chmod(0 if path in trace.refused else 0o644)
+        with contextlib.suppress(OSError):  # a file system without permissions; what is read stays right
+            place(path).chmod(0 if path in trace.refused else 0o644)
     for path, link in trace.links.items():
         place(path).symlink_to(link)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench import store
+from gpubench import disk, store
 from gpubench.analysis.fleet import EMBEDDED_NODES, Fleet, Node, NodeFile, NodeReason, node_of
 from gpubench.analysis.inventory import DetectedNode, Inventory, inventory_of
 from gpubench.escaping import visible
@@ -87,7 +87,8 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
         node = node_of([store.load(path)])
         if not embeds:
             file = NodeFile(
-                path=f"{journal.folder.name}/{path.name}", sha256=hashlib.sha256(path.read_bytes()).hexdigest()
+                path=f"{journal.folder.name}/{path.name}",
+                sha256=hashlib.sha256(disk.read_regular(path)).hexdigest(),
             )
             node = msgspec.structs.replace(node, result=None, files=[file])
         if end.reason == "version-skew":  # its figures mean something else

@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from gpubench import store
+from gpubench import disk, store
 from gpubench.errors import InputError
 
 MOST_BYTES = 64 << 20  # that a node may send of one file, compressed or not
@@ -41,7 +41,9 @@ class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def beside(output: str | Path, suffix: str) -> Path:
     """`fleet.d` or `fleet.jsonl` beside `fleet.json` or `fleet.json.gz`."""
     target = Path(output)
-    return target.with_name(target.name.removesuffix(".gz").removesuffix(".json") + suffix)
+    return target.with_name(
+        re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
+    )
 
 
 def file_stem(label: str | None, key: str) -> str:
@@ -60,7 +62,8 @@ class FleetJournal:
         log = beside(output, ".jsonl")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._log: IO[bytes] = open(log, "ab")  # noqa: SIM115 - until the fleet ends
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._log: IO[bytes] = open(disk.open_descriptor(log, flags), "ab")  # noqa: SIM115 - until the fleet ends
         except OSError as error:
             raise store.cannot_save(log, error) from error
 

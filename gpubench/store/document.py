@@ -220,11 +220,12 @@ def is_part(data: bytes) -> bool:
 
 def joined(data: bytes, source: str) -> bytes:
     """The JSON of the result that the lines of a `.part` file add up to. Raises InputError."""
+    limits.require_lines(data.count(b"\n"), source)
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
         return _assembled(_read_lines(lines[:-1], source), source)
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         _refuse_part(source, str(error))
 
 
@@ -232,15 +233,20 @@ def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
     head: Raw | None = None
     sessions: dict[int, Raw] = {}
     outcomes: dict[str, dict[str, Any]] = {}
+    blocks = 0
     for line in lines:
         if line.head is not UNSET:
             head = line.head
         if line.session is not UNSET and line.index is not UNSET:
             sessions[line.index] = line.session
         if line.outcome is not UNSET and line.id is not UNSET:
-            outcomes[line.id] = _grown(outcomes.get(line.id, {}), line, source)
+            known = outcomes.get(line.id, {})
+            blocks -= len(known.get("blocks", ()))
+            outcomes[line.id] = _grown(known, line, source)
+            blocks += len(outcomes[line.id].get("blocks", ()))
+            limits.require_blocks(blocks, source)
         if line.forgotten is not UNSET:
-            outcomes.pop(line.forgotten, None)
+            blocks -= len(outcomes.pop(line.forgotten, {}).get("blocks", ()))
     if head is None:
         _refuse_part(source, "the run ended before it had written anything")
     document: dict[str, object] = dict(msgspec.json.decode(head, type=dict[str, Raw]))
@@ -250,15 +256,20 @@ def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
 
 
 def _grown(known: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
-    """The outcome of `line`, with what stands of the one that was known."""
+    """The outcome of `line`, with what stands of the one that was known, whose lists it takes over.
+
+    A line costs the time of what it holds: copies of what stands would cost its square in a file of many lines.
+    """
     found: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
         if name not in found:
             continue
-        before = known.get(name, [])
-        if not 0 <= standing <= len(before):
-            _refuse_part(source, f"a line builds on {standing} {name}, and {len(before)} are there")
-        found[name] = before[:standing] + msgspec.json.decode(found[name], type=list[Raw])
+        items = known.get(name, [])
+        if not 0 <= standing <= len(items):
+            _refuse_part(source, f"a line builds on {standing} {name}, and {len(items)} are there")
+        del items[standing:]
+        items += msgspec.json.decode(found[name], type=list[Raw])
+        found[name] = items
     return found
 
 
@@ -267,6 +278,8 @@ def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
     spoiled = None
     for number, text in enumerate(lines, 2):
         try:
+            if not text.isascii():
+                text.decode()  # of what is kept as it is, the decoder looks at no letter
             line = msgspec.json.decode(text, type=PartLine)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             spoiled = spoiled or number

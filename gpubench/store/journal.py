@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.errors import InputError
+from gpubench import disk
+from gpubench.errors import InputError, UsageError
 from gpubench.model.result import Measurement, Outcome, Run, SessionRecord
 from gpubench.store.document import FIRST_LINE, PartLine, encode
 from gpubench.store.files import write_whole
@@ -93,7 +94,7 @@ class Journal:
         if self._file is None:
             # What a killed run left under this name stands until it is replaced as a whole.
             write_whole(self.path, FIRST_LINE + data)
-            self._file = os.open(self.path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+            self._file = disk.open_descriptor(self.path, os.O_WRONLY)
             self._length, self._whole = len(FIRST_LINE), len(data)
         else:
             self._write_at_end(data)
@@ -107,7 +108,7 @@ class Journal:
             while left:
                 left = left[os.write(self._file, left) :]
             if time.monotonic() - self._flushed >= FLUSH_S:
-                os.fsync(self._file)
+                disk.sync(self._file)
                 self._flushed = time.monotonic()
         except OSError:
             with contextlib.suppress(OSError):
@@ -136,6 +137,7 @@ def _raw(value: msgspec.Struct, path: str = "") -> msgspec.Raw:
 _RETRY_S = 0.05
 # Where the byte lies that Windows locks: nobody may read locked bytes, and the holder's name is to be read.
 _FAR = 1 << 30
+_MOST_NAMES = 1 << 16  # bytes of a holder's name and command that are read
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -150,6 +152,10 @@ class Holder(msgspec.Struct, frozen=True):
         return f"process {self.pid} on {self.host} (gpubench {self.command}) has held it since {self.since}"
 
 
+class NoLocks(OSError):
+    """The file system knows no locks, or refuses this one: two runs cannot be kept apart."""
+
+
 class Lock:
     """The file `path` while it is locked by this process. It is removed with the lock; one that a killed process left
     is taken over."""
@@ -159,22 +165,31 @@ class Lock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Whether this process has the lock now; False: another one holds it. Raises OSError."""
+        """Whether this process has the lock now; False: another one holds it. Raises OSError, NoLocks among them."""
         while self._file is None:
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-            file = os.open(self.path, flags, 0o666)
+            file = _open_lock(self.path)
             try:
                 if not _lock(file):
                     os.close(file)
                     return False
                 if _is_at(file, self.path):  # else its holder removed it between our opening and our locking
                     self._file = file
+            except OSError as error:
+                self._remove_useless(file)
+                os.close(file)
+                raise NoLocks(error.errno, disk.reason(error)) from error
             except BaseException:
                 os.close(file)
                 raise
             if self._file is None:
                 os.close(file)
         return True
+
+    def _remove_useless(self, file: int) -> None:
+        """Remove an empty file that nobody can lock."""
+        with contextlib.suppress(OSError):
+            if not os.fstat(file).st_size and _is_at(file, self.path):
+                self.path.unlink()
 
     def sign(self, holder: Holder) -> None:
         """Tell who holds it, for whoever waits. Raises OSError."""
@@ -212,11 +227,16 @@ def lock_of(path: str | Path) -> Path:
 
 
 def lock_result(
-    path: str | Path, command: str, timeout_s: float, waits: Callable[[str], None] = lambda holder: None
+    path: str | Path,
+    command: str,
+    timeout_s: float,
+    waits: Callable[[str], None] = lambda holder: None,
+    warn: Callable[[str], None] = lambda why: None,
 ) -> Lock:
     """The lock of the result `path`, waited for at most `timeout_s` seconds; `waits` gets the holder.
 
-    Raises InputError if another process keeps it. Where the file system knows no locks, it is taken without one.
+    Raises InputError if another process keeps it, UsageError if what lies at its name cannot be opened. Where the file
+    system knows no locks, `warn` gets the reason and the run goes on without one.
     """
     lock = Lock(lock_of(path))
     until, said = time.monotonic() + timeout_s, False
@@ -228,8 +248,17 @@ def lock_result(
                 waits(_holder(lock.path))
                 said = True
             time.sleep(_RETRY_S)
-    except OSError:
-        return lock  # the place is read-only or knows no locks; saving will tell, if it matters
+    except NoLocks as error:
+        warn(f"{path} cannot be locked: {disk.reason(error)}; no other run may write it meanwhile")
+        return lock
+    except OSError as error:
+        if os.path.lexists(lock.path):
+            raise UsageError(
+                "cannot-write", f"--output: cannot write {path}",
+                why=f"{lock.path} keeps two runs from writing it, and cannot be opened: {disk.reason(error)}",
+                hint="remove that file if no run writes there, or choose another place",
+            ) from error  # fmt: skip
+        return lock  # nothing can be created there: saving tells, if it matters
     with contextlib.suppress(OSError):
         lock.sign(Holder(os.getpid(), _host(), command, time.strftime("%H:%M:%S")))
     return lock
@@ -237,14 +266,43 @@ def lock_result(
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return str(msgspec.json.decode(path.read_bytes(), type=Holder))
+        holder = msgspec.json.decode(disk.read_regular(path, _MOST_NAMES), type=Holder)
+        if holder.host != _host() or _lives(holder.pid):  # else it could not sign: the file is another user's
+            return str(holder)
     return "another process holds its lock"
+
+
+def _lives(pid: int) -> bool:
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _host() -> str:
     import platform
 
     return platform.node()
+
+
+def _open_lock(path: Path) -> int:
+    """Open the file of a lock, which is created if it is not there. Raises OSError.
+
+    One of another user may be readable alone, or may not be opened for creation (/tmp): it is locked all the same.
+    """
+    flags = getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return disk.open_descriptor(path, flags | os.O_RDWR | os.O_CREAT)
+    except PermissionError:
+        for access in (os.O_RDWR, os.O_RDONLY):
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                return disk.open_descriptor(path, flags | access)
+        raise
 
 
 def _is_at(file: int, path: Path) -> bool:

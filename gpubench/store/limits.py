@@ -6,10 +6,13 @@ it is decoded, because decoding alone may take all memory; a result once more af
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
+from gpubench import disk
 from gpubench.errors import InputError
 from gpubench.model.result import Measurement, Run
 
@@ -49,6 +52,19 @@ _EXPONENT = re.compile(rb"[eE][+-]?0*([1-9][0-9]{2,})")
 _LONGEST_INTEGER = b"0" * len(str(MAX_INTEGER))
 
 
+@contextlib.contextmanager
+def enough_memory(source: str) -> Iterator[None]:
+    """Name the limit of memory as the reason where reading `source` meets it. Raises InputError."""
+    try:
+        yield
+    except MemoryError:
+        refused = OSError(errno.ENOMEM, "the memory that this process may take does not hold it")
+        raise InputError(
+            "unreadable", f"{source} cannot be read", why=disk.reason(refused),
+            hint=disk.remedy(refused, "name a smaller file"),
+        ) from None  # fmt: skip
+
+
 def require_json(data: bytes, source: str) -> None:
     """Raises InputError if the JSON text `data` holds more than a document may."""
     _require(source, "values", data.count(b",") + data.count(b"[") + data.count(b"{"), MAX_VALUES)
@@ -62,6 +78,16 @@ def require_json(data: bytes, source: str) -> None:
     del parts, data
     _require_depth(rest.translate(None, _NO_BRACKETS), source)
     _require_numbers(rest, source)
+
+
+def require_lines(count: int, source: str) -> None:
+    """Raises InputError if a `.part` has more lines than it may hold objects: each line is one."""
+    _require(source, "lines", count, MAX_CONTAINERS)
+
+
+def require_blocks(count: int, source: str) -> None:
+    """Raises InputError if a `.part` holds more blocks than a result may: before all of them are read."""
+    _require(source, "blocks", count, MAX_BLOCKS)
 
 
 def require_run(run: Run, source: str) -> None:
@@ -97,7 +123,7 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
     _require(source, "sessions", len(sessions), MAX_SESSIONS)
     _require(source, "devices", devices, MAX_DEVICES)
     _require(source, "warnings", warnings, MAX_WARNINGS)
-    _require(source, "blocks", len(blocks), MAX_BLOCKS)
+    require_blocks(len(blocks), source)
     _require(source, "samples", sum(len(block.wall_s) for block in blocks), MAX_SAMPLES)
     _require(source, "pairs of a case with a session, worker, ceiling or warning", cases * beside, MAX_LOOKUPS)
 

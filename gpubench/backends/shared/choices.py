@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench import load
+from gpubench import disk, load
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.model.backend import Buffer, Session, each
@@ -109,7 +109,7 @@ class Choices:
     def _read(self) -> dict[str, dict[str, Chosen]]:
         """All that the file holds; of one that somebody has edited, what is well formed."""
         try:
-            text = self._path.read_bytes() if self._path else b"{}"
+            text = disk.read_regular(self._path) if self._path else b"{}"
             with contextlib.suppress(msgspec.DecodeError):
                 return _FILE.decode(text)
             found = json.loads(text)

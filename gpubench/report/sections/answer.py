@@ -7,11 +7,11 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from gpubench import units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
@@ -317,14 +317,8 @@ def _gpus(run: Run, found: MachineAnswer, length: int) -> str:
 
 
 def _seconds(run: Run) -> float | None:
-    if run.finished_at is None:
-        return None
-    try:
-        return (
-            datetime.fromisoformat(run.finished_at) - datetime.fromisoformat(run.started_at)
-        ).total_seconds()
-    except (ValueError, TypeError):
-        return None
+    started, finished = units.parse_time(run.started_at), units.parse_time(run.finished_at or "")
+    return None if started is None or finished is None else (finished - started).total_seconds()
 
 
 def _troubles(found: MachineAnswer) -> list[str]:

@@ -135,38 +135,42 @@ def test_permission_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", denied)
+    monkeypatch.setattr(os, "open", denied)
     assert "may not read" in _refusal("a.json").why
 
 
 _ERRORS = pytest.mark.parametrize(
-    ("error", "why"),
-    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("no driver"), "no driver")],
+    ("error", "why", "mend"),
+    [
+        (
+            OSError(5, "Input/output error"),
+            "Input/output error",
+            "look at the disk and the system's log (dmesg), or ",
+        ),
+        (OSError("no driver"), "no driver", ""),
+    ],
     ids=["of the system", "of Python"],
 )
 
 
 @_ERRORS
-def test_the_reason_is_what_the_system_says_without_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, why: str
+def test_the_reason_is_what_the_system_says_without_its_number_and_the_remedy_belongs_to_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, why: str, mend: str
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise error
 
     assert store.cannot_save("a.json", error).why == why
-    monkeypatch.setattr(Path, "touch", fail)
+    monkeypatch.setattr(os, "open", fail)
     with pytest.raises(UsageError) as caught:
         store.check_writable(tmp_path / "a.json")
-    assert caught.value.why == why
-    monkeypatch.setattr(Path, "exists", fail)
+    assert (caught.value.why, caught.value.hint) == (why, f"{mend}choose another place")
+    assert (_refusal("a.json").why, _refusal("a.json").hint) == (why, f"{mend}name another file")
+    stat_of = os.stat
+    monkeypatch.setattr(os, "stat", lambda path: fail() if path == tmp_path else stat_of(path))
     with pytest.raises(UsageError) as caught:
         store.check_folder(tmp_path)
-    assert (caught.value.why, caught.value.hint) == (why, "choose another folder")
-    monkeypatch.setattr("builtins.open", fail)
-    assert (_refusal("a.json").why, _refusal("a.json").hint) == (
-        why,
-        "check the file and the disk that it is on",
-    )
+    assert (caught.value.why, caught.value.hint) == (why, f"{mend}choose another folder")
 
 
 def test_damaged_compression(tmp_path: Path, run: Run) -> None:
@@ -209,8 +213,8 @@ def test_places_that_can_be_written(tmp_path: Path) -> None:
 def test_looking_whether_a_place_can_be_written_removes_no_file(tmp_path: Path) -> None:
     theirs = tmp_path / f".a.json.{os.getpid()}.new"
     theirs.write_text("mine", encoding="utf-8")
-    with pytest.raises(UsageError):
-        store.check_writable(tmp_path / "a.json")
+    store.check_writable(tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == [theirs]
     assert theirs.read_text(encoding="utf-8") == "mine"
 
 
@@ -229,10 +233,10 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     def denied(*args: object, **kwargs: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Path, "touch", denied)
+    monkeypatch.setattr(os, "open", denied)
     with pytest.raises(UsageError) as caught:
         store.check_writable(tmp_path / "a.json")
-    assert caught.value.why == "Read-only file system"
+    assert (caught.value.why, "writing" in caught.value.hint) == ("Read-only file system", True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the folder that a process works in")
@@ -267,7 +271,7 @@ def test_folders_that_can_and_cannot_be_made(tmp_path: Path, monkeypatch: pytest
     def denied(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "touch", denied)
+    monkeypatch.setattr(os, "open", denied)
     with pytest.raises(UsageError) as caught:
         store.check_folder(tmp_path / "a" / "b")
     assert caught.value.why == "Permission denied"

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import stat
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpubench import store
+from gpubench.errors import UsageError
 from gpubench.model.machine import Cpu, Fact, Gpu, Machine
 from gpubench.model.result import Run
 from gpubench.store.files import machine_name
+
+TIMES = [
+    "2026-11-20T19:00:00Z", "2026-11-20T19:00:00", "2026-11-20", "yesterday", "", "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-14:00", "0999-01-01T00:00:00Z", "99999-01-01T00:00:00Z",
+]  # fmt: skip
 
 
 def test_the_newest_goes_by_the_time_in_its_name(tmp_path: Path) -> None:
@@ -97,11 +106,87 @@ def test_all_results_the_newest_first_and_each_once(tmp_path: Path) -> None:
     assert found == [tmp_path / names[1], tmp_path / names[0], tmp_path / names[2]]
 
 
-def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_the_temporary_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_temporary_one(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    places = list(store.rescue_dirs({"HOME": "/h", "XDG_DATA_HOME": str(tmp_path / "data")}))
-    assert places[-1] == tmp_path / "tmp" / "gpubench" / "results"
-    assert places[0] == store.user_data_dir({"HOME": "/h", "XDG_DATA_HOME": str(tmp_path / "data")}) / "results"
-    assert len(places) == 2
+    temporary, data = tmp_path / "tmp", tmp_path / "data"
+    temporary.mkdir()
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (temporary / "gpubench").symlink_to(planted)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    environ = {"HOME": "/h", "XDG_DATA_HOME": str(data)}
+    saved = store.rescue(run, environ)
+    assert saved is not None
+    assert saved.is_relative_to(store.user_data_dir(environ) / "results")
+    shutil.rmtree(data)
+    data.touch()  # no folder can be made there
+    saved = store.rescue(run, environ)
+    assert saved is not None
+    assert (saved.is_relative_to(temporary), store.load(saved).id) == (True, run.id)
+    if os.name != "nt":
+        assert stat.S_IMODE(saved.parents[1].stat().st_mode) == 0o700
+    assert list(planted.iterdir()) == [], "a link that somebody planted in the shared folder is not followed"
+    again = store.rescue(run, environ)
+    assert again is not None
+    assert again.parents[1] != saved.parents[1]
+
+
+def test_a_rescue_that_fails_leaves_no_folder(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(target: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpubench.store.files.write_whole", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert store.rescue(run, {"HOME": str(tmp_path / "home")}) is None
+    assert not list(tmp_path.glob("gpubench-*"))
+
+
+@pytest.mark.parametrize("started_at", TIMES)
+def test_a_result_has_a_name_whatever_its_time_reads(tmp_path: Path, run: Run, started_at: str) -> None:
+    named = store.result_name(msgspec.structs.replace(run, started_at=started_at))
+    assert re.fullmatch(r"\d{8}T\d{6}Z-123e4567\.json", named), named
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no NTFS time is that late")
+@pytest.mark.parametrize("seconds", [-(2**33), 2**33, 2**40])
+def test_a_file_of_any_time_is_listed(tmp_path: Path, seconds: int) -> None:
+    path = tmp_path / "a.json"
+    path.touch()
+    os.utime(path, (seconds, seconds))
+    assert store.newest_first([tmp_path]) == [path]
+
+
+def test_suffixes_are_compared_without_case(tmp_path: Path, run: Run) -> None:
+    for name in ("a.JSON", "b.Json.GZ"):
+        assert store.is_result_name(name)
+        store.save(run, tmp_path / name)
+        assert store.load(tmp_path / name).id == run.id
+    assert (tmp_path / "b.Json.GZ").read_bytes().startswith(b"\x1f\x8b")
+    assert {path.name for path in store.newest_first([tmp_path])} == {"a.JSON", "b.Json.GZ"}
+    assert not store.is_result_name("a.md")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_a_folder_that_links_to_itself_or_nowhere_is_refused_before_anything_is_measured(
+    tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "lost").symlink_to("nowhere")
+    for name, why in (("loop", "Too many levels"), ("loop/below", "Too many"), ("lost", "leads nowhere")):
+        with pytest.raises(UsageError) as caught:
+            store.check_folder(tmp_path / name)
+        assert why in caught.value.why
+    with pytest.raises(UsageError):
+        store.check_writable(tmp_path / "loop")
+    results = tmp_path / "results"
+    store.check_result_path(results, run)
+    results.mkdir()
+    folder = store.result_path(results, run).parent
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(UsageError) as caught:
+        store.check_result_path(results, run)
+    assert "is not a folder" in caught.value.why

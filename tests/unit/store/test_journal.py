@@ -301,26 +301,6 @@ def _half(write: Callable[[int, bytes], int], file: int, data: bytes) -> int:
     raise OSError(28, "No space left on device")
 
 
-# ---------------------------------------------------------------- beside the result
-
-
-def test_what_a_killed_run_left_is_found_unless_the_result_is_newer(tmp_path: Path, run: Run) -> None:
-    result = tmp_path / "a.json"
-    store.save(run, result)
-    assert store.unfinished(result) is None
-    left = store.part_of(result)
-    store.Journal(left).write(run)
-    os.utime(result, ns=(1, 1))
-    assert store.unfinished(result) == left
-    assert store.newest_first([tmp_path]) == [left], "one run is not there twice"
-    os.utime(left, ns=(0, 0))
-    assert store.unfinished(result) is None
-    assert store.newest_first([tmp_path]) == [result]
-    result.unlink()
-    assert store.unfinished(result) == left
-    assert store.newest([tmp_path]) == left
-
-
 def test_a_result_that_is_absent_names_what_was_left(tmp_path: Path, run: Run) -> None:
     store.Journal(tmp_path / "a.json.part").write(run)
     with pytest.raises(InputError) as caught:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from xml.etree.ElementTree import Element
 
 import msgspec
 
+from gpubench import units
 from gpubench.analysis.analyse import Analysis, MachineRuns, histories
 from gpubench.analysis.ratio_map import RatioMap, ratio_map
 from gpubench.escaping import printable
@@ -195,10 +195,10 @@ def history_line(side: MachineRuns, name: str) -> HistoryLine | None:
 def _places(dates: Sequence[str]) -> tuple[float, ...]:
     """By time; evenly where the times cannot be read or are one."""
     even = tuple(i / (len(dates) - 1) for i in range(len(dates)))
-    try:
-        seconds = [datetime.fromisoformat(text).timestamp() for text in dates]
-    except ValueError:
+    times = [time for text in dates if (time := units.parse_time(text)) is not None]
+    if len(times) < len(dates):
         return even
+    seconds = [time.timestamp() for time in times]
     span = seconds[-1] - seconds[0]
     return tuple((one - seconds[0]) / span for one in seconds) if span > 0 else even
 

@@ -1,0 +1,129 @@
+"""Which of a result and the `.part` beside it holds more: decided by run id and sessions, whatever the times say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench import store
+from gpubench.errors import InputError
+from gpubench.model.result import Block, Run, SessionRecord
+from gpubench.store.unfinished import part_relation
+
+TIMES = [(1, 2), (2, 1), (1, 1), (2**32, 1), (1, 2**32)]
+
+
+def with_sessions(run: Run, count: int, begin: str = "2026-11-20T19") -> Run:
+    sessions = [SessionRecord(index=i, started_at=f"{begin}:{i:02}:00.000Z") for i in range(count)]
+    return msgspec.structs.replace(run, sessions=sessions)
+
+
+def with_blocks(run: Run, count: int) -> Run:
+    block = Block(session=0, round=0, position=0, repeat=4, wall_s=[0.25, 0.5])
+    first, *rest = run.outcomes
+    return msgspec.structs.replace(
+        run, outcomes=[msgspec.structs.replace(first, blocks=[block] * count), *rest]
+    )
+
+
+def put(folder: Path, whole: Run | None, part: Run, times: tuple[int, int] = (1, 1)) -> Path:
+    path = folder / "a.json"
+    journal = store.Journal(store.part_of(path))
+    journal.write(part)
+    journal.close()
+    if whole is not None:
+        store.save(whole, path)
+        os.utime(path, (times[0], times[0]))
+    os.utime(store.part_of(path), (times[1], times[1]))
+    return path
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_more_sessions_of_the_run_go_on_with_it(tmp_path: Path, run: Run, times: tuple[int, int]) -> None:
+    path = put(tmp_path, with_sessions(run, 1), with_sessions(run, 10), times)
+    assert store.unfinished(path) == store.part_of(path)
+    assert store.newest_first([tmp_path]) == [store.part_of(path)], "one run is not there twice"
+    assert store.set_aside(path, resumed=True) is None
+    aside = store.set_aside(path, resumed=False)
+    assert aside == tmp_path / "a.123e4567.json.part"
+    assert len(store.load(aside).sessions) == 10
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_what_the_result_holds_already_is_not_gone_on_with(
+    tmp_path: Path, run: Run, times: tuple[int, int]
+) -> None:
+    for part in (with_sessions(run, 2), with_sessions(run, 3)):
+        path = put(tmp_path, with_sessions(run, 3), part, times)
+        assert store.unfinished(path) is None
+        assert store.newest_first([tmp_path]) == [path]
+        assert store.set_aside(path, resumed=True) is None
+        assert store.set_aside(path, resumed=False) is None
+
+
+def test_more_blocks_of_the_same_sessions_go_on_with_it(tmp_path: Path, run: Run) -> None:
+    path = put(tmp_path, with_blocks(with_sessions(run, 1), 3), with_blocks(with_sessions(run, 1), 4), (2, 1))
+    assert store.unfinished(path) == store.part_of(path)
+
+
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("how", ["another run", "other sessions"])
+def test_what_neither_holds_is_kept_beside_it(
+    tmp_path: Path, run: Run, times: tuple[int, int], how: str
+) -> None:
+    """`run -o a.json` was killed where another run's a.json lay; or a copy went on elsewhere."""
+    other = (
+        msgspec.structs.replace(with_sessions(run, 10), id="ffffffff-e89b-42d3-a456-426614174000")
+        if how == "another run"
+        else with_sessions(run, 10, "2026-11-21T20")
+    )
+    path = put(tmp_path, with_sessions(run, 1), other, times)
+    assert store.unfinished(path) is None
+    assert set(store.newest_first([tmp_path])) == {path, store.part_of(path)}
+    for again in range(2):
+        aside = store.set_aside(path, resumed=True)
+        assert aside is not None
+        assert store.load(aside) == store.loads(store.dumps(other), "x")
+        assert not store.part_of(path).exists()
+        assert store.unfinished(str(aside).removesuffix(".part")) == aside, "--append takes it"
+        if not again:
+            put(tmp_path, None, other)
+    assert len(list(tmp_path.glob("a.*.json.part"))) == 2, "nor does one replace the other"
+
+
+def test_without_a_result_the_part_stands_for_it(tmp_path: Path, run: Run) -> None:
+    path = put(tmp_path, None, with_sessions(run, 1))
+    assert store.unfinished(path) == store.part_of(path)
+    assert store.newest([tmp_path]) == store.part_of(path)
+    assert store.set_aside(path, resumed=True) is None
+    assert store.set_aside(path, resumed=False) == tmp_path / "a.123e4567.json.part"
+
+
+def test_a_part_that_holds_nothing_is_replaced(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json"
+    store.part_of(path).touch()
+    assert store.set_aside(path, resumed=False) is None
+    store.save(run, path)
+    assert store.unfinished(path) is None
+    assert store.newest([tmp_path]) == path
+
+
+def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path: Path, run: Run) -> None:
+    path = put(tmp_path, with_sessions(run, 1), with_sessions(run, 10))
+    part = store.part_of(path)
+    part.write_bytes(part.read_bytes().replace(b'"started_at"', b'"started_a\xff"', 1))
+    assert part_relation(path) == "apart"
+    with pytest.raises(InputError) as caught:
+        store.unfinished(path)
+    assert caught.value.code == "bad-part"
+    assert store.set_aside(path, resumed=False) == tmp_path / "a.unreadable.json.part"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".JSON", ".Json.Gz"])
+def test_what_is_kept_has_the_suffix_of_a_result(tmp_path: Path, run: Run, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    store.Journal(store.part_of(path)).write(with_sessions(run, 1))
+    assert store.set_aside(path, resumed=False) == tmp_path / f"a.123e4567{suffix}.part"
