@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -88,7 +87,7 @@ def create_beside(target: Path) -> tuple[int, Path]:
     Raises OSError. What lies there under any name, also a link that somebody planted, is left alone.
     """
     while True:
-        fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+        fresh = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")
         with contextlib.suppress(FileExistsError):
             return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o666), fresh
 

@@ -7,7 +7,7 @@ counts instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -148,7 +148,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
         measured_s=measured_s, better=better,
         gain=gain.estimate, lo=gain.low, hi=gain.high, recommended=against is None, reason=against,
         selected_in_sample=not estimating,
-        mismatch=bool(predicted_s) and abs(measured_s / predicted_s - 1) > SHARE,
+        mismatch=abs(measured_s / predicted_s - 1) > SHARE if predicted_s else False,
         tried=_tried(run, outcome, placing), case=row, interval=gain,
         baseline_device=_device(row, cases, better, singles[better]),
     )  # fmt: skip

@@ -76,7 +76,7 @@ def _existing(append: str | None) -> Run | None:
     if append is None:
         return None
     left = store.unfinished(append)
-    return store.load(left or append) if left or os.path.lexists(append) else None
+    return store.load(left or append) if left or os.path.exists(append) else None
 
 
 def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: requesting.Tell) -> RunSpec:

@@ -79,7 +79,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     modules = loaded([command, "--help"], tmp_path)
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
-    assert ours <= {"cli", "errors", "installation", "escaping", "streams", "plugins"}
+    assert ours <= {"cli", "errors", "disk", "installation", "escaping", "streams", "plugins"}
 
 
 @pytest.mark.parametrize(

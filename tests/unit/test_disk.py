@@ -94,13 +94,13 @@ def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
 def test_a_file_beside_another_takes_no_name_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = iter(["there", "there", "free"])
-    monkeypatch.setattr("secrets.token_hex", lambda count: next(names))
-    planted = tmp_path / ".a.json.there.new"
+    names = iter([b"aaaa", b"aaaa", b"bbbb"])
+    monkeypatch.setattr(os, "urandom", lambda count: next(names))
+    planted = tmp_path / f".a.json.{b'aaaa'.hex()}.new"
     planted.symlink_to(tmp_path / "elsewhere")
     descriptor, path = disk.create_beside(tmp_path / "a.json")
     os.close(descriptor)
-    assert path.name == ".a.json.free.new"
+    assert path.name == f".a.json.{b'bbbb'.hex()}.new"
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -1,0 +1,272 @@
+"""What lies where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench import store
+from gpubench.errors import ExitCode
+from gpubench.model.result import Measurement, Run
+from tests.unit.report.samples import full_run
+
+PLAN = (
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--quick",
+    "--min-samples", "5", "--max-samples", "5", "--no-progress",
+)  # fmt: skip
+NO_FILES = pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO, socket or device in a folder")
+
+
+def sizes(run: Run) -> tuple[int, int]:
+    return len(run.sessions), sum(len(one.blocks) for one in run.outcomes if isinstance(one, Measurement))
+
+
+@pytest.fixture
+def killed(gpubench: Any, tmp_path: Path) -> Path:
+    """r.json of one session, and r.json.part of a run that added two and was killed."""
+    path = tmp_path / "r.json"
+    assert gpubench("run", *PLAN, "-o", "more.json", "--sessions", "3", "-q").returncode == 0
+    run = store.load(tmp_path / "more.json")
+    (tmp_path / "more.json").unlink()
+    store.Journal(store.part_of(path)).write(msgspec.structs.replace(run, complete=False, finished_at=None))
+    first = {run.sessions[0].index}
+    outcomes = [
+        msgspec.structs.replace(
+            one,
+            blocks=[block for block in one.blocks if block.session in first],
+            stops=[stop for stop in one.stops if stop.session in first],
+        )
+        if isinstance(one, Measurement)
+        else one
+        for one in run.outcomes
+    ]
+    store.save(msgspec.structs.replace(run, sessions=run.sessions[:1], outcomes=outcomes), path)
+    return path
+
+
+def touched(path: Path) -> None:
+    path.touch()
+
+
+def copied(path: Path) -> None:
+    shutil.copyfile(path, path.with_name("copy.json"))
+    path.unlink()
+    path.with_name("copy.json").rename(path)
+
+
+def from_the_future(path: Path) -> None:
+    os.utime(path, (2_000_000_000, 2_000_000_000))
+
+
+def with_a_part_of_the_past(path: Path) -> None:
+    os.utime(store.part_of(path), (1, 1))
+
+
+def at_one_time(path: Path) -> None:
+    for one in (path, store.part_of(path)):
+        os.utime(one, (1_000_000_000, 1_000_000_000))
+
+
+@pytest.mark.parametrize("change", [touched, copied, from_the_future, with_a_part_of_the_past, at_one_time])
+def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(
+    gpubench: Any, tmp_path: Path, killed: Path, change: Callable[[Path], None]
+) -> None:
+    before = sizes(store.load(store.part_of(killed)))
+    change(killed)
+    (tmp_path / "results").mkdir()
+    for one in (killed, store.part_of(killed)):
+        shutil.copy2(one, tmp_path / "results" / one.name)
+    assert "3 sessions" in gpubench("report").stdout, "report without FILE"
+    ended = gpubench("run", "--append", "r.json", "--sessions", "1", "-q", "--no-progress")
+    assert ended.returncode == 0, ended.stderr
+    after = sizes(store.load(killed))
+    assert after[0] > before[0]
+    assert after[1] > before[1]
+    assert not store.part_of(killed).exists()
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("option", ["-o", "--append"])
+def test_what_a_run_does_not_go_on_with_is_kept_under_a_name_and_said(
+    gpubench: Any, tmp_path: Path, killed: Path, option: str
+) -> None:
+    """Begun anew, or beside a result of another run."""
+    before = sizes(store.load(store.part_of(killed)))
+    if option == "--append":
+        other = msgspec.structs.replace(store.load(killed), id="00000000-0000-4000-8000-00000000beef")
+        store.save(other, killed)
+    plan = PLAN if option == "-o" else ("--no-progress",)
+    ended = gpubench("run", *plan, option, "r.json", "--sessions", "1", "-q")
+    assert ended.returncode == 0, ended.stderr
+    (aside,) = tmp_path.glob("r.*.json.part")
+    assert f"kept as {aside}" in ended.stderr
+    assert sizes(store.load(aside)) == before
+    name = aside.name.removesuffix(".part")
+    assert f"--append {tmp_path / name}" in ended.stderr
+    assert gpubench("run", "--append", name, "--sessions", "1", "-q").returncode == 0
+    assert len(store.load(tmp_path / name).sessions) > before[0]
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = os.getcwd()
+        os.chdir(path.parent)  # a socket's whole name may have 107 bytes
+        listening.bind(path.name)
+        os.chdir(here)
+
+
+STRANGE = {
+    "folder": Path.mkdir,
+    "FIFO": lambda path: os.mkfifo(path),
+    "socket": make_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+}
+
+
+@NO_FILES
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in ("r.json.part", ".r.json.gpubench-lock", "r.json")
+        for kind in STRANGE
+        if (name, kind) != ("r.json", "dangling link")  # it is written through, as a shell does it
+    ],
+)
+def test_what_lies_where_a_run_writes_is_refused_before_it_measures(
+    gpubench: Any, tmp_path: Path, name: str, kind: str
+) -> None:
+    STRANGE[kind](tmp_path / name)
+    ended = gpubench("run", *PLAN, "-o", "r.json", timeout=100)
+    assert ended.returncode == ExitCode.USAGE, ended.stderr
+    assert ended.stderr.startswith("error: --output: cannot write r.json\n")
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+
+
+@NO_FILES
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("report", "x"), ExitCode.INPUT), (("run", "--like", "x"), ExitCode.INPUT),
+        (("compare", "x", "r.json"), ExitCode.INPUT),
+        (("report", "r.json", "--claims", "x"), ExitCode.INPUT),
+        (("compare", "r.json", "r.json", "--thresholds", "x"), ExitCode.INPUT),
+        (("detect", "--records", "x"), ExitCode.INPUT), (("advise", "add", "--size", "1k", "--from", "x"), ExitCode.INPUT),
+        (("report", "r.json", "--config", "x"), ExitCode.USAGE),
+        (("merge", "r.json", "r.json", "-o", "f.json", "--nodes", "@x"), ExitCode.USAGE),
+    ],
+)  # fmt: skip
+def test_what_is_named_and_is_no_file_is_refused_at_once(
+    gpubench: Any, tmp_path: Path, kind: str, arguments: tuple[str, ...], code: int
+) -> None:
+    store.save(full_run(), tmp_path / "r.json")
+    for name in ("x", "x.json"):
+        STRANGE[kind](tmp_path / name)
+    ended = gpubench(*arguments, timeout=100)
+    assert ended.returncode == code, (ended.stdout, ended.stderr)
+    assert ended.stderr.startswith("error: ")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="process substitution is bash's")
+def test_what_a_command_writes_is_read_from_a_descriptor_of_the_shell(tmp_path: Path) -> None:
+    store.save(full_run(), tmp_path / "r.json")
+    script = f"{sys.executable} -m gpubench report <(cat r.json) --format csv"
+    ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["a.JSON", "a.Json.gz", "a.json.GZ"])
+def test_the_suffix_of_a_result_is_told_in_any_case(gpubench: Any, tmp_path: Path, name: str) -> None:
+    assert gpubench("run", *PLAN, "-o", name, "-q").returncode == 0
+    assert gpubench("run", "--append", name, "--sessions", "1", "-q").returncode == 0
+    assert len(store.load(tmp_path / name).sessions) == 2
+    assert gpubench("report", name, "--format", "csv").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name, "home"]
+
+
+@pytest.mark.check
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+@pytest.mark.parametrize("how", ["a link to itself", "a dangling link", "a file for the machine's folder"])
+def test_a_results_folder_that_takes_nothing_is_refused_before_anything_is_measured(
+    gpubench: Any, tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "kept"
+    if how == "a link to itself":
+        folder.symlink_to("kept")
+    elif how == "a dangling link":
+        folder.symlink_to("nowhere")
+    else:
+        assert gpubench("run", *PLAN, "--results-dir", "kept", "-q").returncode == 0
+        (machine,) = folder.iterdir()
+        shutil.rmtree(machine)
+        machine.touch()
+    ended = gpubench("run", *PLAN, "--results-dir", "kept")
+    assert ended.returncode == ExitCode.USAGE, ended.stderr
+    assert ended.stdout == ""
+    assert "--results-dir: cannot write into" in ended.stderr
+    assert "fix: " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"head":{"a\xff":1}}', b'{"head":{"label":"\xff"}}', b'{"id":"\xff","outcome":{}}',
+        b'{"id":"a","outcome":{"blocks":[{"\xff":1}]}}', b'{"forgotten":"\xc3"}', b"\xff\xfe", b'{"index":1,"session":{"\x80":0}}',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("last", [True, False])
+def test_a_byte_that_is_no_text_spoils_its_line(
+    gpubench: Any, tmp_path: Path, killed: Path, line: bytes, last: bool
+) -> None:
+    part = store.part_of(killed)
+    killed.unlink()
+    lines = part.read_bytes().split(b"\n")
+    lines.insert(len(lines) - 1 if last else 2, line)
+    part.write_bytes(b"\n".join(lines))
+    for arguments in (("report", "r.json.part"), ("run", "--append", "r.json", "--dry-run")):
+        ended = gpubench(*arguments)
+        assert "Traceback" not in ended.stderr
+        assert ended.returncode == (0 if last else ExitCode.INPUT), ended.stderr
+        assert last or "line 3 is spoiled" in ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
+def test_a_small_file_needs_little_memory_and_a_lack_of_it_is_named(tmp_path: Path) -> None:
+    store.save(full_run(), tmp_path / "r.json")
+    script = (
+        "import resource, sys\n"
+        "from gpubench import store\n"
+        "from gpubench.errors import InputError\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "def limit(more): resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))\n"
+        "limit(100 << 20)\n"
+        "print(len(store.load('r.json').outcomes) > 0)\n"
+        "limit(48 << 20)\n"
+        "try:\n"
+        "    store.load('large.json')\n"
+        "except InputError as error:\n"
+        "    print(error.code, '|', error.why, '|', error.hint)\n"
+    )
+    with open(tmp_path / "large.json", "wb") as file:
+        file.truncate(100 << 20)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    first, second = ended.stdout.splitlines()
+    assert first == "True", ended.stderr
+    assert second.startswith("unreadable | the memory that this process may take does not hold it | ")
+    assert "ulimit -v" in second
