@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -32,6 +33,10 @@ settings.load_profile("gpubench")
 # What a step of GitHub Actions sets is for the step: programs under test would write into its summary and its log.
 for variable in [name for name in os.environ if name.startswith("GITHUB_")]:
     del os.environ[variable]
+
+# Where the user's own files are is the fixture `home`'s to say.
+for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+    os.environ.pop(variable, None)
 
 # Where this environment is activated, hints say `pip` alone; tests expect the words of where it is not.
 os.environ["PATH"] = os.pathsep.join(
@@ -158,15 +163,46 @@ def collected(pytestconfig: pytest.Config) -> frozenset[Path]:
     return pytestconfig.stash[_COLLECTED]
 
 
+# Machine code that libraries keep in the home by default: each test has a home of its own, and compiles nothing twice.
+_KEPT_BY_LIBRARIES = {
+    "GPUBENCH_CACHE_DIR": "", "MESA_SHADER_CACHE_DIR": "mesa", "CUPY_CACHE_DIR": "cupy", "CUDA_CACHE_PATH": "nv",
+    "TRITON_CACHE_DIR": "triton",
+}  # fmt: skip
+
+
+def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make `home` the folder below which the program finds the user's settings, results and caches, on every system."""
+    home.mkdir(parents=True)
+    for variable in ("HOME", "USERPROFILE"):
+        patch.setenv(variable, str(home))
+    patch.setenv("APPDATA", str(home / "AppData" / "Roaming"))
+    patch.setenv("LOCALAPPDATA", str(home / "AppData" / "Local"))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def cache_folder() -> Iterator[Path]:
-    """What tests let the program remember stays among the tests: workers and other children inherit it. All workers of
-    pytest share it, and compiled kernels outlive them, so that each is compiled once."""
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of compiled code, which children inherit. All workers of pytest share it, and its files outlive them, so
+    that each kernel is compiled once. What fixtures of a module or of the session start lives in a home of the session."""
     with pytest.MonkeyPatch.context() as patch:
+        browsers = Path.home() / ".cache" / "ms-playwright"  # where playwright has put a browser of its own
+        if browsers.is_dir() and "PLAYWRIGHT_BROWSERS_PATH" not in os.environ:
+            patch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(browsers))
         _CACHE.mkdir(parents=True, exist_ok=True)
-        patch.setenv("GPUBENCH_CACHE_DIR", str(_CACHE))
-        patch.setenv("MESA_SHADER_CACHE_DIR", str(_CACHE / "mesa"))
+        for variable, folder in _KEPT_BY_LIBRARIES.items():
+            patch.setenv(variable, str(_CACHE / folder))
+        _live_in(tmp_path_factory.getbasetemp() / "homes" / "session", patch)
         yield _CACHE
+
+
+_HOMES = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def home(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, empty at first: no test reads or writes what the user, or another test, has kept."""
+    folder = tmp_path_factory.getbasetemp() / "homes" / str(next(_HOMES))
+    _live_in(folder, monkeypatch)
+    return folder
 
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -186,7 +222,7 @@ def forked_children(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gpubench(tmp_path: Path, starter: Starter) -> Program:
+def gpubench(tmp_path: Path, home: Path, starter: Starter) -> Program:
     """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
 
     def run(
@@ -196,8 +232,6 @@ def gpubench(tmp_path: Path, starter: Starter) -> Program:
         input: str = "",
         timeout: float = 300,
     ) -> subprocess.CompletedProcess[str]:
-        home = tmp_path / "home"
-        home.mkdir(exist_ok=True)
         return starter.run(
             *arguments, cwd=cwd or tmp_path, env=environment(home, env), input=input, timeout=timeout
         )

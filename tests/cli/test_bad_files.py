@@ -69,9 +69,11 @@ def test_reports_that_cannot_be_written(gpubench: Any, arguments: tuple[str, ...
     assert_refused(gpubench("report", str(FIXTURE), *arguments), ExitCode.USAGE, part)
 
 
-def test_the_newest_result_is_found(gpubench: Any, tmp_path: Path) -> None:
-    for name in ("results/m/20260101T000000Z-aaaaaaaa.json", "home/.local/share/gpubench/results/x.json"):
-        path = tmp_path / name
+def test_the_newest_result_is_found(gpubench: Any, tmp_path: Path, home: Path) -> None:
+    for path in (
+        tmp_path / "results" / "m" / "20260101T000000Z-aaaaaaaa.json",
+        home / ".local" / "share" / "gpubench" / "results" / "x.json",
+    ):
         path.parent.mkdir(parents=True)
         path.write_bytes(GOOD)
         assert gpubench("report", "--format", "plain").returncode == ExitCode.OK

@@ -170,14 +170,14 @@ def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> N
     assert "zeros" in ended.stdout
 
 
-def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path) -> None:
+def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path, home: Path) -> None:
     import socket
 
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "-o", str(tmp_path / "r.json"))
     assert ended.returncode == 0
     text = (tmp_path / "r.json").read_text()
     host = socket.gethostname()
-    for private in (str(tmp_path), str(tmp_path.parent), f'"{host}', f'{host}"', str(tmp_path / "home")):
+    for private in (str(tmp_path), str(tmp_path.parent), f'"{host}', f'{host}"', str(home)):
         assert private not in text
     assert "r.json" in json.loads(text)["argv"]
 

@@ -118,15 +118,17 @@ def test_a_temporary_folder_that_takes_nothing(
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
 
-@pytest.mark.parametrize("home", ["", "/nowhere", "/proc"])
-def test_a_home_that_is_missing_or_read_only(tmp_path: Path, result: str, home: str, starter: Starter) -> None:
+@pytest.mark.parametrize("folder", ["", "/nowhere", "/proc"])
+def test_a_home_that_is_missing_or_read_only(
+    tmp_path: Path, result: str, folder: str, starter: Starter
+) -> None:
     for command, code in (
         (f"report {result}", 0),
         ("report", 4),
         ("detect", 0),
         (" ".join([*FAKE, "-o", "r.json"]), 0),
     ):
-        script = f"unset XDG_DATA_HOME XDG_CONFIG_HOME; HOME={home} $gpubench {command} > out"
+        script = f"unset XDG_DATA_HOME XDG_CONFIG_HOME; HOME={folder} $gpubench {command} > out"
         ended = shell(script, tmp_path, starter.command())
         assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
 

@@ -1,0 +1,60 @@
+"""Tests neither read nor touch what the user of this machine keeps: settings, results, caches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import installation, store
+from tests.forking import outside
+from tests.unit.report.samples import full_run
+
+ROOT = Path(__file__).parents[2]
+# Each looks for settings or results where no folder is named; all failed where a user had kept some.
+LOOKING = (
+    "tests/cli/test_advise.py::test_no_result_at_all",
+    "tests/cli/test_advise.py::test_the_examples_of_the_page_work",
+    "tests/faults/test_hostile_surroundings.py::test_a_deleted_working_folder",
+    "tests/unit/report/test_command.py",
+)
+SETTINGS = "[run]\nsessions = 'none'\n[report]\nformat = 'none'\n"
+
+
+@pytest.mark.parametrize("variables", [False, True], ids=["below HOME", "named by XDG"])
+def test_what_the_user_keeps_changes_no_test(tmp_path: Path, variables: bool) -> None:
+    user = tmp_path / "user"
+    folders = {
+        name: user / folder
+        for name, folder in (
+            ("XDG_CONFIG_HOME", ".config"), ("XDG_DATA_HOME", ".local/share"), ("XDG_CACHE_HOME", ".cache"),
+        )
+    }  # fmt: skip
+    env = {**outside(), "HOME": str(user)} | (
+        {name: str(path) for name, path in folders.items()} if variables else {}
+    )
+    planted = {
+        folders["XDG_CONFIG_HOME"] / "gpubench" / "config.toml": SETTINGS.encode(),
+        folders["XDG_DATA_HOME"] / "gpubench" / "results" / "r.json": store.dumps(full_run()),
+        folders["XDG_CACHE_HOME"] / "gpubench" / "planted": b"",
+    }
+    for path, data in planted.items():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *LOOKING],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    assert {path: path.read_bytes() for path in user.rglob("*") if path.is_file()} == planted
+
+
+def test_each_test_has_folders_of_its_own(home: Path) -> None:
+    assert list(home.iterdir()) == []
+    assert store.user_data_dir().is_relative_to(home)
+    configuration = installation.user_folder(installation.CONFIGURATION, os.environ, sys.platform)
+    assert configuration is not None
+    assert configuration.is_relative_to(home)
