@@ -18,7 +18,7 @@ from gpubench.errors import InputError, RequiredUnavailable, UsageError
 if TYPE_CHECKING:
     from gpubench.detect import Lack
     from gpubench.measure.targets import Listing
-    from gpubench.model.machine import Machine, Measured
+    from gpubench.model.machine import Machine, Measured, Provider
     from gpubench.model.result import Run
 
 
@@ -186,10 +186,21 @@ def _tell(machine: Machine) -> None:
     for warning in machine.warnings:
         print(f"note: {visible(located(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
-        if provider.status != "ok":
+        if provider.status != "ok" and not _expected(provider, machine):
             hint = f": {located(provider.hint)}" if provider.hint else ""
             text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
             print(text, file=sys.stderr)
+
+
+def _expected(provider: Provider, machine: Machine) -> bool:
+    """Whether NVML merely found no driver where there is no NVIDIA GPU. Windows and macOS ask it without evidence."""
+    found = any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)
+    return (
+        provider.name == "nvml"
+        and provider.status == "absent"
+        and provider.error_code != "ImportError"
+        and not found
+    )
 
 
 def _tell_clash() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gpubench.detect.records import is_placeholder
@@ -133,7 +133,13 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
             if key in block:
                 flags = set(block[key].split()) - (_X86_HOMONYMS if key == "flags" else set())
                 common = flags if common is None else common & flags
-    return None if common is None else [flag for flag in _KEPT if flag in common]
+    return None if common is None else kept(common)
+
+
+def kept(flags: Iterable[str]) -> list[str]:
+    """The flags that matter for speed, in a fixed order. macOS calls the first AVX `avx1.0`."""
+    spelled = {"avx" if flag == "avx1.0" else flag for flag in flags}
+    return [flag for flag in _KEPT if flag in spelled]
 
 
 def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str] | None:

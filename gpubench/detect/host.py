@@ -16,6 +16,7 @@ from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cpu import read_cpu
 from gpubench.detect.cpuinfo import CpuInfo
 from gpubench.detect.kfd import KFD_NODES, read_kfd
+from gpubench.detect.libraries import read_psutil
 from gpubench.detect.links import with_pci_paths
 from gpubench.detect.memory import read_memory, read_numa
 from gpubench.detect.pci import (
@@ -159,7 +160,8 @@ def read_this_host(root: Root) -> Files:
     facts = {key: known(value, "uname") for key, value in _uname().items() if value}
     files = files._replace(platform=msgspec.structs.replace(files.platform, **facts))
     if files.memory.total_bytes.status == "absent" and sys.platform != "linux":
-        files = _from_psutil(files, affinity)
+        cpu, memory = read_psutil(files.cpu, files.memory, affinity)
+        files = files._replace(cpu=cpu, memory=memory)
     return files
 
 
@@ -181,29 +183,9 @@ def _uname() -> dict[str, Any]:
         return {"os": system.sysname.lower(), "kernel": system.release, "arch": system.machine.lower()}
     import platform
 
-    return {"os": platform.system().lower(), "kernel": platform.release(), "arch": platform.machine().lower()}
-
-
-def _from_psutil(files: Files, allowed: Fact[CpuSet]) -> Files:
-    try:
-        import psutil
-
-        memory, logical, cores = psutil.virtual_memory(), psutil.cpu_count(), psutil.cpu_count(logical=False)
-        total, free = known(memory.total, "psutil"), known(memory.available, "psutil")
-    except Exception:  # see above
-        return files
-    host = msgspec.structs.replace(
-        files.memory, total_bytes=total, os_total_bytes=total, available_bytes=free, usable_bytes=free,
-        limited_by=known("host", "psutil"),
-    )  # fmt: skip
-    count = known(logical, "psutil") if logical else missing("absent", "psutil")
-    usable = derived(allowed, len) if allowed.value is not None else count
-    cpu = msgspec.structs.replace(
-        files.cpu, logical=count, cores=known(cores, "psutil") if cores else missing("absent", "psutil"),
-        available=usable,
-        limited_by=known("affinity" if usable is not count and usable.value != count.value else "online", "psutil"),
-    )  # fmt: skip
-    return files._replace(memory=host, cpu=cpu)
+    arch = platform.machine().lower()
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
+    return {"os": platform.system().lower(), "kernel": platform.release(), "arch": arch}
 
 
 VERSION = "/proc/version"

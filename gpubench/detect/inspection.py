@@ -25,6 +25,7 @@ from gpubench.detect.gpu import (
     software_renderers,
 )
 from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
+from gpubench.detect.libraries import read_cpuinfo
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
 from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
@@ -138,12 +139,15 @@ def assemble(
     """The document without its recommendation."""
     merged = merge(found)
     gpus = build_gpus(merged, context, access)
-    sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices)]
+    listed = [provider.name for provider in providers if provider.name == "wgpu" and provider.status == "ok"]
+    sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices), *listed]
     count = missing("absent", None, "no folder of the system could list GPUs")
     if sources:
         count = known(len(gpus), sources[0])
+    # Where no folder lists GPUs, each adapter is one that nothing else knows.
+    odd = merged.warnings if files.gpu_folders else []
     return Machine(
-        sysroot=sysroot, live=context.live, providers=providers, warnings=[*files.warnings, *merged.warnings],
+        sysroot=sysroot, live=context.live, providers=providers, warnings=[*files.warnings, *odd],
         platform=files.platform, cpu=files.cpu, memory=files.memory, numa=files.numa, gpu_count=count, gpus=gpus,
         accelerators=accelerators(merged), display_adapters=display_adapters(merged),
         software_renderers=software_renderers(merged),
@@ -201,6 +205,8 @@ NVML_LIMIT_S, DRM_LIMIT_S, CPUINFO_LIMIT_S, BLAS_LIMIT_S = 2.0, 2.0, 5.0, 5.0
 _QUERIED = ("amdgpu", "i915", "xe")
 # An APU with 111 GiB of GTT has been seen to need 5 to 10 s.
 DEEP_LIMIT_S = 10.0
+# Where no file shows a GPU (Windows, macOS), libraries alone list them: they start their drivers first.
+UNSEEN_LIMIT_S = 10.0
 
 
 class ProbeRequest(NamedTuple):
@@ -252,11 +258,17 @@ def gather(*, deep: bool = False, wake: bool = False, blas: bool = False, root: 
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
-    """The probes to run, and those that were left out although there is evidence for them."""
+    """The probes to run, and those that were left out although there is evidence for them.
+
+    Where no folder could list GPUs, NVML and wgpu are asked without evidence.
+    """
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
     nvidia = [r for r in files.records if r.vendor_id == NVIDIA and _is_gpu(r)]
-    if nvidia or os.path.exists(WSL_NODE):
+    unseen = not files.gpu_folders
+    if unseen:
+        requests.append(ProbeRequest("nvml", UNSEEN_LIMIT_S))
+    elif nvidia or os.path.exists(WSL_NODE):
         if wake or not nvidia or any(not _sleeps(r) for r in nvidia):
             requests.append(ProbeRequest("nvml", NVML_LIMIT_S))
         else:
@@ -269,8 +281,10 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
         hint = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
         skipped += [Provider(name=name, status="not_probed", hint=hint) for name in ("cuda", "wgpu")]
     elif deep:
-        names = ["cuda"] if nvidia or os.path.exists(WSL_NODE) else []
+        names = ["cuda"] if nvidia or unseen or os.path.exists(WSL_NODE) else []
         requests += [ProbeRequest(name, DEEP_LIMIT_S) for name in (*names, "wgpu")]
+    elif unseen:
+        requests.append(ProbeRequest("wgpu", UNSEEN_LIMIT_S, {"check": False}))
     return requests, skipped
 
 
@@ -333,12 +347,9 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
     extra = {answer.provider.name: answer for answer in answers}
     if "blas" in extra:
         cpu = msgspec.structs.replace(cpu, blas=_blas(extra["blas"]))
-    texts_of_cpu = extra["cpuinfo"].extra.get("cpu") if "cpuinfo" in extra else None
-    if isinstance(texts_of_cpu, dict):
-        texts = {
-            key: texts_of_cpu[key] for key in ("model", "vendor") if isinstance(texts_of_cpu.get(key), str)
-        }
-        cpu = msgspec.structs.replace(cpu, **{key: known(text, "cpuinfo") for key, text in texts.items()})
+    told = extra["cpuinfo"].extra.get("cpu") if "cpuinfo" in extra else None
+    if isinstance(told, dict):
+        cpu = read_cpuinfo(cpu, told)
     return cpu
 
 
@@ -354,7 +365,8 @@ def _blas(answer: ProbeAnswer) -> Fact[list[CpuBlas]]:
 def _runtime_warnings(files: Files, answers: Sequence[ProbeAnswer]) -> list[MachineWarning]:
     """An NVIDIA driver without CuPy: named with the extra that fits the driver."""
     bound = [r.facts.get("driver.name", ABSENT).value for r in files.records if r.vendor_id == NVIDIA]
-    if "nvidia" not in bound or importlib.util.find_spec("cupy") is not None:
+    listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)
+    if not (listed or "nvidia" in bound) or importlib.util.find_spec("cupy") is not None:
         return []
     remedy = f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
     for answer in answers:

@@ -37,6 +37,10 @@ def _adapter(adapter: Any, ordinal: int, check: bool) -> dict[str, Any]:
         "source": f"wgpu:{api}", "ordinal": ordinal, "driver": info.get("vendor") or None, "name": info.get("device"),
         "adapter_type": _TYPES.get(str(info.get("adapter_type")), "other"), "version": info.get("description") or None,
     }  # fmt: skip
+    if api == "metal":  # it tells no ids; its names begin with the maker's
+        record["vendor"] = info.get("device")
+        if record["adapter_type"] == "integrated":
+            record["memory.unified"] = {"value": True, "status": "ok"}
     for key in ("vendor_id", "device_id"):
         if isinstance(info.get(key), int) and info[key]:
             record[key] = f"{info[key]:04x}"

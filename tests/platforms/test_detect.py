@@ -1,0 +1,79 @@
+"""`detect` on a simulated Windows and macOS: libraries tell what files do not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.platforms.conftest import SYSTEMS
+from tests.platforms.test_runs import FAKE
+
+
+def described(here: Any, *options: str) -> dict[str, Any]:
+    done = here.run("detect", "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_windows(computer: Any) -> None:
+    machine = described(computer("win32"))
+    cpu, gpus = machine["cpu"], machine["gpus"]
+    assert cpu["model"]["value"] == "AMD Ryzen 7 5800X 8-Core Processor"
+    assert cpu["isa"]["value"] == ["avx", "avx2", "fma", "f16c"]
+    assert (cpu["now_hz"]["value"], cpu["max_hz"]["value"], cpu["base_hz"]["value"]) == (2400e6, 3200e6, 3800e6)
+    assert [(c["level"], c["size_bytes"]) for c in cpu["caches"]["value"]] == [(2, 4 << 20), (3, 32 << 20)]
+    assert None not in (cpu["cores"]["value"], cpu["logical"]["value"], cpu["affinity"]["value"])
+    assert machine["memory"]["total_bytes"]["source"] == "psutil"
+    assert machine["platform"]["arch"]["value"] == "x86_64"
+    assert [gpu["name"]["value"] for gpu in gpus] == ["NVIDIA GeForce RTX 4060", "AMD Radeon(TM) Graphics"]
+    assert sorted(gpus[0]["apis"]) == ["nvml", "wgpu:dx12", "wgpu:gl", "wgpu:vulkan"]
+    assert gpus[0]["driver"]["version"]["value"] == "581.57"
+    assert [one["name"] for one in machine["software_renderers"]] == ["Microsoft Basic Render Driver"]
+    assert machine["recommendation"]["mode"] == "gpu"
+    assert [one["code"] for one in machine["warnings"]] in ([], ["RUNTIME_MISSING"])
+
+
+def test_macos(computer: Any) -> None:
+    machine = described(computer("darwin"))
+    (gpu,) = machine["gpus"]
+    assert machine["cpu"]["model"]["value"] == gpu["name"]["value"] == "Apple M3"
+    assert (gpu["vendor"]["value"], gpu["memory"]["unified"]["value"]) == ("apple", True)
+    assert gpu["memory"]["usable_bytes"]["value"] == machine["memory"]["usable_bytes"]["value"]
+    assert machine["cpu"]["now_hz"]["value"] == 3228e6
+    assert machine["recommendation"]["mode"] == "gpu"
+    assert machine["warnings"] == []
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_without_any_library_the_number_of_gpus_is_unknown(computer: Any, system: str) -> None:
+    here = computer(system, libraries=False)
+    machine = described(here)
+    assert machine["gpu_count"]["value"] is None
+    assert machine["recommendation"]["reasons"][0]["code"] == "GPU_UNKNOWN"
+    told = here.run("detect")
+    assert (told.returncode, "install wgpu" in told.stderr) == (0, True)
+
+
+def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer: Any) -> None:
+    assert "nvml" not in computer("darwin").run("detect").stderr
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "plain"])
+def test_every_format_fits_an_old_code_page(computer: Any, format: str) -> None:
+    told = computer("win32").run("detect", "--format", format)
+    assert (told.returncode, "GeForce" in told.stdout) == (0, True), told.stderr
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_results_of_a_run_decide_the_mode(computer: Any, system: str) -> None:
+    here = computer(system)
+    assert here.run("run", *FAKE, "1").returncode == 0
+    advice = described(here)["recommendation"]
+    assert (advice["mode"], advice["confidence"]) == ("cpu", "measured")
+
+
+def test_mode_auto_takes_the_gpu_that_libraries_list(computer: Any) -> None:
+    auto = computer("win32").run("run", "--mode", "auto", "--ops", "add", "--sizes", "64", "--dry-run")
+    assert "--mode auto takes gpu" in auto.stderr, auto.stderr
