@@ -416,7 +416,7 @@ DETECTION = {
     "TOO_OLD": "CuPy's compiler no longer serves this model; gpubench's extra cuda12 serves older ones than cuda13.",
     "SOFTWARE_ONLY": "Only a software renderer was found: it runs on the CPU and gains nothing.",
     "DISPLAY_ONLY": "Only adapters that drive a display were found; none of them computes.",
-    "GPU_UNKNOWN": "Nothing on this system could list GPUs, so their number is unknown.",
+    "GPU_UNKNOWN": "Nothing on this system tells how many GPUs there are.",
     "NO_GPU": "There is no GPU.",
     "UNUSABLE": "A source says that it cannot be used.",
     "OVERRIDE": "The user's choice.",

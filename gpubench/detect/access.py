@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gpubench.detect.cards import CARDS
 from gpubench.detect.merge import MergedDevice
-from gpubench.detect.pci import CARDS
 from gpubench.detect.records import ABSENT, Address, address, known, missing, uuid_key
 from gpubench.detect.root import Root
 from gpubench.model.machine import NOT_PROBED, Access, Fact, Gpu

@@ -48,7 +48,14 @@ _MEMORY_ORDER = ("kfd", "drm", "pci-sysfs", "drm-ioctl", "nvml", "proc-nvidia", 
 _KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "nvml", "drm", "pci-sysfs", "proc-nvidia")
 _OTHER_ORDER = ("pci-sysfs", "drm", "proc-nvidia", "nvml", "kfd", "drm-ioctl", "cuda")
 _NAME_ORDER = ("nvml", "proc-nvidia", "cuda", "drm", "pci-sysfs")
-_LOCAL = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl")  # sources that are no API for programs
+_LOCAL = (
+    "pci-sysfs",
+    "drm",
+    "platform",
+    "kfd",
+    "proc-nvidia",
+    "drm-ioctl",
+)  # sources that are no API for programs
 # An OpenCL size is an allocation limit and a wgpu size a buffer limit: they count only where nothing else is known.
 _WEAK = re.compile(r"opencl|wgpu|vulkan|webgpu|\bgl\b", re.I)
 CONFLICT = 0.05  # ECC and reservations explain less of the larger size than this
@@ -257,9 +264,14 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Slices from the records, sorted by id."""
+    """Slices from the records, sorted by id; where two sources list them, and one by no uuid, those of one source."""
     own = {p.id: p for r in device.records for p in r.partitions}
+    anonymous = Counter(record.source for record in device.partitions if not record.uuid)
+    named = own or any(record.uuid for record in device.partitions)
+    best = None if named else max(sorted(anonymous), key=anonymous.__getitem__, default=None)
     for record in device.partitions:
+        if not record.uuid and record.source != best:
+            continue
         size = record.facts.get("memory.dedicated_bytes", missing("absent", record.source))
         if record.memory_bytes is not None:
             size = known(record.memory_bytes, record.source)

@@ -13,23 +13,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.detect import cgroup, cpuinfo
+from gpubench.detect.cards import (
+    CARDS,
+    Card,
+    TreeGpus,
+    by_address,
+    display_attached,
+    read_cards,
+    read_tree_gpus,
+)
 from gpubench.detect.cpu import read_cpu
 from gpubench.detect.cpuinfo import CpuInfo
 from gpubench.detect.kfd import KFD_NODES, read_kfd
 from gpubench.detect.libraries import read_psutil
 from gpubench.detect.links import with_pci_paths
 from gpubench.detect.memory import read_memory, read_numa
-from gpubench.detect.pci import (
-    CARDS,
-    PCI_DEVICES,
-    Card,
-    Function,
-    by_address,
-    display_attached,
-    read_cards,
-    read_functions,
-    unplaced_record,
-)
+from gpubench.detect.pci import PCI_DEVICES, Function, read_functions
 from gpubench.detect.records import DeviceRecord, derived, known, lost, missing
 from gpubench.detect.root import FileText, Root, parse_name
 from gpubench.detect.topology import CpuSet
@@ -58,7 +57,10 @@ AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 
 
 class Files(NamedTuple):
-    """`gpu_folders` names the folders that could list GPUs: none means that their number is unknown."""
+    """`gpu_folders` names the folders that could list GPUs: none means that their number is unknown.
+
+    `doubtful`: a card may be a GPU, and nothing tells.
+    """
 
     platform: Platform
     cpu: Cpu
@@ -68,6 +70,7 @@ class Files(NamedTuple):
     records: list[DeviceRecord]
     gpu_folders: list[str]
     soc: Fact[str]
+    doubtful: bool = False
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
@@ -84,28 +87,31 @@ def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     folders = [path for path, found in (
         (PCI_DEVICES, pci), (CARDS, drm), (f"{NVIDIA_FOLDER}/gpus", nvidia), (KFD_NODES, kfd),
     ) if found is not None]  # fmt: skip
-    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], soc)
+    tree = read_tree_gpus(root, drm or [])
+    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, soc)
     return Files(
         platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity),
         read_memory(root, groups, nodes), numa, warnings, devices + (nvidia or []) + (kfd or []), folders, soc,
+        tree.doubtful,
     )  # fmt: skip
 
 
-def _devices(root: Root, pci: list[Function], drm: list[Card], soc: Fact[str]) -> list[DeviceRecord]:
+def _devices(
+    root: Root, pci: list[Function], drm: list[Card], tree: TreeGpus, soc: Fact[str]
+) -> list[DeviceRecord]:
     cards = by_address(drm)
     records = []
     for function in pci:
         card = cards.get(function.bdf) if function.bdf is not None else None
         records.append(_enriched(root, function, card, soc))
-    listed = {function.bdf for function in pci}
-    for ordinal, card in enumerate(drm):
-        if card.function.bdf is None:
-            loose = unplaced_record(card, ordinal)
-            if loose is not None and loose.vendor_id in (AMD, INTEL):
-                loose = _enriched(root, card.function._replace(record=loose), card, soc)
-            records += [loose] if loose else []
-        elif card.function.bdf not in listed and cards[card.function.bdf] is card:
+    listed = {bdf for function in pci for bdf in (function.bdf, *function.record.virtual)}
+    for card in cards.values():
+        if card.function.bdf not in listed:
             records.append(_enriched(root, card.function, card, soc))
+    for record, card in tree.records:
+        if card is not None and record.vendor_id in (AMD, INTEL):
+            record = _enriched(root, card.function._replace(record=record), card, soc)
+        records.append(record)
     return records
 
 
@@ -121,6 +127,7 @@ def _enriched(root: Root, function: Function, card: Card | None, soc: Fact[str])
         facts = nvidia_facts(function, soc)
     if card is not None:
         facts["display_attached"] = display_attached(root, card)
+        record = msgspec.structs.replace(record, renders=card.renders)
     uuid = facts["uuid"].value if "uuid" in facts else None
     return msgspec.structs.replace(record, facts=record.facts | facts, uuid=uuid)
 

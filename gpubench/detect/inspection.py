@@ -141,8 +141,8 @@ def assemble(
     gpus = build_gpus(merged, context, access)
     listed = [provider.name for provider in providers if provider.name == "wgpu" and provider.status == "ok"]
     sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices), *listed]
-    count = missing("absent", None, "no folder of the system could list GPUs")
-    if sources:
+    count = missing("absent", None, "no folder of the system lists all GPUs")
+    if sources and (gpus or not files.doubtful):
         count = known(len(gpus), sources[0])
     # Where no folder lists GPUs, each adapter is one that nothing else knows.
     odd = merged.warnings if files.gpu_folders else []

@@ -50,8 +50,9 @@ class MergedDevice:
         return next((r.device_id for r in self.records if r.device_id is not None), None)
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Whether the record's enumeration has its say already."""
-        return any(r.enumeration == record.enumeration for r in self.records)
+        """Whether the record's enumeration has its say already: once for each function of the device."""
+        functions = 1 + max(len(r.virtual) for r in self.records)
+        return sum(r.enumeration == record.enumeration for r in self.records) >= functions
 
     def is_partition(self, record: DeviceRecord) -> bool:
         """Whether the record is about one of the partitions of this device."""
@@ -67,7 +68,7 @@ class Merged(NamedTuple):
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
-    found = sort_records(sorted(records, key=_record_key))
+    found = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
     seeds = [r for r in found.gpus if r.bdf is not None or r.uuid is not None]
     devices: list[MergedDevice] = []
@@ -93,6 +94,12 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
             _share_out(devices, list(rivals), found, warnings)
     devices.sort(key=_device_rank)
     return Merged(devices, found, warnings)
+
+
+def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
+    """The records with the address of the physical function in place of those of its virtual functions."""
+    homes = {bdf: record.bdf for record in records for bdf in record.virtual}
+    return [msgspec.structs.replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
 
 def gpu_for(machine: Machine, identity: Identity) -> str | None:
@@ -179,7 +186,8 @@ def _share_out(
         for record in others:
             if not is_layered(record) and not _is_display(record, found):
                 devices.append(MergedDevice(record))
-                warnings.append(_unmatched(record, "a device that nothing else knows"))
+                if record.source not in _CHIP:
+                    warnings.append(_unmatched(record, "a device that nothing else knows"))
         return
     if _interchangeable(homes, fitting):
         for device, record in zip(homes, fitting, strict=False):
@@ -215,6 +223,8 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
     """Whether the record may be about the device: equal vendors, and no other device id."""
     vendor = vendor_of(record)
+    if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
+        return record.source not in _CHIP
     return vendor is not None and device.vendor == vendor and not _differ(device.device_id, record.device_id)
 
 
@@ -286,6 +296,7 @@ def _device_rank(device: MergedDevice) -> tuple[object, ...]:
 
 DeviceSort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x106B: "apple"}
+_CHIP = ("drm", "platform")  # where a GPU without an address comes from: the device tree
 # Sources that list nothing but GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda")
 _LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)
@@ -404,7 +415,9 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
         return "gpu"
     # A 3D controller whose vendor cannot be read drives no display: it is there to compute.
     unreadable = vendor is None and pci_class == 0x0302
-    return "gpu" if vendor in GPU_VENDORS or bound or proven or unreadable else "display"
+    # What has a render node computes, whoever made it.
+    renders = role_of_display(vendor, device) == "other" and any(r.renders for r in records)
+    return "gpu" if vendor in GPU_VENDORS or bound or proven or unreadable or renders else "display"
 
 
 def role_of_display(vendor_id: int | None, device_id: int | None) -> str:

@@ -1,4 +1,4 @@
-"""PCI functions in sysfs, the DRM cards on them, and cards on no PCI bus; the names of devices from pci.ids.
+"""PCI functions in sysfs; the names of devices from pci.ids.
 
 A sleeping function is asked only for what the kernel answers from memory. Nothing is decided by a name: one id covers
 several products. Our pci.ids, or a newer one of the described machine, is loaded for a GPU that no driver names.
@@ -53,7 +53,10 @@ class Function(NamedTuple):
 
 
 def read_functions(root: Root) -> list[Function] | None:
-    """Display devices and accelerators of the bus in address order; None if the bus cannot be listed."""
+    """Display devices and accelerators of the bus in address order; None if the bus cannot be listed.
+
+    The virtual functions of one device (SR-IOV) stand in the record of its physical function.
+    """
     names = root.names(PCI_DEVICES)
     if names is None:
         return None
@@ -67,14 +70,37 @@ def read_functions(root: Root) -> list[Function] | None:
         # A device whose class cannot be read may be a GPU: what else is said of its address decides.
         if value is None or value >> 8 in (0x03, 0x12) or value == 0x0B40:
             found.append(describe(root, folder, "pci-sysfs", bdf))
-    return sorted(found, key=lambda function: function.bdf or Address(0, 0, 0, 0))
+    return _without_virtual(root, sorted(found, key=_place))
+
+
+def _place(function: Function) -> Address:
+    return function.bdf or Address(0, 0, 0, 0)
+
+
+def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
+    """One function a device: the physical one, else the first.
+
+    In a guest a virtual function has no link to its physical function: it is a device of its own.
+    """
+    devices: dict[Address, list[Function]] = {}
+    for function in functions:
+        physical = address(root.link(f"{function.folder}/physfn"))
+        devices.setdefault(physical or _place(function), []).append(function)
+    found = []
+    for physical, own in devices.items():
+        lead = next((function for function in own if function.bdf == physical), own[0])
+        virtual = tuple(_place(function) for function in own if function is not lead)
+        found.append(
+            lead._replace(record=msgspec.structs.replace(lead.record, virtual=virtual)) if virtual else lead
+        )
+    return sorted(found, key=_place)
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
     """All that one device folder tells. `source` names the enumeration."""
     state = _state(root, folder)
     asleep = state.value in ASLEEP
-    uevent = _uevent(root.read(f"{folder}/uevent"))
+    uevent = parse_uevent(root.read(f"{folder}/uevent"))
     listed, bdf = bdf, bdf or address(uevent.get("PCI_SLOT_NAME"))
     ids = {
         name: _id(root, folder, name, uevent)
@@ -165,7 +191,7 @@ def _id(root: Root, folder: str, name: str, uevent: dict[str, str]) -> Fact[int]
 def _from_uevent(root: Root, folder: str, part: str) -> Fact[int]:
     """A class or id out of uevent's PCI_CLASS, else out of the modalias."""
     reading = root.read(f"{folder}/uevent")
-    uevent = _uevent(reading)
+    uevent = parse_uevent(reading)
     if part == "class" and re.fullmatch(r"[0-9A-F]{5,6}", uevent.get("PCI_CLASS", ""), re.I):
         return known(int(uevent["PCI_CLASS"], 16) >> 8, reading.path)
     alias = root.read(f"{folder}/modalias")
@@ -176,7 +202,8 @@ def _from_uevent(root: Root, folder: str, part: str) -> Fact[int]:
     return ABSENT
 
 
-def _uevent(reading: FileText) -> dict[str, str]:
+def parse_uevent(reading: FileText) -> dict[str, str]:
+    """The lines `KEY=value` of a uevent file."""
     lines = (line.partition("=") for line in (reading.text or "").splitlines())
     return {key: value for key, equals, value in lines if equals}
 
@@ -224,74 +251,6 @@ def _width(text: str) -> int | None:
     if lanes not in (1, 2, 4, 8, 12, 16, 32):
         raise ValueError("not a link width")
     return lanes
-
-
-# ---------------------------------------------------------------- cards
-
-CARDS = "/sys/class/drm"
-# Device-tree drivers of real GPUs; the vendor is None where the document has no word for it.
-_TREE_GPUS = {
-    "asahi": 0x106B, "tegra": 0x10DE, "nvgpu": 0x10DE, "panfrost": None, "panthor": None, "lima": None, "msm": None,
-    "v3d": None, "etnaviv": None, "powervr": None,
-}  # fmt: skip
-
-
-class Card(NamedTuple):
-    """`folder` is /sys/class/drm/cardN, `function` what its device folder says."""
-
-    folder: str
-    function: Function
-
-
-def read_cards(root: Root) -> list[Card] | None:
-    """All cards in numeric order; None if the folder cannot be listed."""
-    names = root.names(CARDS)
-    if names is None:
-        return None
-    numbers = sorted(int(name[4:]) for name in names if re.fullmatch(r"card\d{1,4}", name))
-    cards = []
-    for number in numbers:
-        folder = f"{CARDS}/card{number}"
-        bdf = address(root.link(f"{folder}/device"))
-        cards.append(Card(folder, describe(root, f"{folder}/device", "drm", bdf)))
-    return cards
-
-
-def unplaced_record(card: Card, ordinal: int) -> DeviceRecord | None:
-    """A GPU without an address: one of the device tree; None for a card that only displays."""
-    record = card.function.record
-    name = record.facts["driver.name"].value
-    if name in DRIVER_VENDORS:  # a PCI card whose address cannot be read: it is still there
-        return msgspec.structs.replace(record, ordinal=ordinal)
-    if name not in _TREE_GPUS:
-        return None
-    facts: dict[str, Fact[Any]] = {
-        "kind": known("integrated", f"{card.folder}/device/uevent"),
-        "memory.unified": known(True, f"{card.folder}/device/uevent"),
-        "driver.name": record.facts["driver.name"],
-    }
-    return DeviceRecord(source="drm", ordinal=ordinal, vendor_id=_TREE_GPUS[name], facts=facts)
-
-
-def display_attached(root: Root, card: Card) -> Fact[bool]:
-    """Whether a connector of the card reports a display."""
-    if card.function.asleep:
-        return NOT_PROBED
-    prefix = card.folder.rpartition("/")[2] + "-"
-    names = [name for name in root.names(CARDS) or () if name.startswith(prefix)]
-    states = [root.read(f"{CARDS}/{name}/status").text for name in names]
-    source = f"{card.folder}-*/status"
-    if not any(states):
-        return missing("absent", source)
-    return known("connected" in states, source)
-
-
-def by_address(cards: list[Card]) -> dict[Address, Card]:
-    found: dict[Address, Card] = {}
-    for card in cards:
-        if card.function.bdf is not None:
-            found.setdefault(card.function.bdf, card)
-    return found
 
 
 # ---------------------------------------------------------------- names

@@ -55,6 +55,7 @@ _BDF = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", 
 _PLAIN = (
     "source", "driver", "ordinal", "bdf", "uuid", "luid", "vendor_id", "device_id", "pci_class", "vendor", "name",
     "adapter_type", "memory_bytes", "partition_of", "version", "checked", "throttle", "peers", "why_not",
+    "virtual", "renders",
 )  # fmt: skip
 _TYPES = ("discrete", "integrated", "virtual", "cpu", "other")
 
@@ -75,7 +76,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Normalised: ids are integers, addresses four of them, uuids in one spelling.
 
     `facts` holds further facts by their path in the document's `gpus[]` ("memory.free_bytes").
-    `checked`: a checked kernel ran on the device. `throttle`, `peers` and `why_not` as in the document. `paths` as
+    `checked`: a checked kernel ran on the device. `virtual`: addresses of its virtual functions (SR-IOV). `renders`: it
+    has a render node. `throttle`, `peers` and `why_not` as in the document. `paths` as
     there too, but for `to`, which is a PCI address.
     """
 
@@ -99,6 +101,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[str, ...] = ()
     paths: tuple[LinkPath, ...] = ()
     why_not: tuple[str, ...] = ()
+    virtual: tuple[Address, ...] = ()
+    renders: bool | None = None
     facts: dict[str, Fact[Any]] = {}
     partitions: tuple[Partition, ...] = ()
 
@@ -176,6 +180,8 @@ def parse_record(raw: object) -> DeviceRecord:
         checked=raw.get("checked") if isinstance(raw.get("checked"), bool) else None,
         throttle=_texts(raw.get("throttle")), peers=_texts(raw.get("peers")),
         paths=tuple(_paths(raw.get("paths"), source)), why_not=_texts(raw.get("why_not")),
+        virtual=tuple(bdf for text in _texts(raw.get("virtual")) if (bdf := address(text)) is not None),
+        renders=raw.get("renders") if isinstance(raw.get("renders"), bool) else None,
         facts=dict(_facts(raw, source)),
     )  # fmt: skip
 
@@ -188,6 +194,8 @@ def record_to_json(record: DeviceRecord) -> dict[str, Any]:
             raw[key] = f"{raw[key]:0{digits}x}"
     if record.bdf is not None:
         raw["bdf"] = str(record.bdf)
+    if record.virtual:
+        raw["virtual"] = [str(bdf) for bdf in record.virtual]
     if record.paths:
         raw["paths"] = [msgspec.to_builtins(path) for path in record.paths]
     return raw | {path: msgspec.to_builtins(fact) for path, fact in sorted(record.facts.items())}

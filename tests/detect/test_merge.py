@@ -464,3 +464,39 @@ def test_of_two_listings_of_one_card_the_one_with_its_address_is_of_the_card():
         ("0000:01:00.0", 1),
         (None, 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("second", "count"),
+    [
+        (
+            [
+                {"uuid": "MIG-11111111-0000-0000-0000-000000000001"},
+                {"uuid": "MIG-11111111-0000-0000-0000-000000000002"},
+            ],
+            2,
+        ),
+        ([{"ordinal": 0}, {"ordinal": 1}], 2),  # a source that gives them no uuid
+        ([{"uuid": "MIG-11111111-0000-0000-0000-000000000003"}], 3),
+    ],
+)
+def test_a_partition_that_two_sources_list_is_one(second, count):
+    parent = {"source": "nvml", "bdf": "0000:01:00.0", "vendor_id": "10de"}
+    mine = [
+        {"source": "nvml", "ordinal": f"0:{n}", "uuid": f"MIG-11111111-0000-0000-0000-00000000000{n}"}
+        for n in (1, 2)
+    ]
+    other = [{"source": "tool"} | record for record in second]
+    parts = [record | {"partition_of": "0000:01:00.0"} for record in mine + other]
+    (gpu,) = detect.inspect(records=[parent, *parts]).gpus
+    assert len(gpu.compute.partitions) == count
+
+
+def test_of_two_sources_without_uuids_the_one_that_lists_most_counts():
+    parent = {"source": "nvml", "bdf": "0000:01:00.0", "vendor_id": "10de"}
+    parts = [
+        {"source": source, "ordinal": n, "partition_of": "0000:01:00.0"}
+        for source, n in (("a", 0), ("b", 0), ("b", 1))
+    ]
+    (gpu,) = detect.inspect(records=[parent, *parts]).gpus
+    assert [partition.id for partition in gpu.compute.partitions] == ["b:0", "b:1"]
