@@ -28,6 +28,8 @@ from gpubench.child_main import FRAME
 KILL_AFTER_S = 2.0
 # A child stuck in the kernel is abandoned after so long, and so is a pipe that a child of the child keeps open.
 LET_GO_S = 1.0
+# After so long a parent says which children it waits for.
+SILENT_S = 3.0
 # Of what a child writes to stderr the first and the last bytes are kept, so many of each.
 MOST_ERRORS = 64 << 10
 MOST_OUTPUT = 2 << 20
@@ -137,6 +139,12 @@ class _Process:
         if self.alive and after_s:
             self._process.terminate()
             self.wait(after_s)
+        self.send_kill()
+        self.wait(max(after_s, LET_GO_S))
+        self.settle()
+
+    def send_kill(self) -> None:
+        """Kill the process, with all its own group, and do not wait for its end."""
         if self.alive:
             with contextlib.suppress(OSError):
                 if self._own_session and hasattr(os, "killpg"):
@@ -145,12 +153,10 @@ class _Process:
                     _kill_tree(self._process)
                 else:
                     self._process.kill()
-        self.wait(max(after_s, LET_GO_S))
-        self.settle()
 
-    def settle(self) -> None:
-        """Let the readers come to the end of what an ended process wrote, and close its pipes."""
-        until = time.monotonic() + LET_GO_S
+    def settle(self, until: float | None = None) -> None:
+        """Let the readers come to the end of what an ended process wrote, and close its pipes; give up at `until`."""
+        until = time.monotonic() + LET_GO_S if until is None else until
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
         if any(reader.is_alive() for reader in self._readers):
@@ -272,23 +278,41 @@ def run(
     try:
         return task.end()
     finally:
-        if task.alive:
+        if task.alive and not task.expired:
             task.kill()
 
 
 def run_all(
-    commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None
-) -> list[Ended]:
-    """Run commands side by side, each to its end or its limit in seconds. Raises OSError if one cannot be started."""
+    commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
+    tell: Callable[[Sequence[int]], None] | None = None,
+) -> list[Ended]:  # fmt: skip
+    """Run commands side by side, each to its end or its limit in seconds; take `2 * LET_GO_S` longer at most.
+
+    `tell` gets the places of those that still run after `SILENT_S`. Raises OSError if a command cannot be started.
+    """
     tasks: list[_Task] = []
     try:
         for command, limit_s in commands:
             tasks.append(_Task(command, limit_s, env))
-        return [task.end() for task in tasks]
+        if tell is not None:
+            _tell_of_the_slow(tasks, tell)
+        for task in tasks:
+            task.expire()
+        until = time.monotonic() + LET_GO_S
+        return [task.end(until) for task in tasks]
     finally:
         for task in tasks:
-            if task.alive:
+            if task.alive and not task.expired:
                 task.kill()
+
+
+def _tell_of_the_slow(tasks: Sequence[_Task], tell: Callable[[Sequence[int]], None]) -> None:
+    until = time.monotonic() + SILENT_S
+    for task in tasks:
+        task.wait(until - time.monotonic())
+    slow = [place for place, task in enumerate(tasks) if task.alive]
+    if slow:
+        tell(slow)
 
 
 class _Task(_Process):
@@ -300,6 +324,7 @@ class _Task(_Process):
         self._began = time.monotonic()
         self._until = self._began + limit_s
         self._said: float | None = None
+        self.expired = False
         super().__init__(command, env, subprocess.PIPE if stdin else subprocess.DEVNULL, self._read)
         if stdin:  # by a thread of its own: a child that does not read it is ended in time all the same
             threading.Thread(target=self._feed, args=(stdin,), daemon=True).start()
@@ -314,14 +339,20 @@ class _Task(_Process):
         _drain(stream, self._output)
         self._said = time.monotonic()
 
-    def end(self) -> Ended:
-        status = self.wait(self._until - time.monotonic())
-        if status is None:
-            self.kill()
-        else:
-            self.settle()
+    def expire(self) -> None:
+        """Wait for its end, or kill it at its limit."""
+        if not self.expired and self.wait(self._until - time.monotonic()) is None:
+            self.expired = True
+            self.send_kill()
+
+    def end(self, until: float | None = None) -> Ended:
+        """Return what became of it. One that cannot be killed is abandoned at the monotonic time `until`."""
+        self.expire()
+        until = time.monotonic() + LET_GO_S if until is None else until
+        status = self.wait(until - time.monotonic())
+        self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began
-        return Ended(status, self._output.text(), self.errors.text(), took_s)
+        return Ended(None if self.expired else status, self._output.text(), self.errors.text(), took_s)
 
 
 def _drain(stream: IO[bytes], into: Excerpt) -> None:

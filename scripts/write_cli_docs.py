@@ -93,6 +93,9 @@ options are separated by spaces, switches take `1` or `0`.
 where the script that draws the charts of a page is kept (else `gpubench` in the platform's cache folder, `~/.cache` on
 Linux). `--no-autotune` does without the former.
 
+`GPUBENCH_PROBE_LIMIT` is no option either but a duration: how long `detect` and `run` wait for a driver or a library
+that tells of devices ([Sources that are late](detection.md#sources-that-are-late)).
+
 ## Shell completion
 
 `gpubench --install-completion` adds completion of commands and options to the shell that it is typed in (bash, zsh,

@@ -16,10 +16,16 @@ from gpubench.cli.options import ClusterOptions, DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpubench.detect import Lack
+    from gpubench.detect.inspection import Gathered
     from gpubench.measure.targets import Listing
     from gpubench.model.machine import Machine, Measured, Provider
     from gpubench.model.result import Run
+
+# A backend of another package that takes longer is left out: with its end, `detect` ends within 40 s.
+LISTING_S = 25.0
 
 
 def detect(options: DetectOptions, ctx: typer.Context) -> int:
@@ -37,12 +43,12 @@ def detect(options: DetectOptions, ctx: typer.Context) -> int:
     source = _folder(options.sysroot) if options.sysroot is not None else None
     if options.record is not None:
         detection.save_recording(options.record, source)
-    listings = [] if source is not None or options.records is not None else _listings()
+    live = source is None and options.records is None
+    gathered, listings = _look(options) if live else (None, [])
     machine = detection.inspect(
         sysroot=source, records=_records(options.records) if options.records is not None else None,
         extra_records=_of_packages(listings),
-        mode=options.mode, deep=options.deep, wake=options.wake, debug=options.debug, results=_measured(options),
-        read=read_result,
+        mode=options.mode, debug=options.debug, results=_measured(options), read=read_result, gathered=gathered,
     )  # fmt: skip
     machine = _with_packages(machine, listings)
     if format == "json":
@@ -61,17 +67,29 @@ def detect(options: DetectOptions, ctx: typer.Context) -> int:
     return 0
 
 
-def _listings() -> list[Listing]:
-    """What the backends list that detection has no probe for; a worker asks each. PyTorch's import takes seconds, and
-    tells of no GPU that others do not."""
+def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
+    """What this machine tells, and what the backends list that detection has no probe for. A worker asks each of them
+    while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
     from gpubench import backends
+    from gpubench import detect as detection
 
     names = [name for name in backends.usual() if name not in backends.KNOWN]
+    tell = waiting(options.quiet)
     if not names:
-        return []
+        return detection.gather(deep=options.deep, wake=options.wake, tell=tell), []
+    from concurrent.futures import ThreadPoolExecutor
+
     from gpubench.measure import targets
 
-    return targets.list_devices(names)
+    with ThreadPoolExecutor(1) as beside:
+        gathering = beside.submit(detection.gather, deep=options.deep, wake=options.wake, blas=True, tell=tell)
+        listings = targets.list_devices(names, LISTING_S)
+    return gathering.result(), listings
+
+
+def waiting(quiet: bool) -> Callable[[str], None] | None:
+    """Who tells on stderr what is waited for."""
+    return None if quiet else lambda line: print(line, file=sys.stderr, flush=True)
 
 
 def _of_packages(listings: list[Listing]) -> list[dict[str, Any]] | None:
@@ -92,10 +110,14 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
     from gpubench.model.machine import Provider
 
     more = [
-        Provider(name=one.backend, status="ok", version=one.version)
-        if one.reason is None
-        else Provider(name=one.backend, status="absent", hint=one.detail)
-        for one in listings
+        Provider(name=listing.backend, status="ok", version=listing.version)
+        if listing.reason is None
+        else Provider(
+            name=listing.backend,
+            status="timeout" if listing.reason == "timeout" else "absent",
+            hint=listing.detail,
+        )
+        for listing in listings
     ]
     return replace(machine, providers=[*machine.providers, *more])
 

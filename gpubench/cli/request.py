@@ -14,7 +14,7 @@ from gpubench import backends, detect, kernels, load, selectors
 from gpubench.catalogue import WARNINGS
 from gpubench.cli import health, roofline
 from gpubench.cli import selection as words
-from gpubench.cli.detect import read_result
+from gpubench.cli.detect import read_result, waiting
 from gpubench.cli.options import RunOptions
 from gpubench.errors import RequiredUnavailable, UsageError, require_choice
 from gpubench.measure import targets
@@ -59,7 +59,9 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     tell(chosen, how)
     spares = None if options.dry_run else Spares()
     sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
-    choice, machine = devices_of(request, one_of_each=not sized.issuperset(declared), spares=spares)
+    choice, machine = devices_of(
+        request, one_of_each=not sized.issuperset(declared), spares=spares, tell=waiting(options.quiet)
+    )
     if health.asked(options.ops):
         chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
     _require_gang(declared, choice)
@@ -74,12 +76,16 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
 
 
 def devices_of(
-    request: DeviceRequest, *, one_of_each: bool = False, spares: Spares | None = None
+    request: DeviceRequest,
+    *,
+    one_of_each: bool = False,
+    spares: Spares | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> tuple[DeviceSelection, Machine]:
     """The devices to measure, and the machine. Its hardware is looked at while the backends list their devices. Raises
     RequiredUnavailable for what was named and is not there."""
     with ThreadPoolExecutor(1) as beside:
-        gathering = beside.submit(detect.gather, blas=True)
+        gathering = beside.submit(detect.gather, blas=True, tell=tell)
         choice = targets.choose(request, one_of_each=one_of_each, spares=spares)
     return choice, detect.inspect(extra_records=targets.records(choice.listings), gathered=gathering.result())
 
@@ -110,7 +116,9 @@ def _wish(options: RunOptions) -> DeviceRequest:
     if options.mode in modes:
         return DeviceRequest(allow_software=options.allow_software, mode=modes[options.mode])
     # What cannot be had was only a recommendation: nothing is required but the CPU.
-    return DeviceRequest(allow_software=options.allow_software, mode=_recommended(), lenient=True)
+    return DeviceRequest(
+        allow_software=options.allow_software, mode=_recommended(waiting(options.quiet)), lenient=True
+    )
 
 
 def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
@@ -142,10 +150,12 @@ def _require_gang(declared: Mapping[str, Op], choice: DeviceSelection) -> None:
         )  # fmt: skip
 
 
-def _recommended() -> Mode:
+def _recommended(tell: Callable[[str], None] | None) -> Mode:
     folder = default_results_dir()
     results = folder if os.path.isdir(folder) else None
-    found = detect.inspect(extra_records=[], results=results, read=read_result).recommendation
+    found = detect.inspect(
+        extra_records=[], results=results, read=read_result, gathered=detect.gather(blas=True, tell=tell)
+    ).recommendation
     reason = found.reasons[0].text if found.reasons else "no reason is known"
     print(f"--mode auto takes {found.mode} ({found.confidence}): {reason}", file=sys.stderr)
     return found.mode

@@ -12,6 +12,7 @@ from gpubench import backends, kernels, selectors, store, units
 from gpubench.catalogue import WARNINGS
 from gpubench.cli import request as requesting
 from gpubench.cli import selection as words
+from gpubench.cli.detect import waiting
 from gpubench.cli.options import RunOptions
 from gpubench.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
 from gpubench.measure import schedule
@@ -88,7 +89,7 @@ def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: request
         )
     tell(plan.selection, settings)
     wanted = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
-    choice, machine = requesting.devices_of(wanted)
+    choice, machine = requesting.devices_of(wanted, tell=waiting(options.quiet))
     context = plan.environment.context if options.context is None else None
     keep = selectors.selection(plan.selection.filter, plan.selection.skip)
     found = requesting.on_devices(

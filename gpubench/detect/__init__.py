@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpubench.detect.host import differences
-    from gpubench.detect.inspection import PROBED, Lack, gather, inspect, lacks, to_json
+    from gpubench.detect.inspection import PROBED, Lack, gather, inspect, lacks, to_json, user_limit_s
     from gpubench.detect.merge import gpu_for
     from gpubench.detect.picture import machine_line, render
     from gpubench.detect.recording import save_recording
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "PROBED": "inspection", "Lack": "inspection", "differences": "host", "gather": "inspection", "gpu_for": "merge",
     "inspect": "inspection", "lacks": "inspection", "machine_line": "picture", "render": "picture",
-    "save_recording": "recording", "to_json": "inspection",
+    "save_recording": "recording", "to_json": "inspection", "user_limit_s": "inspection",
 }  # fmt: skip
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "render",
     "save_recording",
     "to_json",
+    "user_limit_s",
 ]
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
@@ -201,12 +201,19 @@ def _blocked(gpu: Gpu) -> Lack:
     return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))
 
 
-NVML_LIMIT_S, DRM_LIMIT_S, CPUINFO_LIMIT_S, BLAS_LIMIT_S = 2.0, 2.0, 5.0, 5.0
+# A driver that nobody uses is loaded first. On nodes of several NVIDIA GPUs without persistence mode that has been seen
+# to take more than 25 s, on an APU with 111 GiB of GTT 5 to 10 s.
+DRIVER_LIMIT_S, LIBRARY_LIMIT_S = 30.0, 10.0
+# All probes together take no longer, with their ends.
+TOTAL_S, END_S = 40.0, 3.0
+LIMIT_VARIABLE = "GPUBENCH_PROBE_LIMIT"
 _QUERIED = ("amdgpu", "i915", "xe")
-# An APU with 111 GiB of GTT has been seen to need 5 to 10 s.
-DEEP_LIMIT_S = 10.0
-# Where no file shows a GPU (Windows, macOS), libraries alone list them: they start their drivers first.
-UNSEEN_LIMIT_S = 10.0
+# The probes by the name of what they wait for.
+_WAITING = {
+    "nvml": "NVIDIA's driver (NVML)", "cuda": "CUDA (CuPy)", "wgpu": "WebGPU (wgpu)", "drm": "the render nodes",
+    "blas": "NumPy's BLAS", "cpuinfo": "py-cpuinfo",
+}  # fmt: skip
+Tell = Callable[[str], None]
 
 
 class ProbeRequest(NamedTuple):
@@ -237,17 +244,27 @@ class Gathered(NamedTuple):
     took_s: float
 
 
-def gather(*, deep: bool = False, wake: bool = False, blas: bool = False, root: Root | None = None) -> Gathered:
-    """Read the files, look at the evidence, run the probes side by side; `blas` asks for the BLAS in any case."""
+def gather(
+    *,
+    deep: bool = False,
+    wake: bool = False,
+    blas: bool = False,
+    root: Root | None = None,
+    tell: Tell | None = None,
+) -> Gathered:
+    """Read the files, look at the evidence, run the probes side by side; `blas` asks for the BLAS in any case.
+
+    `tell` gets a line about the probes that are slow. Raises UsageError for a limit that is no duration.
+    """
     root = root or Root()
     start = time.perf_counter()
     files = read_this_host(root)
     providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
     requests, skipped = plan(files, deep=deep, wake=wake)
     if deep or blas or doubtful_blas(files.cpu, os.environ):
-        requests.append(ProbeRequest("blas", DEEP_LIMIT_S if deep else BLAS_LIMIT_S))
+        requests.append(ProbeRequest("blas", LIBRARY_LIMIT_S))
     requests += render_queries(files.records, render_nodes(root), wake=wake)
-    answers = run_probes(requests)
+    answers = run_probes(_limited(requests, time.perf_counter() - start), tell)
     records = [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
@@ -257,34 +274,50 @@ def gather(*, deep: bool = False, wake: bool = False, blas: bool = False, root: 
     return Gathered(files._replace(cpu=cpu), providers, records, warnings, root, took_s)
 
 
+def user_limit_s() -> float | None:
+    """How long the user lets a library take to answer, in seconds. None if not set. Raises UsageError."""
+    text = os.environ.get(LIMIT_VARIABLE)
+    if not text:
+        return None
+    from gpubench.units import parse_duration
+
+    return parse_duration(text, option=LIMIT_VARIABLE)
+
+
+def _limited(requests: Sequence[ProbeRequest], elapsed_s: float) -> list[ProbeRequest]:
+    """The requests with the user's limit, else within the total."""
+    limit_s, left_s = user_limit_s(), max(1.0, TOTAL_S - END_S - elapsed_s)
+    return [request._replace(limit_s=limit_s or min(request.limit_s, left_s)) for request in requests]
+
+
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
     """The probes to run, and those that were left out although there is evidence for them.
 
-    Where no folder could list GPUs, NVML and wgpu are asked without evidence.
+    Where no folder could list GPUs (Windows, macOS), NVML and wgpu are asked without evidence.
     """
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
     nvidia = [r for r in files.records if r.vendor_id == NVIDIA and _is_gpu(r)]
     unseen = not files.gpu_folders
     if unseen:
-        requests.append(ProbeRequest("nvml", UNSEEN_LIMIT_S))
+        requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S))
     elif nvidia or os.path.exists(WSL_NODE):
         if wake or not nvidia or any(not _sleeps(r) for r in nvidia):
-            requests.append(ProbeRequest("nvml", NVML_LIMIT_S))
+            requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S))
         else:
             hint = "every NVIDIA GPU sleeps; --wake asks nevertheless"
             skipped.append(Provider(name="nvml", status="not_probed", hint=hint))
     if files.cpu.model.status == "absent" and sys.platform != "linux":
-        requests.append(ProbeRequest("cpuinfo", CPUINFO_LIMIT_S))
+        requests.append(ProbeRequest("cpuinfo", LIBRARY_LIMIT_S))
     asleep = [r for r in files.records if _is_gpu(r) and _sleeps(r)]
     if deep and asleep and not wake:
         hint = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
         skipped += [Provider(name=name, status="not_probed", hint=hint) for name in ("cuda", "wgpu")]
     elif deep:
         names = ["cuda"] if nvidia or unseen or os.path.exists(WSL_NODE) else []
-        requests += [ProbeRequest(name, DEEP_LIMIT_S) for name in (*names, "wgpu")]
+        requests += [ProbeRequest(name, DRIVER_LIMIT_S) for name in (*names, "wgpu")]
     elif unseen:
-        requests.append(ProbeRequest("wgpu", UNSEEN_LIMIT_S, {"check": False}))
+        requests.append(ProbeRequest("wgpu", DRIVER_LIMIT_S, {"check": False}))
     return requests, skipped
 
 
@@ -303,7 +336,7 @@ def render_queries(
         integrated = driver.value != "amdgpu" and record.bdf == INTEGRATED
         if not integrated and (fact is None or fact.value is None):
             asked.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver.value})
-    return [ProbeRequest("drm", DRM_LIMIT_S, {"nodes": asked})] if asked else []
+    return [ProbeRequest("drm", DRIVER_LIMIT_S, {"nodes": asked})] if asked else []
 
 
 def judge_reach(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str, Said]:
@@ -377,7 +410,7 @@ def _runtime_warnings(files: Files, answers: Sequence[ProbeAnswer]) -> list[Mach
     return [MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
 
 
-def run_probes(requests: Sequence[ProbeRequest]) -> list[ProbeAnswer]:
+def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:
     """Run all probes side by side; takes about the longest limit. A hang, crash or junk costs that probe alone."""
     if not requests:
         return []
@@ -388,13 +421,19 @@ def run_probes(requests: Sequence[ProbeRequest]) -> list[ProbeAnswer]:
         for request in requests
     ]
     limits = [request.limit_s for request in requests]
-    ended = processes.run_all(list(zip(commands, limits, strict=True)))
+
+    def tell_names(places: Sequence[int]) -> None:
+        names = " and ".join(_WAITING.get(requests[at].name, requests[at].name) for at in places)
+        if tell is not None:
+            tell(f"waiting for {names}, up to {max(limits[at] for at in places):.0f} s")
+
+    ended = processes.run_all(list(zip(commands, limits, strict=True)), tell=tell_names)
     return [_answer(request, end) for request, end in zip(requests, ended, strict=True)]
 
 
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
     if ended.status is None:
-        return _failed(request, ended, "timeout", f"no answer in {request.limit_s:g} s")
+        return _failed(request, ended, "timeout", f"no answer in {request.limit_s:.3g} s")
     if ended.status:
         signal = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
         return _failed(request, ended, "crashed", signal)
@@ -413,6 +452,11 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 def _failed(request: ProbeRequest, ended: Ended, status: Any, code: str) -> ProbeAnswer:
     lines = ended.errors.splitlines() if status != "invalid" or not ended.noise else [ended.noise]
     hint = "".join(c for c in lines[-1] if c.isprintable())[:300] if lines else None
+    if status == "timeout":
+        remedy = f"{LIMIT_VARIABLE}=2m waits longer"
+        if request.name in ("nvml", "cuda"):
+            remedy = f"nvidia-smi -pm 1 (persistence mode) keeps the driver loaded, {remedy}"
+        hint = f"{hint}; {remedy}" if hint else remedy
     took = round(ended.took_s, 6)
     return ProbeAnswer(
         Provider(name=request.name, status=status, took_s=took, error_code=code, hint=hint), [], {}

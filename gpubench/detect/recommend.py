@@ -89,9 +89,10 @@ def _is_late(gpu: Gpu, late: AbstractSet[str]) -> bool:
 
 
 def _hides_a_gpu(machine: Machine, late: AbstractSet[str], rejected: list[tuple[Gpu, str]]) -> bool:
-    """Whether the CPU would be recommended for lateness alone. NVML is asked only where something tells of a GPU:
-    under WSL that is no file which lists it."""
-    unlisted = not machine.gpus and "nvml" in late
+    """Whether the CPU would be recommended for lateness alone. Where files list no GPU, libraries could: NVML under
+    WSL, and wgpu too where there are no such files."""
+    lists = {"nvml"} if machine.gpu_count.value is not None else {"nvml", "wgpu"}
+    unlisted = not machine.gpus and not late.isdisjoint(lists)
     return unlisted or any(code == "SOURCE_LATE" for _, code in rejected)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench import backends
+from gpubench import backends, detect
 from gpubench.catalogue import Reason
 from gpubench.errors import RequiredUnavailable
 from gpubench.measure import protocol
@@ -24,7 +24,8 @@ from gpubench.model.machine import Mode
 from gpubench.model.op import Op
 from gpubench.model.result import Device, Identity, RunWarning
 
-DEADLINE_S = 20.0
+# Longer than a driver without persistence mode takes to load, which has been seen to take more than 25 s.
+DEADLINE_S = 45.0
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -45,23 +46,25 @@ class Listing(msgspec.Struct, frozen=True):
 
 def list_devices(
     names: Sequence[str],
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float | None = None,
     *,
     yielding: bool = False,
     spares: Spares | None = None,
 ) -> list[Listing]:
-    """One listing per backend, in the given order. Never raises: absence is an answer.
+    """Return one listing per backend, in the given order. Absence is an answer.
 
+    `deadline_s`: of each backend; None means the user's limit, else `DEADLINE_S`. Raises UsageError for a bad limit.
     `yielding`: GPUs of a backend that yields to another one's are asked for only if that one has none, since asking may
     take seconds. `spares` keeps the workers of backends that are slow to import.
     """
     if not names:
         return []
+    limit_s = deadline_s or detect.user_limit_s() or DEADLINE_S
     workers = {name: Worker() for name in names}  # by this thread: they end with the one that starts them
 
     def ask(name: str) -> Listing:
         host_only = yielding and bool(_before(name, names))
-        return _ask(name, workers[name], deadline_s, host_only=host_only, spares=spares)
+        return _ask(name, workers[name], limit_s, host_only=host_only, spares=spares)
 
     with ThreadPoolExecutor(len(names)) as pool:
         found = dict(zip(names, pool.map(ask, names), strict=True))
@@ -69,7 +72,7 @@ def list_devices(
         before = _before(name, names) if yielding else ()
         if before and not any(device.kind == "gpu" for other in before for device in found[other].devices):
             worker = (spares.take(name) if spares else None) or Worker()
-            found[name] = _ask(name, worker, deadline_s, spares=spares)
+            found[name] = _ask(name, worker, limit_s, spares=spares)
     return list(found.values())
 
 

@@ -105,6 +105,9 @@ def test_a_late_cuda_leaves_an_integrated_nvidia_gpu_in_the_race():
 def test_where_files_list_no_gpu_a_late_nvml_leaves_it_open():
     advice = advise(late="nvml")  # as under WSL
     assert (advice.mode, advice.device_ids, advice.reasons[0].code) == ("gpu", [], "SOURCE_LATE")
+    assert advise(late="wgpu").mode == "cpu", "files say that there is none"
+    unlisted = Machine(gpu_count=ABSENT, providers=[Provider(name="wgpu", status="timeout")])  # as on macOS
+    assert recommend.recommend(unlisted).mode == "gpu"
 
 
 def test_small_gpus_alone_where_sharing_gains_nothing():
