@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from gpubench.model.result import BUSY_SHARE
 
-# The system counts in ticks of up to 10 ms; in less time than this a few of them decide about a twentieth.
+# Linux' states that add up to all time: `guest` is part of `user`. Windows counts `interrupt` and `dpc` in `system`.
+_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+# The system counts in ticks of up to 16 ms; in less time than this a few of them decide about a twentieth.
 LONG_ENOUGH_S = 2.0
 
 
@@ -45,9 +47,8 @@ def read() -> CpuTimes | None:
         cpus = [every[i] for i in usable if i < len(every)]
         own = psutil.Process().cpu_times()
         return CpuTimes(
-            at_s=time.monotonic(),
-            # `guest` is part of `user` already.
-            total_s=sum(sum(cpu[:8]) for cpu in cpus),
+            at_s=time.perf_counter(),
+            total_s=sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _STATES),
             busy_s=sum(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system for cpu in cpus),
             steal_s=sum(getattr(cpu, "steal", 0.0) for cpu in cpus),
             ours_s=own.user

@@ -328,7 +328,8 @@ class Ready(MonitorMessage, frozen=True, tag="ready"):
 
 
 class Reading(MonitorMessage, frozen=True, tag="reading"):
-    """One reading at a monotonic time, which all processes of a machine share. None: this device does not tell.
+    """One reading. `t_s` is of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in
+    steps of 1/64 s. None: this device does not tell.
 
     `throttle` holds the reasons for a lowered clock in the words of nvidia-smi.
     """

@@ -96,7 +96,7 @@ def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin
 
     def read() -> None:
         for name in watched:
-            at = time.monotonic()
+            at = time.perf_counter()
             send(Reading(name, at, **found[name]()))
 
     while True:

@@ -77,7 +77,7 @@ def _at_once(
 ) -> list[TogetherTimes]:
     """All of these GPUs, from one moment on."""
     gpus.monitor.watch(*(device.id for device, _ in cases))
-    start_at = time.monotonic() + AHEAD_S + WARM_UP_S
+    start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
 
     def request(case_id: str) -> Callable[[int], protocol.Work]:
         return lambda number: protocol.Work(

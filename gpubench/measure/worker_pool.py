@@ -229,7 +229,7 @@ class WorkerPool:
         self._settings = settings
         self._scratch = scratch
         self._gone = gone
-        self._since = time.monotonic()
+        self._since = time.perf_counter()
         self._spares = spares or Spares()
         self._tuned = Selection(ops=[])
         self.once_s = 0.0

@@ -374,7 +374,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
     device counts its cycles, its clock is read after each sample.
     `since` is the monotonic time at which the session began.
     """
-    began = time.monotonic()
+    began = time.perf_counter()
     times, wall = [began], []
     cold_s: list[float] = []
     hot_s: list[float] = []
@@ -384,7 +384,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
 
     def take() -> None:
         wall.append(timer.seconds(timer.repeat))
-        times.append(time.monotonic())
+        times.append(time.perf_counter())
 
     if request.warm_up and not timer.single:
         _warm_up(timer, request.warmup_s, take)
@@ -399,7 +399,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
                 clock_hz.append(timer.session.core_hz())
             if isinstance(timer, Timer) and on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
                 _device_samples(timer, hot_s, cold_s, request.round if wall[-1] >= UNTRIED_S else None)
-            if time.monotonic() - began > request.limit_s:
+            if time.perf_counter() - began > request.limit_s:
                 break
         if isinstance(timer, Timer):  # neighbours in time of the samples that they are compared with
             beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
@@ -426,8 +426,8 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
     _warm_up(timer, request.warmup_s, lambda: taken.append(timer.seconds(timer.repeat)))
     repeat = max(1, round(request.work_s / WORK_SAMPLES / max(taken[-1], 1e-9)))
     clock, ends = timer.session.clock, list[float]()
-    time.sleep(max(0.0, request.start_at - time.monotonic()))
-    late_s, start = time.monotonic() - request.start_at, clock()
+    time.sleep(max(0.0, request.start_at - time.perf_counter()))
+    late_s, start = time.perf_counter() - request.start_at, clock()
     with no_garbage_collection():
         while not ends or ends[-1] < late_s + request.work_s:
             timer.seconds(repeat)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -120,3 +122,51 @@ def test_affinity_and_the_bound_of_a_quota_limit_the_usable_cpus(monkeypatch, af
         assert (host.usable_cpus(), host.copying_threads()) == (usable, copying)
     finally:
         host.bound_cpus(None)
+
+
+class Scripted:
+    """A clock that sleeping moves on; `share` of it is processor time, which is told in steps of `step_s`."""
+
+    def __init__(self, share, step_s, phase_s):
+        self.share, self.step_s, self.now_s = share, step_s, 100 + phase_s
+
+    def perf_counter(self):
+        return self.now_s
+
+    def process_time(self):
+        return self.now_s * self.share // self.step_s * self.step_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(("platform", "step_s"), [("win32", 1 / 64), ("darwin", 1e-6)])
+@pytest.mark.parametrize(("share", "runs"), [(0.0, False), (1.0, True), (2.0, True), (0.1, False)])
+def test_where_no_file_tells_a_look_is_as_long_as_the_steps_of_the_clock_need(
+    platform, step_s, share, runs, monkeypatch
+):
+    monkeypatch.setattr(host, "_THREADS", "/no/such/folder")
+    monkeypatch.setattr(host, "sys", SimpleNamespace(platform=platform))
+    for phase in range(20):
+        monkeypatch.setattr(host, "time", Scripted(share, step_s, phase / 640))
+        assert host.others_run() == runs, phase
+
+
+def test_windows_counts_cycles(monkeypatch):
+    clock = Scripted(1.0, 1 / 64, 0.001)
+
+    def query(process, count):
+        ctypes.cast(count, ctypes.POINTER(ctypes.c_uint64))[0] = round(clock.now_s * rate_hz)
+        return 1
+
+    rate_hz = 3e9
+
+    monkeypatch.setattr(host, "_THREADS", "/no/such/folder")
+    monkeypatch.setattr(host, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(host, "time", clock)
+    library = SimpleNamespace(QueryProcessCycleTime=query)
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name: library, raising=False)
+    assert host.others_run()
+    assert clock.now_s < 100.01  # a short look is enough
+    rate_hz = 1e6  # nobody runs
+    assert not host.others_run()
