@@ -180,8 +180,8 @@ def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tupl
         ("software", base.software, new.software),
     )
     for scope, ours, theirs in pairs:
-        # A device or package that one side lacks is no difference of the other's: its cases are missing.
-        found += _fields(index, scope, ours.fields, theirs.fields, common=scope != "software")
+        # A fact, device or package that one side lacks is no difference of the other's.
+        found += _fields(index, scope, ours.known, theirs.known, common=scope != "software")
     return tuple(found)
 
 

@@ -34,6 +34,7 @@ from gpubench.analysis.machine import experiment
 from gpubench.analysis.placement import Placement
 from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.model.case import QUEUED, RESIDENT, WAITED, beside_size
+from gpubench.model.identity import measured_gpus
 from gpubench.model.op import Op, Params, Shape
 from gpubench.model.result import Run
 
@@ -203,18 +204,22 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
 
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
     from gpubench import detect, store
+    from gpubench.store.head import load_head
 
     given, foreign = 0, ""
     for path in paths:
-        try:
-            run = store.load(path)
-        except GpubenchError:  # somebody else's JSON beside our results
+        head = load_head(path)
+        if head is None:
             continue
-        different = {**detect.differences(run.machine), **experiment(run)}
+        measured = measured_gpus(head.devices)
+        different = {**detect.differences(head.machine, measured=measured), **experiment(head)}
         if different:
             foreign = foreign or "; ".join(f"{name}: {words}" for name, words in different.items())
             continue
-        yield run
+        try:
+            yield store.load(path)
+        except GpubenchError:  # it was written only in part, or spoiled
+            continue
         given += 1
         if given == MOST_FILES:
             return

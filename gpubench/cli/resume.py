@@ -20,6 +20,7 @@ from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.model.case import FORMS, REGIMES, Case
+from gpubench.model.identity import compare, measured_gpus
 from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
 
 # What each call says for itself.
@@ -147,15 +148,22 @@ def _software(known: Run, fresh: Run) -> list[RunWarning]:
 
 
 def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
-    """Raises InputError naming the first field in which the machine or a device is another one."""
+    """Raises InputError naming the first fact in which the machine or a device is another one."""
     for kind in ("machine", "device"):
-        before, after = getattr(known.fingerprint, kind).fields, getattr(fresh.fingerprint, kind).fields
-        for name in sorted(before.keys() | after.keys()):
+        before, after = getattr(known.fingerprint, kind).known, getattr(fresh.fingerprint, kind).known
+        # A device that one side lacks is a difference; a fact that nobody knew there is none.
+        names = before.keys() & after.keys() if kind == "machine" else before.keys() | after.keys()
+        for name in sorted(names):
             if before.get(name) != after.get(name):
                 raise InputError(
                     "different-machine", f"{option}: the file is of another {kind}",
                     why=f"{name} is {before.get(name, 'absent')} there and {after.get(name, 'absent')} here",
                 )  # fmt: skip
+    likeness = compare(fresh.machine, known.machine, measured_gpus(known.devices))
+    for name, difference in likeness.differences.items():
+        raise InputError(
+            "different-machine", f"{option}: the file is of another machine", why=f"{name}: {difference}"
+        )
 
 
 # ---------------------------------------------------------------- options against the file

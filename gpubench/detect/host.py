@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -41,11 +41,13 @@ from gpubench.detect.vendors import (
     nvidia_facts,
     read_gpus,
 )
+from gpubench.model.identity import compare
 from gpubench.model.machine import (
     NOT_PROBED,
     Alternative,
     Cpu,
     Fact,
+    Gpu,
     Machine,
     MachineWarning,
     Memory,
@@ -132,32 +134,28 @@ def _enriched(root: Root, function: Function, card: Card | None, soc: Fact[str])
     return msgspec.structs.replace(record, facts=record.facts | facts, uuid=uuid)
 
 
-# The kernel's own share of RAM changes from boot to boot.
-_MEMORY_TOLERANCE = 0.05
+def differences(
+    there: Machine, here: Machine | None = None, measured: Collection[str] = ()
+) -> Mapping[str, str]:
+    """Return in what the machine `there` differs from `here` (None: this one), in words by name; empty for the same.
 
-
-def differences(there: Machine, here: Machine | None = None) -> Mapping[str, str]:
-    """In what the host `there` differs from `here` (None: this machine), in words by name; empty for the same.
-
-    Looks at the CPU model, the usable CPUs and the memory. A fact that either side lacks speaks for nothing.
+    `measured`: as for `compare`.
     """
-    mine = here or this_host()
-    found = {}
-    for name, field in (("CPU", "model"), ("usable CPUs", "available")):
-        ours, theirs = getattr(mine.cpu, field).value, getattr(there.cpu, field).value
-        if None not in (ours, theirs) and ours != theirs:
-            found[name] = f"{theirs}, here {ours}"
-    ours_bytes, theirs_bytes = mine.memory.total_bytes.value, there.memory.total_bytes.value
-    if ours_bytes and theirs_bytes and abs(theirs_bytes / ours_bytes - 1) > _MEMORY_TOLERANCE:
-        found["memory"] = f"{theirs_bytes / 2**30:.0f} GiB, here {ours_bytes / 2**30:.0f} GiB"
-    return found
+    return compare(here or this_host(), there, measured).differences
 
 
 @cache
 def this_host() -> Machine:
-    """CPU and memory of this machine, from files."""
-    files = read_this_host(Root())
-    return Machine(cpu=files.cpu, memory=files.memory)
+    """CPU, memory and GPUs of this machine, from files alone: GPUs that no file lists are unknown."""
+    root = Root()
+    files = read_this_host(root)
+    gpus: list[Gpu] = []
+    if files.records:
+        # Here, as most callers' machines are asked for their CPU alone.
+        from gpubench.detect.inspection import gpus_of_files
+
+        gpus = gpus_of_files(files, root)
+    return Machine(platform=files.platform, cpu=files.cpu, memory=files.memory, gpus=gpus)
 
 
 def read_this_host(root: Root) -> Files:

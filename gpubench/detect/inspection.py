@@ -126,6 +126,11 @@ def _context(files: Files, root: Root, *, live: bool, debug: bool) -> GpuContext
     return GpuContext(live, files.memory, debug, files.soc.value is not None, Names(root))
 
 
+def gpus_of_files(files: Files, root: Root) -> list[Gpu]:
+    """The GPUs that files of this machine list, whatever the probes would add."""
+    return assemble(files, files.records, [], _context(files, root, live=True, debug=False), sysroot=None).gpus
+
+
 def _from_records(found: list[DeviceRecord], debug: bool) -> Machine:
     blank = Machine()
     files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], missing("not_probed"))

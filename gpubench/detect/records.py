@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec import UNSET
 
+from gpubench.model.identity import is_placeholder
 from gpubench.model.machine import Fact, Gpu, LinkPath, Partition, Status
 
 T = TypeVar("T")
@@ -110,21 +111,6 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     def enumeration(self) -> tuple[str, str]:
         """Two records of one enumeration are never one device."""
         return (self.source, self.driver or "")
-
-
-# Firmware and kernels fill a field that nobody set with such words.
-_PLACEHOLDER = re.compile(
-    r"unknown\b.*|n/?a|\(?(none|null|nil)\)?|undefined|invalid|empty|o\.?e\.?m\.?|default( string)?|<?bad index>?"
-    r"|not (specified|available|applicable|present|defined|set)|to be filled (by|in)\b.*|type1productconfigid"
-    r"|(system|product|base ?board|board|chassis) (manufacture|manufacturer|vendor|name|product name|version)"
-    r"|0x0+|[0fx]{4,}|0+|0?123456789|[-_.*?# ]+",
-    re.I,
-)
-
-
-def is_placeholder(text: str) -> bool:
-    """Whether a text stands where a name should, and names nothing."""
-    return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def address(text: object) -> Address | None:

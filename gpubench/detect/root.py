@@ -12,7 +12,8 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from gpubench.detect.records import is_placeholder, known, missing
+from gpubench.detect.records import known, missing
+from gpubench.model.identity import is_placeholder
 from gpubench.model.machine import Fact, Status
 
 T = TypeVar("T")

@@ -14,12 +14,12 @@ from gpubench.detect.records import (
     address,
     derived,
     first,
-    is_placeholder,
     known,
     missing,
     uuid,
 )
 from gpubench.detect.root import Root, parse_name, positive, size
+from gpubench.model.identity import is_placeholder
 from gpubench.model.machine import NOT_PROBED, Fact, Platform
 
 GIB = 1 << 30

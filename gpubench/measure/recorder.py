@@ -18,6 +18,7 @@ from gpubench import __version__, processes
 from gpubench.catalogue import REASONS
 from gpubench.errors import ExitCode
 from gpubench.model.case import GANG
+from gpubench.model.identity import uuid_digest
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Block,
@@ -229,11 +230,10 @@ def new_run(
 
 
 def without_uuids(found: Document) -> Document:
-    """The same document with every GPU's uuid replaced by a digest of it: stable, but it identifies no hardware."""
+    """Return the document with every GPU's uuid replaced by its digest."""
     text = msgspec.json.encode(found).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
-        prefix, _, rest = uuid_text.partition("-")
-        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}")
+        text = text.replace(uuid_text, uuid_digest(uuid_text))
     return msgspec.json.decode(text, type=type(found))
 
 

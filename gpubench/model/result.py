@@ -514,6 +514,11 @@ class Fingerprint(Record, frozen=True, kw_only=True):
     hash: str
     fields: dict[str, str]
 
+    @property
+    def known(self) -> dict[str, str]:
+        """The fields that somebody knew: what one side does not know is no difference."""
+        return {name: text for name, text in self.fields.items() if text != "None"}
+
 
 class Fingerprints(Record, frozen=True, kw_only=True):
     """Machine, devices and software apart: only the first two must agree in a comparison."""
