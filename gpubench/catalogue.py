@@ -391,8 +391,8 @@ ERRORS: dict[ErrorCode, Entry] = {
 # ---------------------------------------------------------------- detection: why this mode, why not that GPU
 
 DETECTION = {
-    "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory. Not measured yet: `gpubench run` does.",
-    "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work. Not measured yet: `gpubench run` does.",
+    "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory.",
+    "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work.",
     "VRAM_LT_2GIB": "Less than 2 GiB of usable GPU memory.",
     "VRAM_UNKNOWN": "No source tells the size of its memory; install the vendor's driver, or try --deep.",
     "SOURCE_LATE": "Its driver did not answer in time: keep it loaded (NVIDIA: nvidia-smi -pm 1), or wait longer "
@@ -420,9 +420,13 @@ DETECTION = {
     "NO_GPU": "There is no GPU.",
     "UNUSABLE": "A source says that it cannot be used.",
     "OVERRIDE": "The user's choice.",
-    "GPU_DOMINATES": "Measured on this machine: the GPU is more than ten times as fast.",
-    "CPU_DOMINATES": "Measured on this machine: the CPU is more than four times as fast.",
-    "HYBRID_PAYS": "By the rates measured here sharing the work may pay: `gpubench run --mode hybrid` tells.",
-    "FASTER_ALONE": "Measured on this machine: the faster side alone is best.",
+    "GPU_DOMINATES": "Measured on this machine: the GPU is faster, whether data stays there or calls copy.",
+    "GPU_WHERE_DATA_STAYS": "Measured on this machine: the GPU for data that stays there, the CPU for calls that copy.",
+    "CPU_DOMINATES": "Measured on this machine: the CPU is faster, even where the data stays on the GPU.",
+    "HYBRID_PAYS": "Measured on this machine: a call that CPU and GPU share is faster than on the better of the two.",
+    "FASTER_ALONE": "Measured on this machine: one side alone is best; the text names it.",
+    "RESULT_SILENT": "A newer result of this machine does not tell the mode; the text says why.",
+    "RESULT_OTHER_DRIVER": "A result of this machine was measured with another driver: run `gpubench run` again.",
+    "RESULT_OTHER_MACHINE": "The result that --results names is of another machine.",
 }
 # fmt: on

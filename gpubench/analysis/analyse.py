@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gpubench import stats
-from gpubench.analysis.break_even import BreakEven, bracketed, break_evens, earliest
+from gpubench.analysis.break_even import BreakEven, break_evens
 from gpubench.analysis.claims import Claim, ClaimResult, judged
 from gpubench.analysis.collectives import CollectiveResult, collectives
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gate_results
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import connected, experiment, machine_line, marks
+from gpubench.analysis.mode import evidence
 from gpubench.analysis.overheads import CALLS, Overheads, overheads
 from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
@@ -28,8 +28,8 @@ from gpubench.analysis.scaling import GangGains, scaling
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
 from gpubench.analysis.stages import Stages, stages
 from gpubench.analysis.twins import TwinCheck, twin_checks
-from gpubench.model.case import GANG, QUEUED, WAITED, Case, SeriesKey
-from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
+from gpubench.model.case import GANG, Case, SeriesKey
+from gpubench.model.machine import Measured, Recommendation
 from gpubench.model.result import DeviceKind, Run
 
 
@@ -87,10 +87,9 @@ def analyse(
     splits, timed = hybrids(run, compared, keep), stages(run, compared, keep)
     placed = placements(run, compared, keep)
     # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
-    measured: Measured | None = None
-    if not experiment(run):
-        as_shown = keep is None and baseline is None
-        measured = evidence(run, ratios, found, splits) if as_shown else _evidence(run, compared)
+    shown = ratios, found, splits, placed
+    usual = shown if keep is None and baseline is None else _whole(run, compared)
+    seen = None if experiment(run) else evidence(run, compared, *usual)
     return Analysis(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
@@ -103,7 +102,7 @@ def analyse(
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
-        stages=timed, placements=placed, twins=twin_checks(run), measured=measured,
+        stages=timed, placements=placed, twins=twin_checks(run), measured=seen,
     )  # fmt: skip
 
 
@@ -136,14 +135,41 @@ def curves(run: Run) -> Curves:
     return Curves(run, cases, _curves(run, compared, speedups(compared)))
 
 
+def recommended(run: Run, found: Measured | None) -> Recommendation | None:
+    """The mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
+    neither says anything."""
+    # Here, as `advise` loads this package too, and needs no detection.
+    from gpubench.detect.recommend import decide
+
+    advice = run.machine.recommendation
+    decided = None if found is None else decide(run.machine, advice, found, _gpus_of(run))
+    return decided or (advice if advice.reasons else None)
+
+
 def measured(run: Run) -> Measured | None:
-    """By what the mode of the run's machine can be chosen; None of an experiment, or where the run does not tell."""
-    return None if experiment(run) else _evidence(run, [row for row in case_results(run) if _compared(row)])
+    """Return what a run tells of the mode of its machine; None of an experiment, or where it compares nothing."""
+    if experiment(run):
+        return None
+    compared = [row for row in case_results(run) if _compared(row)]
+    return evidence(run, compared, *_whole(run, compared))
 
 
-def _evidence(run: Run, compared: Sequence[CaseResult]) -> Measured | None:
+def why_silent(run: Run) -> str:
+    """Say why a run of which `measured` returns None tells no mode."""
+    odd = ", ".join(f"{name} {value}" for name, value in experiment(run).items())
+    return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
+
+
+def _whole(
+    run: Run, compared: Sequence[CaseResult]
+) -> tuple[Sequence[Speedup], Sequence[BreakEven], Sequence[Hybrid], Sequence[Placement]]:
     ratios = speedups(compared)
-    return evidence(run, ratios, _curves(run, compared, ratios), hybrids(run, compared))
+    return ratios, _curves(run, compared, ratios), hybrids(run, compared), placements(run, compared)
+
+
+def _gpus_of(run: Run) -> list[str]:
+    """The GPUs that a run measured: ids of its `machine.gpus`, or of the device where detection did not know it."""
+    return list(dict.fromkeys(device.gpu_id or device.id for device in run.devices if device.kind == "gpu"))
 
 
 def _curves(
@@ -282,117 +308,3 @@ def _sizes(rows: Sequence[Speedup]) -> dict[SeriesKey, set[int]]:
     for row in rows:
         found.setdefault(row.case.case.series, set()).add(row.case.case.params["n"])
     return found
-
-
-# ---------------------------------------------------------------- by what a mode is chosen
-
-
-def evidence(
-    run: Run, ratios: Sequence[Speedup], curves: Sequence[BreakEven], splits: Sequence[Hybrid]
-) -> Measured | None:
-    """What a mode can be chosen by; None where neither a CPU and a GPU were compared with resident data nor a split is
-    recommended. `ratios` are over the fastest CPU form."""
-    rows = [row for row in ratios if row.kind == "headline" and row.case.device_kind == "gpu"]
-    s = _rate_ratio(rows)
-    if s is None and not any(split.recommended for split in splits):
-        return None
-    return Measured(
-        date=run.started_at, s=None if s is None else round(s, 6), break_even=[*_break_evens(curves, rows)],
-        splits=[_split(row) for row in splits],
-    )  # fmt: skip
-
-
-def recommended(run: Run, found: Measured | None) -> Recommendation | None:
-    """The mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
-    neither says anything."""
-    # Here, as `advise` loads this package too, and needs no detection.
-    from gpubench.detect.recommend import decide, gpus_of
-
-    advice = run.machine.recommendation
-    if found is None:
-        return advice if advice.reasons else None
-    return decide(run.machine, advice, found, gpus_of(run))
-
-
-def _rate_ratio(rows: Iterable[Speedup]) -> float | None:
-    """CPU rate / GPU rate: geometric mean over the ops, other params and dtypes at their largest common size, each
-    call waited for on data that is there (version 1 of a file has queued ones alone). What takes no headline takes no
-    part."""
-    rows = list(rows)
-    regime = WAITED if any(row.case.case.regime == WAITED for row in rows) else QUEUED
-    largest: dict[SeriesKey, tuple[int, float]] = {}
-    for row in rows:
-        if row.headline and row.case.case.regime == regime:
-            key, found = row.case.case.series, (row.case.case.params["n"], row.ratio)
-            largest[key] = max(largest.get(key, found), found)
-    return stats.geometric_mean([1 / ratio for _, ratio in largest.values()]) if largest else None
-
-
-def _break_evens(curves: Sequence[BreakEven], rows: Sequence[Speedup]) -> Iterable[MeasuredBreakEven]:
-    """Of each op, other params, dtype and regime the earliest break-even of all GPUs."""
-    families: dict[tuple[object, ...], list[BreakEven]] = {}
-    for curve in curves:
-        key = (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime)
-        families.setdefault(key, []).append(curve)
-    on_series: dict[SeriesKey, list[Speedup]] = {}
-    for row in rows:
-        on_series.setdefault(row.case.case.series, []).append(row)
-    for family in families.values():
-        best = earliest(family)
-        if best is not None:
-            series = (best.op, best.dtype, tuple(sorted(best.params.items())))
-            yield _break_even(best, on_series.get(series, ()))
-
-
-def _break_even(curve: BreakEven, rows: Sequence[Speedup]) -> MeasuredBreakEven:
-    size = curve.first if curve.verdict == "all-sizes" else curve.n
-    at = _shown_at(curve, size, rows)
-    return MeasuredBreakEven(
-        op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=curve.regime,
-        backend=curve.device_id.partition(":")[0], size=size, note=_note(curve),
-        gpu_s=at.case.time.estimate if at and at.case.time else None,
-        cpu_s=at.baseline.time.estimate if at and at.baseline.time else None,
-    )  # fmt: skip
-
-
-def _shown_at(curve: BreakEven, size: int | None, rows: Sequence[Speedup]) -> Speedup | None:
-    """The measured size that shows it, among the rows of its series: the first at or above it, else the largest."""
-    ours = sorted(
-        (row for row in rows if _on_curve(row.case.case, curve)),
-        key=lambda row: row.case.case.params["n"],
-    )
-    above = (row for row in ours if size is not None and row.case.case.params["n"] >= size)
-    return next(above, ours[-1] if ours else None)
-
-
-def _on_curve(case: Case, curve: BreakEven) -> bool:
-    return (case.device_id, case.regime_id) == (curve.device_id, curve.regime)
-
-
-def _note(curve: BreakEven) -> str:
-    """Why there is no size, and what else to know of one."""
-    if curve.verdict == "at":
-        return f"measured up to n = {curve.last}{', mixed below' if curve.mixed else ''}"
-    if curve.verdict == "all-sizes":
-        return f"the smallest size measured, up to n = {curve.last}"
-    if curve.verdict == "no-size" and curve.reason is None:
-        return f"no size up to n = {curve.last}"
-    if bracketed(curve):
-        return f"between n = {curve.lo} and {curve.hi}"
-    return (
-        f"no size up to n = {curve.last}, rising"
-        if curve.verdict == "no-size"
-        else f"undecided ({curve.reason})"
-    )
-
-
-def _split(row: Hybrid) -> MeasuredSplit:
-    return MeasuredSplit(
-        op=row.op, params=_words(row.params), dtype=row.dtype, regime=row.regime, n=row.n, device_id=row.device_id,
-        fraction=round(row.fraction, 6), gain=round(row.gain, 6), lo=round(row.lo, 6), hi=round(row.hi, 6),
-        reason=row.reason,
-    )  # fmt: skip
-
-
-def _words(params: dict[str, int]) -> str:
-    return ",".join(f"{name}={value}" for name, value in params.items())

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, Curves
 from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
 from gpubench.analysis.estimate import CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
@@ -22,6 +21,9 @@ from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.model.op import Ladder
 from gpubench.model.result import Failure, Run
+
+if TYPE_CHECKING:
+    from gpubench.analysis.analyse import Analysis, Curves  # which ask this module for the recommended mode
 
 ALWAYS = "transfer-always"
 # A threshold is a number where the ends of its interval lie no further apart: a factor of 1.5 either way; else a range.
@@ -200,7 +202,7 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         (device_id for device_id, backend in compared.items() if backend in shown),
         key=lambda device_id: (shown.index(compared[device_id]), device_id),
     )
-    rows = [row for device_id in devices for row in _rows(analysis, cases, device_id)]
+    rows = [row for device_id in devices for row in answer_rows(analysis.break_even, cases, device_id)]
     rows = [row for row in rows if not row.on_host]
     staying = {row.case.op for row in cases if row.reason == HOST_STAGE}
     rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), devices.index(row.device_id)))
@@ -266,8 +268,11 @@ def _ranked(curves: Sequence[BreakEven]) -> list[str]:
     return sorted(counts, key=lambda backend: -counts[backend])
 
 
-def _rows(analysis: Analysis | Curves, cases: Sequence[CaseResult], device_id: str) -> Iterable[AnswerRow]:
-    curves = {(row.case.series, row.regime): row for row in analysis.break_even if row.device_id == device_id}
+def answer_rows(
+    break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
+) -> Iterable[AnswerRow]:
+    """Return a row for each op that a GPU tried, from which size on it pays in each regime."""
+    curves = {(row.case.series, row.regime): row for row in break_even if row.device_id == device_id}
     tried: dict[SeriesKey, dict[str, list[CaseResult]]] = {}
     for row in cases:
         if row.case.device_id == device_id and row.outcome != "planned":

@@ -122,11 +122,11 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
     return replace(machine, providers=[*machine.providers, *more])
 
 
-def read_result(run: Run) -> Measured | None:
-    """What a result says of the mode of its machine. The report is loaded only where there is a result."""
-    from gpubench.analysis.analyse import measured
+def read_result(run: Run) -> Measured | str:
+    """Return what a result tells of the mode, or why it tells nothing. The analysis is loaded where a result is."""
+    from gpubench.analysis.analyse import measured, why_silent
 
-    return measured(run)
+    return measured(run) or why_silent(run)
 
 
 def _format(options: DetectOptions) -> str:

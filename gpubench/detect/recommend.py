@@ -1,12 +1,11 @@
 """Which mode is best: by the static rule, or by measured results once this machine has any.
 
-What a result says is read by the report, which knows how.
+The analysis reads what a result says (`analysis.mode`); here it becomes a mode.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,21 +15,37 @@ import msgspec
 from gpubench.catalogue import DETECTION
 from gpubench.detect.pci import ASLEEP
 from gpubench.errors import GpubenchError
-from gpubench.model.machine import Gpu, Machine, Measured, MeasuredSplit, Mode, Reason, Recommendation, Rejected
+from gpubench.model.case import QUEUED, WAITED
+from gpubench.model.identity import Likeness, compare, measured_gpus
+from gpubench.model.machine import (
+    Gpu,
+    Machine,
+    Measured,
+    MeasuredSituation,
+    MeasuredSplit,
+    Mode,
+    Reason,
+    Recommendation,
+    Rejected,
+)
+from gpubench.units import listed
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run  # costs start-up, and only measured results need it
 
-Reader = Callable[["Run"], Measured | None]
+# What a run tells of the mode, or why it tells nothing.
+Reader = Callable[["Run"], Measured | str]
 GIB = 1 << 30
 # A 4 GiB card reports 4080 MiB, and ECC takes a sixteenth: sizes are nominal.
 NOMINAL = 15 / 16
 # About the size from which integrated AMD GPUs have been found worth using (ollama's default admits these).
 PROVEN_UNITS = 32
-# Outside of these ratios of CPU rate to GPU rate the slower side cannot help even if the split were free.
-GPU_DOMINATES, CPU_DOMINATES = 0.1, 4.0
-FEWEST_THREADS = 3  # one to feed the GPU and two to compute
-MOST_FILES = 20
+MOST_FILES = 20  # of this machine; older ones say nothing that these do not
+ALWAYS = "transfer-always"
+# What the static rule rests on, and the codes that tell a size.
+_BY_SIZE = ("VRAM_GE_4GIB", "VRAM_2_TO_4GIB", "VRAM_LT_2GIB")
+UNMEASURED = "By VRAM alone, nothing was measured: `gpubench run`."
+UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
 class UsableGpu(NamedTuple):
@@ -50,6 +65,8 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         reasons = [] if chosen else [_reason("SOURCE_LATE")]
     reasons += [Reason(code=code, device_id=gpu.id, text=about(code, gpu)) for gpu, code in rejected]
     reasons += _notes(chosen if mode != "cpu" else [])
+    if reasons and reasons[0].code in _BY_SIZE:
+        reasons[0] = msgspec.structs.replace(reasons[0], text=f"{reasons[0].text} {UNMEASURED}")
     if mode == "cpu" and not machine.gpus:
         reasons.append(_no_gpu(machine))
     if override is not None:
@@ -168,124 +185,275 @@ def _no_gpu(machine: Machine) -> Reason:
 
 
 class Verdict(NamedTuple):
-    """A mode and why (`text` in place of what the code says), and the GPU's share where the mode is hybrid."""
+    """A mode, why, and the GPU's share where the mode is hybrid by a split."""
 
     mode: Mode
     code: str
     split: float | None = None
-    text: str = ""
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
-    """The recommendation from the newest result of this machine below `results` of which `read` says something, or
-    `advice` where none fits."""
-    for path in _candidates(machine, results) if any(map(_usable, machine.gpus)) else ():
-        run = _load(path)
-        gpus = _measured_here(machine, advice, run) if run and same_machine(machine, run.machine) else []
-        found = read(run) if run and gpus else None
-        if found is not None:
-            return decide(machine, advice, msgspec.structs.replace(found, file=path.name), gpus)
-    return advice
+    """Return the recommendation by the newest result of this machine below `results` that tells the mode.
+
+    What newer ones say of themselves becomes a note. Where none tells, `advice` stands with these notes.
+    """
+    if not any(map(_usable, machine.gpus)):
+        return advice
+    notes: dict[str, Reason] = {}  # by code, of the newest file each
+    looked_at = 0
+    for path in _files(results):
+        if looked_at == MOST_FILES:
+            break
+        head = _load_head(path)
+        if head is None:
+            continue
+        likeness = compare(machine, head.machine, measured_gpus(head.devices))
+        foreign = _foreign(path, likeness, named=path == results)
+        if foreign is not None:
+            notes.setdefault(foreign.code, foreign)
+        if not likeness.same or likeness.drivers:
+            continue
+        looked_at += 1
+        gpus = _measured_here(machine, advice, head, likeness.gpus)
+        evidence = (_lacking(head) or _read(path, read)) if gpus else "its GPU cannot be used now"
+        decided = None if isinstance(evidence, str) else decide(machine, advice, evidence, gpus)
+        if decided is not None and decided.measured is not None:
+            measured = msgspec.structs.replace(decided.measured, file=path.name)
+            first, *others = decided.reasons
+            return msgspec.structs.replace(
+                decided, measured=measured, reasons=[first, *notes.values(), *others]
+            )
+        why = evidence if isinstance(evidence, str) else _say_what_is_missing(evidence)
+        text = f"{path.name} does not tell the mode: {why}."
+        notes.setdefault("RESULT_SILENT", Reason(code="RESULT_SILENT", text=text))
+    return _with_notes(advice, notes)
 
 
-def same_machine(here: Machine, there: Machine) -> bool:
-    """Whether CPU model, GPU device ids and driver versions agree."""
-    return _marks(here) == _marks(there) and here.cpu.model.value is not None
+def decide(
+    machine: Machine, advice: Recommendation, evidence: Measured, gpus: Sequence[str]
+) -> Recommendation | None:
+    """Return `advice` with the mode that the evidence of `gpus` gives, on these unless it is the CPU.
 
-
-def gpus_of(run: Run) -> list[str]:
-    """The GPUs that a run measured: ids of its `machine.gpus`, or of the device where detection did not know it."""
-    return list(dict.fromkeys(device.gpu_id or device.id for device in run.devices if device.kind == "gpu"))
-
-
-def decide(machine: Machine, advice: Recommendation, found: Measured, gpus: Sequence[str]) -> Recommendation:
-    """`advice` with the mode that the evidence of `gpus` gives, on these unless it is the CPU."""
-    # Devices that detection did not know may be any that can be used.
-    ours = [gpu for gpu in machine.gpus if gpu.id in gpus] or [gpu for gpu in machine.gpus if _usable(gpu)]
-    separate = not any(gpu.memory.unified.value for gpu in ours)
-    verdict = judge(found.s, found.splits, separate=separate, threads=machine.cpu.available.value)
-    kept = [r for r in advice.reasons if r.device_id is not None and not r.code.startswith("VRAM_")]
+    Returns None if the evidence does not tell the mode.
+    """
+    verdict = judge(evidence, advice.mode)
+    if verdict is None:
+        return None
+    others = [r for r in advice.reasons if r.device_id is not None and not r.code.startswith("VRAM_")]
     return msgspec.structs.replace(
         advice,
         mode=verdict.mode,
         confidence="measured",
         device_ids=[] if verdict.mode == "cpu" else list(gpus),
-        reasons=[Reason(code=verdict.code, text=verdict.text or DETECTION.get(verdict.code, "")), *kept],
-        measured=msgspec.structs.replace(found, split=verdict.split),
+        reasons=[Reason(code=verdict.code, text=_verdict_words(evidence, verdict)), *others],
+        measured=msgspec.structs.replace(evidence, split=verdict.split),
     )
 
 
-def judge(
-    s: float | None, splits: Sequence[MeasuredSplit] = (), *, separate: bool, threads: int | None
-) -> Verdict:
-    """The mode for a ratio `s` of CPU rate to GPU rate. Splits that were measured overrule what the rates promise: one
-    that is recommended means hybrid, none that it is not. `s` is None only beside a recommended split."""
-    best = max((one for one in splits if one.reason is None), key=lambda one: one.gain, default=None)
+def judge(evidence: Measured, static: Mode) -> Verdict | None:
+    """Return the mode by what was measured, None where that does not tell it. `static` is the mode without it.
+
+    Queued calls decide nothing: who queues many calls and waits once knows it, and most programs do not.
+    """
+    best = _best_split(evidence.splits)
     if best is not None:
-        return Verdict("hybrid", "HYBRID_PAYS", best.fraction, _words(best, splits))
-    assert s is not None, "there is no evidence without a ratio or a split that pays"
-    if s < GPU_DOMINATES:
-        return Verdict("gpu", "GPU_DOMINATES")
-    if s > CPU_DOMINATES:
-        return Verdict("cpu", "CPU_DOMINATES")
-    if separate and (threads or 0) >= FEWEST_THREADS and not splits:
-        return Verdict("hybrid", "HYBRID_PAYS", round(1 / (1 + s), 4))
-    return Verdict("gpu" if s < 1 else "cpu", "FASTER_ALONE")
+        return Verdict("hybrid", "HYBRID_PAYS", best.fraction)
+    waited, copied, queued = (_winner(evidence, regime) for regime in (WAITED, ALWAYS, QUEUED))
+    if waited == "gpu":
+        return Verdict("gpu", "GPU_WHERE_DATA_STAYS" if copied in ("cpu", "mixed") else "GPU_DOMINATES")
+    if waited == "cpu":
+        return Verdict("cpu", "CPU_DOMINATES" if copied == "cpu" and queued != "gpu" else "FASTER_ALONE")
+    if copied == "gpu":  # data that stays is no slower
+        return Verdict("gpu", "FASTER_ALONE")
+    if waited == "equal" and copied == "cpu":  # the GPU gains nothing in either situation
+        return Verdict("cpu", "FASTER_ALONE")
+    if static == "hybrid" and _lost(evidence.splits):
+        return Verdict("cpu" if copied == "cpu" else "gpu", "FASTER_ALONE")
+    return None
+
+
+# Reasons against a split that tell nothing of its worth.
+_UNSURE = ("noise", "selected-in-sample", "throttled", "software")
+
+
+def _lost(splits: Sequence[MeasuredSplit]) -> bool:
+    """Return whether a split gained nothing for sure: evidence against sharing the work."""
+    return any(split.reason is not None and split.reason not in _UNSURE for split in splits)
+
+
+def _best_split(splits: Sequence[MeasuredSplit]) -> MeasuredSplit | None:
+    return max((split for split in splits if split.reason is None), key=lambda split: split.gain, default=None)
+
+
+def _situation(evidence: Measured, regime: str) -> MeasuredSituation | None:
+    return next((situation for situation in evidence.situations if situation.regime == regime), None)
+
+
+def _winner(evidence: Measured, regime: str) -> str | None:
+    situation = _situation(evidence, regime)
+    return None if situation is None else situation.winner
 
 
 def _usable(gpu: Gpu) -> bool:
     return gpu.usable.value is not False
 
 
-def _measured_here(machine: Machine, advice: Recommendation, run: Run) -> list[str]:
-    """The GPUs of this machine that the run measured and that can be used now; of a run whose GPUs bear no id of this
-    machine, the advised ones."""
-    usable = [gpu.id for gpu in machine.gpus if _usable(gpu)]
-    known = [one for one in gpus_of(run) if any(gpu.id == one for gpu in machine.gpus)]
-    return [one for one in known if one in usable] if known else advice.device_ids or usable[:1]
+# ---------------------------------------------------------------- the words of a verdict
+
+_MOST_NAMES = 3
+_WHERE = {
+    WAITED: "data that stays {}",
+    ALWAYS: "calls that copy",
+    QUEUED: "calls that are queued, with one wait for many",
+}
 
 
-def _words(best: MeasuredSplit, splits: Sequence[MeasuredSplit]) -> str:
+def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
+    best = _best_split(evidence.splits)
+    if verdict.mode == "hybrid" and best is not None:
+        rest = _both_situations(evidence)
+        return _split_words(best, evidence.splits) + (f" Alone: {rest}." if rest else "")
+    told = _both_situations(evidence)
+    lost = ["no split that was measured pays"] if _lost(evidence.splits) else []
+    return f"Measured here: {'; '.join([*([told] if told else []), *lost])}."
+
+
+def _both_situations(evidence: Measured) -> str:
+    """`GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x 820`."""
+    situations = [
+        situation for regime in (WAITED, ALWAYS) if (situation := _situation(evidence, regime)) is not None
+    ]
+    sides = [situation.winner for situation in situations]
+    if sides in (["gpu", "gpu"], ["cpu", "cpu"]) and not any(situation.exceptions for situation in situations):
+        there = "there" if sides[0] == "gpu" else "on the GPU"
+        text = f"{_SIDES[str(sides[0])]}, whether the data stays {there} or each call copies"
+    else:
+        clauses = [_situation_words(situation) for situation in situations]
+        if len(set(sides)) == 1 and len(sides) == 2:
+            clauses[1] = clauses[1].replace(_SIDES.get(str(sides[1]), ""), "also", 1)
+        missing = [_UNMEASURED[regime] for regime in (WAITED, ALWAYS) if _situation(evidence, regime) is None]
+        text = "; ".join([*clauses, *missing]) if clauses else ""
+    if _winner(evidence, QUEUED) == "gpu" and _winner(evidence, WAITED) != "gpu":
+        text += f"{'; ' if text else ''}only {_WHERE[QUEUED]}, are faster on the GPU"
+    return text.removeprefix("the ")
+
+
+_UNMEASURED = {
+    WAITED: "calls on data that stays on the GPU, each waited for, were not measured",
+    ALWAYS: "calls that copy were not measured",
+}  # fmt: skip
+_SIDES = {"gpu": "the GPU", "cpu": "the CPU", "equal": "about equal", "mixed": "by the op, the GPU or the CPU"}
+
+
+def _situation_words(situation: MeasuredSituation) -> str:
+    where = _WHERE[situation.regime].format("there" if situation.winner == "gpu" else "on the GPU")
+    if situation.winner is None:
+        return f"not known for {where} ({situation.note})"
+    names = situation.exceptions
+    if len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more ops"]
+    but = f", but for {listed(names)}" if names else ""
+    return f"{_SIDES[situation.winner]} for {where}{but}"
+
+
+def _split_words(best: MeasuredSplit, splits: Sequence[MeasuredSplit]) -> str:
     what = " ".join(part for part in (best.op, best.params, best.dtype) if part)
-    paying = sum(one.reason is None for one in splits)
+    paying = sum(split.reason is None for split in splits)
+    how = f"placed {best.placement}" if best.fraction is None else f"{best.fraction:.0%} on the GPU"
     return (
-        f"Measured on this machine: {what} split over CPU and GPU is {best.gain:.2f}x as fast as on the better of the "
-        f"two (n = {best.n}, {best.regime}, {best.fraction:.0%} on the GPU); {paying} of {len(splits)} measured splits "
-        "pay."
+        f"Measured here: {what} shared by CPU and GPU is {best.gain:.2f}x as fast as on the better of the two "
+        f"(n = {best.n}, {best.regime}, {how}); {paying} of {len(splits)} measured splits pay."
     )
 
 
-def _candidates(machine: Machine, results: Path) -> list[Path]:
-    """Result files that may be of this machine, newest name first."""
-    if results.is_file():
-        return [results]
-    from gpubench.store.files import machine_name
+def _say_what_is_missing(evidence: Measured) -> str:
+    """Say what is missing in a file that compares a CPU with a GPU and tells no mode."""
+    waited = _situation(evidence, WAITED)
+    if waited is not None and waited.note:
+        return f"of calls that are waited for, with the data on the GPU, {waited.note}"
+    if waited is not None:
+        sides = (
+            "are about equal" if waited.winner == "equal" else f"share the ops ({waited.gpu} and {waited.cpu})"
+        )
+        return f"GPU and CPU {sides} where the data stays on the GPU"
+    measured = [situation.regime for situation in evidence.situations]
+    only = {QUEUED: "only queued calls were measured", ALWAYS: "only calls that copy were measured"}
+    if len(measured) == 1:
+        return f"{only[measured[0]]}, none that is waited for with the data on the GPU"
+    return "no call that is waited for was measured with the data on the GPU"
 
-    own = machine_name(machine, "")
-    found = [
-        path
-        for pattern in ("*.json", "*.json.gz", f"{own}*/*.json", f"{own}*/*.json.gz")
-        for path in results.glob(pattern)
-        if os.path.isfile(path)  # of a pipe or a device nobody knows when it ends
-    ]
-    return sorted(found, key=lambda path: path.name, reverse=True)[:MOST_FILES]
+
+# ---------------------------------------------------------------- results of this machine
 
 
-def _load(path: Path) -> Run | None:
+def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
+    """Return the note on a file of this machine with another driver, or on another machine's that the user named."""
+    if likeness.same and likeness.drivers:
+        what = "; ".join(dict.fromkeys(likeness.drivers.values()))
+        text = f"{path.name} was measured with another driver ({what}): measure again with `gpubench run`."
+        return Reason(code="RESULT_OTHER_DRIVER", text=text)
+    if named and not likeness.same:
+        words = [f"{name}: {difference}" for name, difference in likeness.differences.items()]
+        what = "; ".join(words) or "nothing in it identifies this machine"
+        return Reason(code="RESULT_OTHER_MACHINE", text=f"{path.name} is of another machine ({what}).")
+    return None
+
+
+def _with_notes(advice: Recommendation, notes: Mapping[str, Reason]) -> Recommendation:
+    if not notes:
+        return advice
+    first, others = advice.reasons[:1], advice.reasons[1:]
+    if "RESULT_SILENT" in notes:
+        first = [
+            msgspec.structs.replace(reason, text=reason.text.replace(UNMEASURED, UNDECIDED)) for reason in first
+        ]
+    return msgspec.structs.replace(advice, reasons=[*first, *notes.values(), *others])
+
+
+def _lacking(head: Run) -> str | None:
+    """Say why a run cannot tell the mode, where its head shows it: the rest need not be read."""
+    kinds = {device.kind for device in head.devices}
+    if not {"cpu", "gpu"} <= kinds:
+        return "it compares no GPU with a CPU"
+    if head.selection.regimes and not {WAITED, ALWAYS} & set(head.selection.regimes) and "hybrid" not in kinds:
+        return "only queued calls were measured, none that is waited for with the data on the GPU"
+    return None
+
+
+def _read(path: Path, read: Reader) -> Measured | str:
     from gpubench import store
 
     try:
-        return store.load(path)
-    except GpubenchError:  # somebody else's JSON beside our results
-        return None
+        return read(store.load(path))
+    except GpubenchError as error:
+        return str(error.why or error)
 
 
-def _marks(machine: Machine) -> tuple[object, ...]:
-    gpus = sorted(
-        (gpu.vendor_id.value or "", gpu.device_id.value or "", gpu.driver.version.value or "")
-        for gpu in machine.gpus
-    )
-    return (machine.cpu.model.value, gpus)
+def _measured_here(
+    machine: Machine, advice: Recommendation, head: Run, known: Mapping[str, str]
+) -> Sequence[str]:
+    """Return the GPUs of this machine that the run measured and that can be used now.
+
+    `known`: by the id of a GPU in the run its id here. Of a run whose devices bear none, the advised GPUs are returned.
+    """
+    usable = [gpu.id for gpu in machine.gpus if _usable(gpu)]
+    paired = [known[gpu_id] for gpu_id in measured_gpus(head.devices) if gpu_id in known]
+    return [gpu_id for gpu_id in paired if gpu_id in usable] if paired else advice.device_ids or usable[:1]
+
+
+def _files(results: Path) -> list[Path]:
+    """Return `results`, or the result files below it, newest first."""
+    if results.is_file():
+        return [results]
+    from gpubench.store import newest_first
+
+    return newest_first([results])
+
+
+def _load_head(path: Path) -> Run | None:
+    from gpubench.store.head import load_head
+
+    return load_head(path)
 
 
 def about(code: str, gpu: Gpu) -> str:

@@ -369,9 +369,25 @@ class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
+class MeasuredSituation(msgspec.Struct, frozen=True, kw_only=True):
+    """Which side is faster in one regime: each op counts at its largest size, over all GPUs.
+
+    `mixed` means that each side wins some ops and neither wins by the mean; `equal` that the sides are within 15 %.
+    """
+
+    regime: str
+    winner: Literal["gpu", "cpu", "equal", "mixed"] | None = None
+    ratio: float | None = None  # CPU time / GPU time, geometric mean of the ops whose winner is sure
+    gpu: int = 0  # ops that the GPU surely wins
+    cpu: int = 0
+    equal: int = 0
+    unsure: int = 0  # ops that are too noisy, or whose sizes are too small to tell
+    exceptions: list[str] = []  # ops that the other side wins: "matmul from 930 x 930"
+    note: str | None = None  # why there is no winner
+
+
 class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One call split over the CPU and a GPU: `gain` with interval over the better of the two alone, at the GPU's share
-    `fraction`. `reason` says why the split is not recommended; None: it is."""
+    """One call that is shared by the CPU and a GPU: `gain` with its interval over the better of the two alone."""
 
     op: str
     params: str = ""
@@ -379,24 +395,27 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     regime: str
     n: int
     device_id: str
-    fraction: float
+    fraction: float | None = None  # the GPU's share of a split
+    placement: str | None = None  # the side of each stage of a workload: c or g
     gain: float
     lo: float
     hi: float
-    reason: str | None = None
+    reason: str | None = None  # why the split is not recommended; null: it is
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence from a result file of this machine. `s` is CPU rate over GPU rate; None: nothing resident was compared.
+    """Evidence from a result file of this machine.
 
-    `split` is the GPU's share where the mode is hybrid: of the split that gains most, or by the rates where none was
-    measured. `file` is None where whoever holds this names its sources.
+    `s` is CPU rate over GPU rate where each call is waited for on data that is there; null: nothing was compared so.
+    `split` is the GPU's share of the split that gains most, where the mode is hybrid. `file` is null where whoever
+    holds this names its sources.
     """
 
     file: str | None = None
     date: str
     s: float | None = None
     split: float | None = None
+    situations: list[MeasuredSituation] = []
     break_even: list[MeasuredBreakEven] = []
     splits: list[MeasuredSplit] = []
 
