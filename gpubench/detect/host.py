@@ -90,7 +90,8 @@ def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
         (PCI_DEVICES, pci), (CARDS, drm), (f"{NVIDIA_FOLDER}/gpus", nvidia), (KFD_NODES, kfd),
     ) if found is not None]  # fmt: skip
     tree = read_tree_gpus(root, drm or [])
-    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, soc)
+    firmware = Firmware(platform.hypervisor, soc)
+    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, firmware)
     return Files(
         platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity),
         read_memory(root, groups, nodes), numa, warnings, devices + (nvidia or []) + (kfd or []), folders, soc,
@@ -98,35 +99,41 @@ def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     )  # fmt: skip
 
 
+class Firmware(NamedTuple):
+    """What a GPU's kind may rest on beside its own files."""
+
+    hypervisor: Fact[str]
+    soc: Fact[str]  # a chip whose GPU shares the CPU's memory
+
+
 def _devices(
-    root: Root, pci: list[Function], drm: list[Card], tree: TreeGpus, soc: Fact[str]
+    root: Root, pci: list[Function], drm: list[Card], tree: TreeGpus, firmware: Firmware
 ) -> list[DeviceRecord]:
     cards = by_address(drm)
     records = []
     for function in pci:
         card = cards.get(function.bdf) if function.bdf is not None else None
-        records.append(_enriched(root, function, card, soc))
+        records.append(_enriched(root, function, card, firmware))
     listed = {bdf for function in pci for bdf in (function.bdf, *function.record.virtual)}
     for card in cards.values():
         if card.function.bdf not in listed:
-            records.append(_enriched(root, card.function, card, soc))
+            records.append(_enriched(root, card.function, card, firmware))
     for record, card in tree.records:
         if card is not None and record.vendor_id in (AMD, INTEL):
-            record = _enriched(root, card.function._replace(record=record), card, soc)
+            record = _enriched(root, card.function._replace(record=record), card, firmware)
         records.append(record)
     return records
 
 
-def _enriched(root: Root, function: Function, card: Card | None, soc: Fact[str]) -> DeviceRecord:
+def _enriched(root: Root, function: Function, card: Card | None, firmware: Firmware) -> DeviceRecord:
     """The PCI facts with those of the vendor's driver and of the card."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
         facts = amd_facts(root, function.folder, function.asleep)
     elif record.vendor_id == INTEL:
-        folder = card.folder if card else None
-        facts = intel_facts(root, function.folder, function.bdf, folder, function.asleep)
+        facts = intel_facts(root, function, card.folder if card else None, firmware.hypervisor)
     elif record.vendor_id == NVIDIA:
-        facts = nvidia_facts(function, soc)
+        facts = nvidia_facts(function, firmware.soc)
     if card is not None:
         facts["display_attached"] = display_attached(root, card)
         record = msgspec.structs.replace(record, renders=card.renders)

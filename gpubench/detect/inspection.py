@@ -31,7 +31,6 @@ from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
 from gpubench.detect.records import ABSENT, Address, DeviceRecord, known, missing, parse_record
 from gpubench.detect.root import Root
-from gpubench.detect.vendors import INTEGRATED
 from gpubench.errors import UsageError, suggest
 from gpubench.installation import install_command
 from gpubench.model.machine import (
@@ -338,7 +337,7 @@ def render_queries(
         if driver is None or driver.value not in _QUERIED:
             continue
         fact = record.facts.get("kind" if driver.value == "amdgpu" else "memory.dedicated_bytes")
-        integrated = driver.value != "amdgpu" and record.bdf == INTEGRATED
+        integrated = driver.value != "amdgpu" and record.facts.get("kind", ABSENT).value == "integrated"
         if not integrated and (fact is None or fact.value is None):
             asked.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver.value})
     return [ProbeRequest("drm", DRIVER_LIMIT_S, {"nodes": asked})] if asked else []

@@ -68,27 +68,48 @@ def _free(total: Fact[int], used: Fact[int]) -> Fact[int]:
     return known(rest, used.source or "") if rest >= 0 else missing("invalid", used.source)
 
 
-INTEGRATED = Address(0, 0, 2, 0)
+# The first two digits of the device ids of Intel's GPUs: those of a processor or chipset, and those of cards. An id is
+# Intel's word for one product; an address is what a hypervisor or a slot makes of it.
+_INTEGRATED_IDS = frozenset(bytes.fromhex(
+    "00 01 04 08 0a 0c 0d 0f 11 16 19 1a 22 25 27 29 2a 2e 31 35 3e 41 45 46 4c 4e 59 5a 64 71 7d 81 87 8a 98 9a 9b a0"
+    "a7 b0 b6 d7 fd"
+))  # fmt: skip
+_DISCRETE_IDS = frozenset(bytes.fromhex("02 0b 12 49 4f 56 67 78 e2"))
 
 
 def intel_facts(
-    root: Root, folder: str, bdf: Address | None, card: str | None, asleep: bool
+    root: Root, function: Function, card: str | None, hypervisor: Fact[str]
 ) -> dict[str, Fact[Any]]:
     """Facts of one device folder; `card` is its /sys/class/drm/cardN, where i915 keeps the local memory; the
     device's own folder has the same card as drm/cardN."""
-    integrated = bdf == INTEGRATED
-    facts: dict[str, Fact[Any]] = {}
-    if bdf is not None:
-        facts["kind"] = known("integrated" if integrated else "discrete", folder)
-        facts["memory.unified"] = known(integrated, folder)
-    if integrated:
-        return facts | {"memory.dedicated_bytes": ABSENT}
-    if asleep:
-        return facts | {"memory.dedicated_bytes": NOT_PROBED}
-    names = [name for name in root.names(f"{folder}/drm") or () if re.fullmatch(r"card\d{1,4}", name)]
-    places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
-    local = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
-    return facts | {"memory.dedicated_bytes": first(_tiles(root, folder), *local)}
+    folder = function.folder
+    local = NOT_PROBED
+    if not function.asleep:
+        names = [name for name in root.names(f"{folder}/drm") or () if re.fullmatch(r"card\d{1,4}", name)]
+        places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
+        own = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
+        local = first(_tiles(root, folder), *own)
+    kind = _intel_kind(function, local, hypervisor)
+    integrated = kind.value == "integrated"
+    return {
+        "kind": kind, "memory.unified": derived(kind, lambda _: integrated),
+        "memory.dedicated_bytes": ABSENT if integrated else local,
+    }  # fmt: skip
+
+
+def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
+    """Memory of its own, then the id, then, on a real machine, its place in the processor's own part of bus 0."""
+    if local.value is not None:
+        return known("discrete", local.source or "")
+    device_id = function.record.device_id
+    family = -1 if device_id is None else device_id >> 8
+    source = function.record.facts["device_id"].source or function.folder
+    for kind, ids in (("integrated", _INTEGRATED_IDS), ("discrete", _DISCRETE_IDS)):
+        if family in ids:
+            return known(kind, source)
+    if function.bdf == Address(0, 0, 2, 0) and hypervisor.value == "none":
+        return known("integrated", function.folder, "Intel's processors have their GPU at this address")
+    return missing("absent", source, "neither memory of its own nor its id tells")
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:

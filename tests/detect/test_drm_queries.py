@@ -67,3 +67,9 @@ def test_xe_integrated_has_no_device_memory():
 def test_cut_answers_are_refused():
     with pytest.raises(struct.error):
         drm.region_bytes(struct.pack("=I12x", 2) + region(1, GIB), 16, 8)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(8 * GIB, "discrete"), (None, "integrated")])
+def test_intels_regions_tell_the_kind(size, kind):
+    facts = drm.intel_facts(size)
+    assert (facts["kind"]["value"], facts["memory.unified"]["value"]) == (kind, kind == "integrated")

@@ -219,3 +219,39 @@ def test_a_spoiled_partition_costs_the_units_of_its_own_gpu_alone(look):
         assert [fact.value for fact in units] == ([None, 76] if spoiled < 3 else [76, None])
         assert {gpu.memory.dedicated_bytes.value for gpu in machine.gpus} == {48 * GIB}
         assert units[spoiled > 2].source == f"{folder}/{spoiled}/properties"
+
+
+BARE = "processor : 0\nflags : lm"
+LMEM, REGULAR = {"drm__card1__lmem_total_bytes": str(16 * GIB)}, {}
+
+
+@pytest.mark.parametrize(
+    ("bdf", "device", "driver", "files", "cpuinfo", "kind"),
+    [
+        ("0000:06:10.0", "4680", "i915", REGULAR, f"{BARE} hypervisor", "integrated"),  # given to a guest
+        ("0000:00:10.0", "a780", "i915", REGULAR, f"{BARE} hypervisor", "integrated"),
+        (
+            "0000:00:02.0",
+            "56a0",
+            "xe",
+            REGULAR,
+            f"{BARE} hypervisor",
+            "discrete",
+        ),  # a card at an iGPU's address
+        ("0000:00:02.0", "56a0", "vfio-pci", REGULAR, BARE, "discrete"),
+        ("0000:00:02.0", "ee00", "xe", REGULAR, BARE, "integrated"),  # newer than any list
+        ("0000:00:02.0", "ee00", "xe", REGULAR, f"{BARE} hypervisor", None),
+        ("0000:03:00.0", "ee00", "xe", REGULAR, BARE, None),
+        ("0000:03:00.0", "ee00", "i915", LMEM, BARE, "discrete"),
+        ("0000:00:02.0", "ee00", "i915", LMEM, BARE, "discrete"),
+        ("0000:03:00.0", "ee00", "xe", {"tile0__physical_vram_size_bytes": str(GIB)}, BARE, "discrete"),
+        ("0000:03:00.0", "e20b", "xe", {"power__runtime_status": "suspended"}, BARE, "discrete"),
+    ],
+)
+def test_the_kind_of_an_intel_gpu_is_not_read_off_its_address(
+    look, host, pci, bdf, device, driver, files, cpuinfo, kind
+):
+    host["/proc/cpuinfo"] = cpuinfo
+    gpu = only(look(host | pci(bdf, "8086", device, driver, **files)))
+    assert (gpu.kind.value, gpu.kind.status) == (kind, "ok" if kind else "absent")
+    assert gpu.memory.unified.value == (kind and kind == "integrated")

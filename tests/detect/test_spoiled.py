@@ -44,7 +44,7 @@ RESTS_ON = {
     "platform.hypervisor": ["platform.dmi_vendor", "platform.dmi_product"],
     "gpus.*.name": ["{gpu}.vendor_id", "{gpu}.device_id"],
     "gpus.*.vendor": ["{gpu}.vendor_id"],
-    "gpus.*.kind": ["{gpu}.bdf", "{gpu}.memory.dedicated_bytes", "{gpu}.memory.shared_limit_bytes", "platform.dmi_product"],
+    "gpus.*.kind": ["{gpu}.bdf", "{gpu}.device_id", "platform.hypervisor", "{gpu}.memory.dedicated_bytes", "{gpu}.memory.shared_limit_bytes", "platform.dmi_product"],
     "gpus.*.memory.unified": ["{gpu}.kind"],
     "gpus.*.memory.free_bytes": ["{gpu}.memory.dedicated_bytes"],
     "gpus.*.memory.dedicated_bytes": ["{gpu}.compute.partitions.*.memory_bytes", "{gpu}.kind"],

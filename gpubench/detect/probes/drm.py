@@ -68,6 +68,14 @@ def region_bytes(data: bytes, header: int, size_at: int) -> int | None:
     return total or None
 
 
+def intel_facts(size: int | None) -> dict[str, Any]:
+    """Facts of the memory regions of Intel's drivers; `size` is None where all of them are the system's."""
+    return {
+        "kind": _fact("discrete" if size else "integrated"), "memory.unified": _fact(not size),
+        "memory.dedicated_bytes": _fact(size),
+    }  # fmt: skip
+
+
 def request(direction: int, number: int, size: int) -> int:
     """The ioctl number of a DRM command."""
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
@@ -95,7 +103,7 @@ def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
         if not 0 < length <= _MOST_BYTES:
             raise OSError(f"the query answered {length}")
         answer = answer if len(answer) == length else array.array("B", bytes(length))
-    return {"memory.dedicated_bytes": _fact(region_bytes(answer.tobytes(), 16, 8))}
+    return intel_facts(region_bytes(answer.tobytes(), 16, 8))
 
 
 def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
@@ -108,7 +116,7 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
         if not 0 < length <= _MOST_BYTES:
             raise OSError(f"the query answered {length}")
         answer = answer if len(answer) == length else array.array("B", bytes(length))
-    return {"memory.dedicated_bytes": _fact(region_bytes(answer.tobytes(), 8, 8))}
+    return intel_facts(region_bytes(answer.tobytes(), 8, 8))
 
 
 def _at(buffer: array.array[int]) -> int:
