@@ -63,7 +63,8 @@ def bus_factor(case: Case) -> float | None:
     if case.op not in kernels.names() or "ranks" not in case.params:
         return None
     exchange = kernels.load(case.op).collective
-    return None if exchange is None else exchange.bus(case.params["ranks"])
+    ranks = case.params["ranks"]
+    return None if exchange is None or ranks < 1 else exchange.bus(ranks)
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import stat
 import tempfile
-import time
 from pathlib import Path
 
+from gpubench import disk
 from gpubench.errors import GpubenchError
-from gpubench.store import Lock
+from gpubench.store import Lock, NoLocks
 
 PREFIX = "gpubench-scratch-"
 # A folder of ours holds this file, which is locked while its run lives. A folder without it belongs to somebody else.
 MARKER = ".gpubench-scratch-lock"
 # Earlier versions gave a folder this name until it was locked.
 _FORMER_PREFIX = "gpubench-new-"
-# A run that has made its folder writes the marker within milliseconds.
-_ABANDONED_S = 3600.0
+# A folder of a run that could not lock holds this file: it is not empty, so nobody takes it for an orphan.
+_UNLOCKED = ".gpubench-scratch-unlocked"
 
 
 class Scratch:
@@ -30,7 +32,10 @@ class Scratch:
             self.folder, self._lock = _make_locked()
             self._served: set[str] = set()
         except OSError as error:
-            raise GpubenchError("no-scratch", why=f"{error.strerror or error}") from error
+            raise GpubenchError(
+                "no-scratch", why=f"{disk.reason(error)} ({tempfile.tempdir or 'TMPDIR'})",
+                hint=disk.remedy(error, "name another folder in TMPDIR"),
+            ) from error  # fmt: skip
 
     def serve(self, series: set[str]) -> None:
         """Remove the references of all other series. One that is served again, in a later session too, finds its own:
@@ -60,10 +65,12 @@ def _make_locked() -> tuple[Path, Lock]:
                 return folder, lock
         except FileNotFoundError:
             pass  # another run took it for an orphan before it was locked
+        except NoLocks:
+            (folder / _UNLOCKED).touch()
+            return folder, lock
         except OSError:
-            if not lock.path.exists():
-                raise
-            return folder, lock  # where nothing can be locked, nobody takes a folder for an orphan
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _discard(folder: Path, lock: Lock) -> None:
@@ -87,13 +94,21 @@ def _remove_orphans(temporary: Path) -> None:
     """References take gigabytes, and `kill -9` leaves them behind."""
     for folder in (*temporary.glob(f"{PREFIX}*"), *temporary.glob(f"{_FORMER_PREFIX}*")):
         marker = folder / MARKER
-        if folder.is_symlink() or marker.is_symlink():
-            continue
         with contextlib.suppress(OSError):
+            if not _is_own_folder(folder) or marker.is_symlink():
+                continue
             if not marker.is_file():
-                if time.time() - folder.stat().st_mtime > _ABANDONED_S:
-                    folder.rmdir()  # of a run that was killed before it had a marker; refused if anything is in it
+                # It is of a run that was killed before it had a marker, unless anything is in it. A living run makes
+                # another one.
+                folder.rmdir()
                 continue
             lock = Lock(marker)
             if lock.take():
                 _discard(folder, lock)
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Whether it is a folder of this user, and no link to one. Raises OSError."""
+    about = path.lstat()
+    user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == user

@@ -20,7 +20,7 @@ from gpubench.store.files import (
     save,
     user_data_dir,
 )
-from gpubench.store.journal import Journal, Lock, lock_result
+from gpubench.store.journal import Journal, Lock, NoLocks, lock_result
 from gpubench.store.unfinished import set_aside, unfinished
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "SCHEMA_NAMES",
     "Journal",
     "Lock",
+    "NoLocks",
     "cannot_save",
     "check_folder",
     "check_part",

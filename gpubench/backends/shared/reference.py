@@ -5,13 +5,18 @@ NumPy is imported inside the functions: only workers call them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpubench import disk
 from gpubench.backends.shared.host import SLICE, host_dtype, in_slices
+from gpubench.errors import BackendError
 from gpubench.model.backend import each
 from gpubench.model.op import (
     OVERFLOW,
@@ -103,10 +108,19 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
         for i, output in enumerate(op.outputs)
         if (scale := _spread(op.judged(output), dtype)) is not None
     }
-    if not wants[-1].exists():
-        for file, scale in scales.values():
-            _publish([file], scale, op, inputs)
-        _publish(wants, op.reference or op.expr, op, inputs)
+    try:
+        if not wants[-1].exists():
+            for file, scale in scales.values():
+                _publish([file], scale, op, inputs)
+            _publish(wants, op.reference or op.expr, op, inputs)
+    except OSError as error:
+        for begun in folder.glob(f"{name}-*.part"):  # smaller cases may still find room
+            with contextlib.suppress(OSError):
+                begun.unlink()
+        raise BackendError(
+            f"the temporary folder {folder.parent} does not take the reference of this case: {disk.reason(error)}",
+            hint=disk.remedy(error, "name another folder in TMPDIR"),
+        ) from error
     return tuple(
         Reference(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
         for i, file in enumerate(wants)
@@ -139,8 +153,10 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
     if first is None or first.shape[:1] != (step,):
         for path, array in zip(paths, each(of(slice(None))), strict=True):
             temporary = path.with_suffix(".part")
+            want = np.asarray(array, np.float64)
             with temporary.open("wb") as file:
-                np.save(file, np.asarray(array, np.float64))
+                _reserve(file.fileno(), want.nbytes)
+                np.save(file, want)
             temporary.replace(path)
         return
     (path,) = paths
@@ -154,12 +170,27 @@ def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int
     import numpy as np
 
     whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
+    with path.open("rb+") as file:
+        _reserve(file.fileno(), path.stat().st_size)
 
     def part_of(start: int) -> None:
         whole[start : start + step] = of(slice(start, start + step))
 
     # Other processes see it through the same pages: nothing waits for a disk.
     in_slices(part_of, shape[0], step)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Take room on the disk before it is written through memory: a full disk would end the process by SIGBUS there, and
+    NumPy tells no reason. Raises OSError."""
+    reserve = getattr(os, "posix_fallocate", None)  # Linux has it
+    if reserve is None or not size:
+        return
+    try:
+        reserve(descriptor, 0, size)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise
 
 
 def widened(array: Array) -> Array:

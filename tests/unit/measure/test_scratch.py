@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import tempfile
 
 import pytest
 
-from gpubench.measure.scratch import Scratch
+from gpubench.errors import GpubenchError
+from gpubench.measure.scratch import MARKER, Scratch
 
 _KILLED = """
 import os, pathlib, sys, tempfile
@@ -67,3 +70,55 @@ def test_a_link_to_a_folder_of_ours_is_not_followed(temporary, tmp_path_factory)
     (temporary / "gpubench-scratch-link").symlink_to(orphan)
     Scratch().remove()
     assert (elsewhere / orphan.rpartition("/")[2] / "x.npy").exists()
+
+
+@pytest.mark.parametrize("prefix", ["gpubench-new-", "gpubench-scratch-"])
+def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_removed(temporary, prefix):
+    (temporary / f"{prefix}empty").mkdir()
+    marked = temporary / f"{prefix}marked"
+    marked.mkdir()
+    (marked / MARKER).touch()
+    (marked / "x.npy").write_bytes(b"x")
+    Scratch().remove()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="giving a folder away needs root")
+def test_a_folder_of_another_user_stays(temporary):
+    theirs = temporary / "gpubench-new-theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    Scratch().remove()
+    assert theirs.is_dir()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO, errno.EINVAL])
+def test_where_the_temporary_folder_knows_no_locks_a_run_has_a_folder_that_no_other_removes(
+    temporary, monkeypatch, number
+):
+    def refused(file):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gpubench.store.journal._lock", refused)
+        made = Scratch()
+        assert made.folder.is_dir()
+    Scratch().remove()
+    assert made.folder.is_dir()
+    made.remove()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "mount it for writing")]
+)
+def test_a_temporary_folder_that_takes_nothing_is_named_with_its_remedy(temporary, monkeypatch, number, mend):
+    def refused(*arguments, **named):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(GpubenchError) as caught:
+        Scratch()
+    assert str(temporary) in caught.value.why
+    assert caught.value.hint.startswith(mend)
+    assert "TMPDIR" in caught.value.hint

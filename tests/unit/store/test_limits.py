@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gpubench import store
 from gpubench.errors import InputError
 from gpubench.model.result import Device, Measurement, Run, RunWarning, SessionRecord
-from gpubench.store import limits
+from gpubench.store import document, limits
 
 
 def with_blocks(run: Run, count: int, phase: str = "main") -> Run:
@@ -175,3 +177,45 @@ def test_of_a_long_exponent_the_beginning_is_told():
         limits.require_json(f'{{"a": 1e+{exponent}}}'.encode(), "a file")
     assert refused.value.why is not None
     assert refused.value.why.endswith(f"one ends in {f'e+{exponent}'[:20]}")
+
+
+PART = b'{"name":"gpubench-part","schema_version":1}\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        # Each line keeps a million blocks that the first one brought: copies of them took a quarter of an hour.
+        ([b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 1_000_000)], "1,000,000 blocks, and at most 100,000"),
+        ([b'{"id":"%d","outcome":{"blocks":[1]}}' % i for i in range(100_001)], "100,001 blocks, and at most 100,000"),
+        ([b""] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
+        ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
+    ],
+)  # fmt: skip
+def test_a_part_beyond_a_limit_is_refused_while_it_is_read(
+    tmp_path: Path, lines: list[bytes], why: str
+) -> None:
+    path = tmp_path / "a.json.part"
+    path.write_bytes(PART + b"\n".join(lines) + b"\n")
+    with pytest.raises(InputError) as caught:
+        store.read(path)
+    assert (caught.value.code, why in caught.value.why) == ("too-large", True)
+
+
+def test_lines_that_build_on_what_stands_cost_what_they_hold(tmp_path: Path) -> None:
+    """As many steps for a line however much stands before it: counted by what is copied, not by the clock."""
+    copied = 0
+
+    class Counted(list):  # type: ignore[type-arg]
+        def __getitem__(self, place: Any) -> Any:
+            nonlocal copied
+            copied += len(self) if isinstance(place, slice) else 0
+            return super().__getitem__(place)
+
+    blocks = Counted(range(1000))
+    known = {"blocks": blocks}
+    for _ in range(100):
+        line = document.PartLine(id="a", outcome=msgspec.Raw(b'{"blocks":[1]}'), blocks=1000)
+        known = document._grown(known, line, "x")
+    assert known["blocks"] is blocks
+    assert (copied, len(blocks)) == (0, 1001)
