@@ -1,10 +1,15 @@
 """False alarms and power of `gpubench compare` on simulated suites: the tables behind docs/comparing.md.
 
-Run: .venv/bin/python benchmarks/compare_power.py [SUITES] (100; some fifteen minutes). Sessions follow noise model S of
-docs/comparing.md: log-normal low ends, half of their variance slow drift of each case, 3 % of the sessions disturbed by
-5 to 20 %. First table: both sides in turns, one case of each suite slowed. Second table: nothing is slowed, but the
-machine becomes slower from the first session to the last, for all cases alike; base and new in turns, and base before
-new. A report with a fixed seed, not a test.
+Run: .venv/bin/python benchmarks/compare_power.py [SUITES] [TABLE ...] (100 suites, every table; half an hour)
+
+TABLE is one of:
+- power: both sides in turns, one case of each suite slowed. Sessions follow noise model S of docs/comparing.md:
+  log-normal low ends, half of their variance slow drift of each case, 3 % of the sessions disturbed by 5 to 20 %;
+- drift: nothing is slowed, but the machine becomes slower from the first session to the last, for all cases alike; base
+  and new in turns, and base before new;
+- speeds: a host of two speeds, on which half of the sessions take 1.25 times as long, for all cases alike;
+- same: single cases with blocks and samples, of which none or a share moved, and how often they are called SAME.
+A report with a fixed seed, not a test.
 """
 
 from __future__ import annotations
@@ -12,11 +17,11 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpubench import stats
 from gpubench.analysis.comparison import APART, INTERLEAVED
-from gpubench.analysis.judge import BH_ROOM, max_t
+from gpubench.analysis.judge import SAME_ALPHA, SLOW_END, SessionValues, max_t
 
 ALPHA = 0.05
 FAMILIES, SIGMAS, SIDES, SLOWED = (12, 60), (0.02, 0.05, 0.10), (5, 10), (1.0, 1.1, 1.2, 1.5)
@@ -41,14 +46,9 @@ def slower(base: Side, new: Side, threshold: float) -> list[bool]:
         ([math.exp(x) for x in ours], [math.exp(x) for x in theirs])
         for ours, theirs in zip(base, new, strict=True)
     ]
-    raw = [stats.rank_test(ours, theirs)[0] for ours, theirs in low]
-    if BH_ROOM * stats.smallest_p(len(base[0]), len(new[0])) <= ALPHA / len(base):
-        adjusted = stats.benjamini_hochberg(raw)
-    else:
-        adjusted = [slow for slow, _ in max_t(base, new)]
     return [
-        max(p, joint) <= ALPHA and stats.shift_ratio(*sides)[1] > 1 + threshold
-        for p, joint, sides in zip(raw, adjusted, low, strict=True)
+        max(stats.rank_test(*sides)[0], joint) <= ALPHA and stats.shift_ratio(*sides)[1] > 1 + threshold
+        for (joint, _), sides in zip(max_t(base, new), low, strict=True)
     ]
 
 
@@ -97,23 +97,115 @@ def drifting(suites: int, chance: random.Random) -> Iterator[str]:
             yield f"| {drift:.0%} | {sigma:.0%} | {' | '.join(shares)} |"
 
 
+SPEED, SPEED_CASES, SPEED_SIGMAS, SPEED_SIDES = math.log(1.25), 12, (0.02,), (5, 6, 7, 10)
+
+
+def speeds(suites: int, chance: random.Random) -> Iterator[str]:
+    """Rows of the third table: a host of two speeds."""
+    for sigma in SPEED_SIGMAS:
+        for side in SPEED_SIDES:
+            shares = []
+            for slowed in (1.0, 1.2):
+                verdicts = []
+                for _ in range(suites):
+                    host = [SPEED * (chance.random() < 0.5) for _ in range(2 * side)]
+                    cases = [[x + chance.gauss(0, sigma) for x in host] for _ in range(SPEED_CASES)]
+                    base, new = ([in_turns(case)[i] for case in cases] for i in (0, 1))
+                    new[0] = [value + math.log(slowed) for value in new[0]]
+                    verdicts.append(slower(base, new, INTERLEAVED))
+                hits = [any(row) if slowed == 1.0 else row[0] for row in verdicts]
+                shares.append(f"{sum(hits) / suites:.0%}")
+            yield f"| {sigma:.0%} | {side} | {' | '.join(shares)} |"
+
+
+BLOCKS, SAMPLES = 4, 5
+NOISES = {
+    "1 / 1 / 1 %": (0.01, 0.01, 0.01),
+    "1 / 5 / 2 %": (0.01, 0.05, 0.02),
+    "2 / 5 / 3 %": (0.02, 0.05, 0.03),
+}
+MOVED = ((0.0, 1.0), (0.5, 1.1), (0.6, 1.1), (0.6, 2.0), (0.75, 1.3), (0.9, 1.1))  # (share of blocks, factor)
+
+
+def a_side(
+    chance: random.Random, noise: tuple[float, float, float], side: int, share: float, by: float
+) -> Side:
+    """Return the samples of each session of one case; `share` of its blocks takes `by` times as long."""
+    of_session, of_block, of_sample = noise
+    sessions_s = []
+    for _ in range(side):
+        level, samples = chance.gauss(0, of_session), []
+        for _ in range(BLOCKS):
+            block = level + chance.gauss(0, of_block) + (math.log(by) if chance.random() < share else 0.0)
+            samples += [math.exp(block + chance.gauss(0, of_sample)) for _ in range(SAMPLES)]
+        sessions_s.append(samples)
+    return sessions_s
+
+
+def is_same(base: Side, new: Side) -> tuple[bool, bool]:
+    """Whether the low ends alone say SAME, and whether the medians and slow ends agree."""
+    limit = 1 + INTERLEAVED
+    low, _, high = stats.shift_ratio([min(row) for row in base], [min(row) for row in new], SAME_ALPHA)
+    alone = 1 / limit <= low and high <= limit
+    medians, slow_ends = (
+        SessionValues(*(dict(enumerate(map(value, side))) for side in (base, new)))
+        for value in (block_median, lambda row: stats.quantile(sorted(row), SLOW_END))
+    )
+    return alone, alone and not medians.moved(limit) and not slow_ends.moved(limit)
+
+
+def block_median(samples: list[float]) -> float:
+    blocks = [samples[i : i + SAMPLES] for i in range(0, len(samples), SAMPLES)]
+    return stats.median(map(stats.median, blocks))
+
+
+def same(suites: int, chance: random.Random) -> Iterator[str]:
+    """Rows of the fourth table: `low ends alone / with medians and slow ends`."""
+    for name, noise in NOISES.items():
+        for side in (5, 7, 10):
+            cells = []
+            for share, by in MOVED:
+                pairs = [
+                    is_same(a_side(chance, noise, side, 0.0, 1.0), a_side(chance, noise, side, share, by))
+                    for _ in range(suites)
+                ]
+                cells.append(" / ".join(f"{sum(pair[i] for pair in pairs) / suites:.0%}" for i in (0, 1)))
+            yield f"| {name} | {side} | {' | '.join(cells)} |"
+
+
+TABLES: dict[str, tuple[tuple[str, ...], int, Callable[[int, random.Random], Iterator[str]]]] = {
+    "power": (
+        ("cases", "between sessions", "sessions a side", "suites with a false alarm", "+10 % found", "+20 %", "+50 %"),
+        1, power,
+    ),
+    "drift": (
+        ("drift from the first session to the last", "between sessions", "red suites in turns", "base then new"),
+        2, drifting,
+    ),
+    "speeds": (
+        ("between sessions", "sessions a side", "suites with a false alarm", "+20 % found"), 3, speeds,
+    ),
+    "same": (
+        (
+            "sessions / blocks / samples scatter by", "sessions a side", "equal",
+            *(f"{share:.0%} of blocks x {by:g}" for share, by in MOVED[1:]),
+        ), 4, same,
+    ),
+}  # fmt: skip
+
+
 def main() -> None:
-    suites = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    counts = [int(text) for text in sys.argv[1:] if text.isdigit()]
+    names = [text for text in sys.argv[1:] if not text.isdigit()] or list(TABLES)
+    suites = counts[0] if counts else 100
     print(
-        f"{suites} suites each, threshold {INTERLEAVED:.0%} in turns and {APART:.0%} apart, alpha {ALPHA:.0%}\n"
+        f"{suites} suites each, threshold {INTERLEAVED:.0%} in turns and {APART:.0%} apart, alpha {ALPHA:.0%}"
     )
-    print(
-        "| cases | between sessions | sessions a side | suites with a false alarm | +10 % found | +20 % | +50 % |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for line in power(suites, random.Random(1)):
-        print(line, flush=True)
-    print(
-        "\n| drift from the first session to the last | between sessions | red suites in turns | base then new |"
-    )
-    print("|---|---|---|---|")
-    for line in drifting(suites, random.Random(2)):
-        print(line, flush=True)
+    for name in names:
+        headings, seed, rows = TABLES[name]
+        print(f"\n| {' | '.join(headings)} |\n|{'---|' * len(headings)}")
+        for line in rows(suites, random.Random(seed)):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

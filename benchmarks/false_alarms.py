@@ -31,7 +31,7 @@ import msgspec
 
 from gpubench import stats, store
 from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
+from gpubench.analysis.comparison import CompareOptions, JudgedCase
 from gpubench.analysis.noise import noise, permutations
 from gpubench.analysis.samples import observations, used_sessions
 from gpubench.model.result import Measurement, Run
@@ -107,8 +107,9 @@ def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
     return every if len(every) <= MOST_SETS else random.Random(1).sample(every, MOST_SETS)
 
 
-def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[bool, bool]]:
-    """For each comparison of unchanged sessions: any SLOWER; any beyond the `raised` thresholds."""
+def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
+    """For each comparison of unchanged sessions: any SLOWER; any beyond the `raised` thresholds; the share of cases
+    called SAME; that of cases which the low ends alone would have called so."""
     ids = frozenset(row.id for row in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
@@ -117,7 +118,18 @@ def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[bool, b
             sides = part(pool.run, base, ids, "base"), part(pool.run, new, ids, "new")
             found = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
             slower = [row for row in found.cases if row.verdict == "SLOWER"]
-            yield bool(slower), any((row.ratio or 0) > 1 + raised[row.id] for row in slower)
+            same = [row.verdict == "SAME" for row in found.cases]
+            alone = [row.verdict == "SAME" or _same_but_for_shape(row) for row in found.cases]
+            yield (
+                bool(slower), any((row.ratio or 0) > 1 + raised[row.id] for row in slower),
+                sum(same) / len(same), sum(alone) / len(alone),
+            )  # fmt: skip
+
+
+def _same_but_for_shape(row: JudgedCase) -> bool:
+    """Whether the low ends say SAME, and the medians or slow ends contradict."""
+    assert row.threshold is not None
+    return row.reason == "shape" and max(row.ratio or 1, 1 / (row.ratio or 1)) <= 1 + row.threshold
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
@@ -154,7 +166,7 @@ def report(pool: Pool) -> bool:
     quiet = noise(part(pool.run, pool.sessions(0.0), others | frozenset(changed), "quiet"))
     raised = {row.id: row.threshold for row in quiet.cases}
     seen = list(false_alarms(pool, raised))
-    alarms, beyond = (sum(row[i] for row in seen) / len(seen) for i in (0, 1))
+    alarms, beyond, same, alone = (sum(row[i] for row in seen) / len(seen) for i in range(4))
     print(
         f"{pool.run.devices[0].name}, {len(pool.sessions(0.0))} unchanged sessions and "
         f"{len(pool.sessions(*SHARES))} with more work, {len(rows)} cases, {SIDE} sessions a side"
@@ -164,6 +176,7 @@ def report(pool: Pool) -> bool:
         print(f"other processes took {min(load):.0%} to {max(load):.0%} of the CPUs in a session")
     print(f"A/A: {len(seen)} comparisons, any SLOWER in {alarms:.1%} (at most {MOST_ALARMS:.0%}); "
           f"with the thresholds of `gpubench noise` {beyond:.1%}")  # fmt: skip
+    print(f"A/A: {same:.0%} of the verdicts are SAME; by the low ends alone {alone:.0%} were")
     print(
         "case                                              spread  "
         + "  ".join(f"{s:+.0%} found  ratio" for s in SHARES)

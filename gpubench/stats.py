@@ -428,16 +428,6 @@ def student_quantile(p: float, degrees: int) -> float:
     return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
-def benjamini_hochberg(p: Sequence[float]) -> list[float]:
-    """p adjusted for the false discovery rate over the family, in the order given (Benjamini and Hochberg 1995)."""
-    adjusted, least = [0.0] * len(p), 1.0
-    order = sorted(range(len(p)), key=p.__getitem__, reverse=True)
-    for place, index in enumerate(order):
-        least = min(least, p[index] * len(p) / (len(p) - place))
-        adjusted[index] = least
-    return adjusted
-
-
 Atoms = Sequence[tuple[float, float]]  # a discrete distribution: (value, probability)
 
 

@@ -10,7 +10,6 @@ from gpubench.analysis.comparison import (
     CompareFailOn,
     CompareOptions,
     Comparison,
-    Correction,
     Difference,
     Gate,
     JudgedCase,
@@ -20,7 +19,7 @@ from gpubench.analysis.comparison import (
     VerdictCounts,
 )
 from gpubench.analysis.findings import MinSpeedup
-from gpubench.analysis.judge import MIN_SESSIONS, can_fire, correction_of, judged
+from gpubench.analysis.judge import MIN_SESSIONS, can_fire, judged
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.pairing import (
     CompareSide,
@@ -85,7 +84,7 @@ def _against(base: str, ours: CompareSide, new: Named, index: int, options: Comp
     return _Against(
         name=name, side=theirs, part=part, differences=differences, idle=not can_fire(family, options.alpha),
         pair=Pair(
-            interleaved=takes_turns, correction=correction_of(family, options.alpha), family=len(family),
+            interleaved=takes_turns, correction="max-t" if family else None, family=len(family),
             spread=median(spreads) if spreads else None, smallest_effect=median(effects) if effects else None,
         ),
         cases=[verdicts[name] for name in ours.rows if name in verdicts],
@@ -133,17 +132,12 @@ def _summed_up(base: str, ours: CompareSide, news: Sequence[_Against], options: 
     return Comparison(
         base=_side_row(base, ours.run), new=tuple(_side_row(new.name, new.side.run) for new in news),
         alpha=options.alpha, interleaved=all(pair.interleaved for pair in whole.pairs),
-        correction=_correction(whole.pairs), pairs=whole.pairs, differences=whole.differences,
+        correction="max-t" if any(pair.correction for pair in whole.pairs) else None,
+        pairs=whole.pairs, differences=whole.differences,
         cases=tuple(whole.cases), missing=whole.missing, failed=whole.failed, added=whole.added,
         counts=_counts(whole), gates=found, warnings=_notices(whole, found),
         exit_code=code, exit_reason={3: "gate", 4: "input"}.get(code, "ok"),  # type: ignore[arg-type]
     )  # fmt: skip
-
-
-def _correction(pairs: Iterable[Pair]) -> Correction | None:
-    """That of all pairs; where they differ, the joint one, which is used for large families."""
-    used = [pair.correction for pair in pairs if pair.correction is not None]
-    return None if not used else "max-t" if "max-t" in used else "bh"
 
 
 def _side_row(name: str, run: Run) -> SideRow:

@@ -18,7 +18,7 @@ from gpubench.selectors import Selector
 from gpubench.stats import ALPHA
 
 VerdictWord = Literal["FASTER", "SLOWER", "SAME", "UNSURE", "not-comparable"]
-Correction = Literal["bh", "max-t"]
+Correction = Literal["max-t"]
 DifferenceScope = Literal["machine", "device", "software", "protocol", "op", "kernel"]
 CompareFailOn = Literal["slower", "unsure", "failed", "missing", "noisy"]
 GateName = CompareFailOn | Literal["min-speedup"]
@@ -69,8 +69,8 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     cannot be true, new may have none: `k_new` is 0.
 
     `ratio` is new / base of the sessions' low ends, [`lo`, `hi`] its exact interval; `p` and `p_adjusted` belong to the
-    direction in which the ratio points. `threshold` is a share. `muted`: no gate looks at it. A time that cannot be
-    true is null.
+    direction in which the ratio points. `median_ratio` is new / base of the sessions' medians, `slow_end_ratio` that of
+    their 90 % quantiles. `threshold` is a share. `muted`: no gate looks at it. A time that cannot be true is null.
 
     `spread`: the standard deviation of the low ends between sessions of one side, as a share. `smallest_effect`: the
     change, as a share, that four of five comparisons like this one would call SLOWER; null where none would.
@@ -85,6 +85,8 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     lo: float | None = None
     hi: float | None = None
+    median_ratio: float | None = None
+    slow_end_ratio: float | None = None
     p: float | None = None
     p_adjusted: float | None = None
     threshold: float | None = None
@@ -161,7 +163,7 @@ class VerdictCounts(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`missing` and `failed` have a number in base only, `added` in new only.
 
-    `correction` and `interleaved` sum up `pairs`: all of them alike, or the weaker one.
+    `correction` and `interleaved` sum up `pairs`: null if none of them tested anything; whether all took turns.
     """
 
     name: Literal["gpubench-compare"] = "gpubench-compare"

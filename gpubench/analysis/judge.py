@@ -4,33 +4,62 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from gpubench import stats
-from gpubench.analysis.comparison import Correction, JudgedCase, VerdictWord
+from gpubench.analysis.comparison import JudgedCase, VerdictWord
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import GRAVITY, Label
 
 MIN_SESSIONS = stats.MIN_BOOTSTRAP_SESSIONS
 SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the threshold
-# Benjamini-Hochberg needs this much room between the smallest p that can occur and alpha / m, or it could not
-# report one slow case among m reliably.
-BH_ROOM = 4
+# The level of the rank test by which medians or slow ends contradict a SAME. It is coarser than alpha, because
+# three moved sessions of five reach 7.5 %.
+CONTRADICTION_ALPHA = 0.10
+SLOW_END = 0.9  # the quantile that stands for the slow end of a session
 MOST_SESSIONS = 100  # advice to measure more often than this is none
 
 
-class Twin(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on both sides, both with a number. `low` maps a session to its low end in seconds.
+class SessionValues(NamedTuple):
+    """One statistic of a case in seconds, by session, on both sides."""
 
-    `cycles`: the low ends in clock cycles per session, where both sides know their clock in every session.
-    """
+    base: dict[int, float]
+    new: dict[int, float]
+
+    @property
+    def ratio(self) -> float:
+        """The Hodges-Lehmann ratio new / base."""
+        return self.shift(stats.ALPHA)[1]
+
+    def shift(self, alpha: float) -> tuple[float, float, float]:
+        """Return (low, estimate, high) of new / base, with the interval at `alpha`."""
+        return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
+
+    def moved(self, limit: float) -> bool:
+        """Whether new differs from base by more than the factor `limit`, and a rank test says it is no chance."""
+        p = stats.rank_test(list(self.base.values()), list(self.new.values()))
+        return min(p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
+
+    def deny(self, effect: Callable[[float], float], limit: float) -> bool:
+        """Whether their whole interval says that the effect does not exceed `limit`."""
+        low, _, high = self.shift(SAME_ALPHA)
+        return max(effect(low), effect(high)) <= limit
+
+
+class Twin(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on both sides, both with a number."""
 
     base: CaseResult
     new: CaseResult
-    base_low: dict[int, float]
+    base_low: dict[int, float]  # low ends in seconds, by session
     new_low: dict[int, float]
+    medians: SessionValues
+    slow_ends: SessionValues
+    # The low ends in clock cycles; empty unless both sides know their clock in every session.
     base_cycles: tuple[float, ...] = ()
     new_cycles: tuple[float, ...] = ()
     threshold: float
@@ -73,24 +102,28 @@ def labels(*rows: CaseResult) -> tuple[Label, ...]:
     return tuple(label for label in GRAVITY if any(label in row.findings for row in rows))
 
 
-def correction_of(family: Sequence[Twin], alpha: float) -> Correction | None:
-    """How p-values are adjusted over the family: by its size and its sessions alone; None if it is empty."""
-    if not family:
-        return None
-    return "bh" if BH_ROOM * _coarsest(family) <= alpha / len(family) else "max-t"
+def medians(row: CaseResult) -> dict[int, float]:
+    """Return the value of each session: the median of its blocks, which is what a report shows."""
+    return {session: stats.median(row.blocks[session]) for session in row.sessions}
+
+
+def slow_ends(row: CaseResult, first: int) -> dict[int, float]:
+    """Return the 90 % quantile of the `first` used samples of each session: it moves if a share of them does."""
+    return {
+        session: stats.quantile(sorted(samples[:first]), SLOW_END) for session, samples in row.sessions.items()
+    }
 
 
 def can_fire(family: Sequence[Twin], alpha: float) -> bool:
     """Whether any samples at all could have made one of these cases SLOWER."""
-    joint = correction_of(family, alpha) == "max-t"
-    factor = len(_groups(family)) if joint else 1
-    return any(factor * _least_p(twin, joint=joint) <= alpha for twin in family if not twin.throttled)
+    factor = len(_groups(family))
+    return any(factor * _least_p(twin) <= alpha for twin in family if not twin.throttled)
 
 
 def judged(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
     """The verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of sessions."""
     family = [twin for twin in twins if twin.testable and not twin.muted]
-    adjusted = _adjusted(family, correction_of(family, alpha))
+    adjusted = _adjusted(family)
     return tuple(
         msgspec.structs.replace(
             _judge(twin, _tested(twin, adjusted.get(twin.base.id)) if twin.testable else None, alpha, new),
@@ -120,7 +153,7 @@ def smallest_effect(twin: Twin, alpha: float, family: int) -> float | None:
     call SLOWER; None where none could.
 
     Two things limit it, and the larger one counts: the test, as Student's t of two means at alpha / family (which
-    neither correction is far from), and the threshold, which the measured ratio has to exceed.
+    the joint permutations are not far from), and the threshold, which the measured ratio has to exceed.
     """
     deviation = spread(twin)
     if not twin.testable or twin.throttled or deviation is None:
@@ -132,14 +165,9 @@ def smallest_effect(twin: Twin, alpha: float, family: int) -> float | None:
     return math.expm1(max(tested, math.log1p(twin.threshold) + error * beyond))
 
 
-def _coarsest(family: Iterable[Twin]) -> float:
-    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)) for twin in family)
-
-
-def _least_p(twin: Twin, *, joint: bool) -> float:
-    """The smallest p of any samples; `joint`: as a share of the permutations, of which not all may be drawn."""
-    exact = stats.smallest_p(len(twin.base_low), len(twin.new_low))
-    return max(exact, 1 / (MAX_RELABELLINGS + 1)) if joint else exact
+def _least_p(twin: Twin) -> float:
+    """Return the smallest adjusted p of any samples: a share of the permutations, of which not all may be drawn."""
+    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)), 1 / (MAX_RELABELLINGS + 1))
 
 
 def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
@@ -150,18 +178,14 @@ def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
     return list(found.values())
 
 
-def _adjusted(family: Sequence[Twin], correction: Correction | None) -> dict[str, tuple[float, float]]:
-    if correction == "bh":
-        raw = [_raw_p(twin) for twin in family]
-        slower = stats.benjamini_hochberg([p for p, _ in raw])
-        faster = stats.benjamini_hochberg([p for _, p in raw])
-        return {twin.base.id: p for twin, p in zip(family, zip(slower, faster, strict=True), strict=True)}
-    groups, found = _groups(family), {}
+def _adjusted(family: Sequence[Twin]) -> dict[str, tuple[float, float]]:
+    """Return (p that it is slower, p that it is faster) of each case, adjusted over the family."""
+    groups, adjusted = _groups(family), {}
     for group in groups:
         joint = max_t([_logs(twin.base_low) for twin in group], [_logs(twin.new_low) for twin in group])
         for twin, (slower_p, faster_p) in zip(group, joint, strict=True):
-            found[twin.base.id] = (min(1.0, slower_p * len(groups)), min(1.0, faster_p * len(groups)))
-    return found
+            adjusted[twin.base.id] = (min(1.0, slower_p * len(groups)), min(1.0, faster_p * len(groups)))
+    return adjusted
 
 
 def _raw_p(twin: Twin) -> tuple[float, float]:
@@ -186,6 +210,7 @@ def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> Judged
     assert twin.new.time is not None
     row = JudgedCase(
         new=new, id=twin.base.id, verdict="UNSURE", reason="few-sessions", muted=twin.muted,
+        median_ratio=twin.medians.ratio, slow_end_ratio=twin.slow_ends.ratio,
         base_s=twin.base.time.estimate, new_s=twin.new.time.estimate, threshold=twin.threshold,
         k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
         labels=labels(twin.base, twin.new),
@@ -214,10 +239,11 @@ def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, st
         if max(tested.p[side], adjusted[side]) <= alpha and effect(tested.ratio) > limit:
             if twin.base_cycles and effect(_cycle_ratio(twin)) <= 1 + twin.threshold / 2:
                 return "UNSURE", "clock-limited"
-            return word, None
-    if 1 / limit <= tested.inner[0] and tested.inner[1] <= limit:
-        return "SAME", None
-    return "UNSURE", "noise"
+            return ("UNSURE", "shape") if twin.medians.deny(effect, limit) else (word, None)
+    if not (1 / limit <= tested.inner[0] and tested.inner[1] <= limit):
+        return "UNSURE", "noise"
+    moved = twin.medians.moved(limit) or twin.slow_ends.moved(limit)
+    return ("UNSURE", "shape") if moved else ("SAME", None)
 
 
 def _cycle_ratio(twin: Twin) -> float:
@@ -257,15 +283,22 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
         + [(values, True) for values in zip(*new, strict=True)]
     )
     observed = tuple(i for i, (_, is_new) in enumerate(columns) if is_new)
-    sides = _permutations(len(columns), observed)
+    sides = [
+        (operator.itemgetter(*new_side), operator.itemgetter(*base_side))
+        for base_side, new_side in _permutations(len(columns), observed)
+    ]
     largest, smallest, seen = [-math.inf] * len(sides), [math.inf] * len(sides), []
     for case in zip(*(values for values, _ in columns), strict=True):
         centre = math.fsum(case) / len(case)
-        row = [value - centre for value in case]
-        found = [_trimmed_t([row[i] for i in ours], [row[i] for i in theirs]) for theirs, ours in sides]
-        largest = list(map(max, largest, found))
-        smallest = list(map(min, smallest, found))
-        seen.append(found[0])
+        values = [value - centre for value in case]
+        squares = [value * value for value in values]
+        t = [
+            _trimmed_t(of_new(values), sum(of_new(squares)), of_base(values), sum(of_base(squares)))
+            for of_new, of_base in sides
+        ]
+        largest = list(map(max, largest, t))
+        smallest = list(map(min, smallest, t))
+        seen.append(t[0])
     close = 1e-9
     return [
         (
@@ -298,15 +331,14 @@ def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(i for i in range(count) if i not in chosen)
 
 
-def _trimmed_t(new: Sequence[float], base: Sequence[float]) -> float:
-    """Difference of the means, each side without its slowest session, over the pooled deviation."""
-    mean_new, squares_new = _trimmed(new)
-    mean_base, squares_base = _trimmed(base)
-    deviation = math.sqrt((squares_new + squares_base) / (len(new) + len(base) - 4))
+def _trimmed_t(new: Sequence[float], new_squares: float, base: Sequence[float], base_squares: float) -> float:
+    """Return the difference of the means, each side without its slowest session, over the pooled deviation.
+
+    `*_squares`: the sum of the squares of a side.
+    """
+    top_new, top_base = max(new), max(base)
+    mean_new, mean_base = (sum(new) - top_new) / (len(new) - 1), (sum(base) - top_base) / (len(base) - 1)
+    of_new = new_squares - top_new * top_new - (len(new) - 1) * mean_new * mean_new
+    of_base = base_squares - top_base * top_base - (len(base) - 1) * mean_base * mean_base
+    deviation = math.sqrt((max(0.0, of_new) + max(0.0, of_base)) / (len(new) + len(base) - 4))
     return (mean_new - mean_base) / (deviation + QUIET_DEVIATION)
-
-
-def _trimmed(values: Sequence[float]) -> tuple[float, float]:
-    top, count = max(values), len(values) - 1
-    mean = (sum(values) - top) / count
-    return mean, max(0.0, sum(value * value for value in values) - top * top - count * mean * mean)

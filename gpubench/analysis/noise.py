@@ -14,7 +14,15 @@ import msgspec
 from gpubench import stats
 from gpubench.analysis.comparison import INTERLEAVED
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.judge import Twin, fewest_samples, judged, low_ends
+from gpubench.analysis.judge import (
+    SessionValues,
+    Twin,
+    fewest_samples,
+    judged,
+    low_ends,
+    medians,
+    slow_ends,
+)
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.pairing import CompareSide, low_cycles, side
 from gpubench.analysis.samples import observations
@@ -95,10 +103,12 @@ ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check
 
 
 class _Case(NamedTuple):
-    """What all permutations ask of one case, by session."""
+    """Statistics of one case, by session."""
 
     row: CaseResult
     low: dict[int, float]
+    medians: dict[int, float]
+    slow_ends: dict[int, float]
     cycles: dict[int, float]
 
 
@@ -148,12 +158,15 @@ def _in_time(run: Run) -> list[int]:
 
 
 def _cases(ours: CompareSide) -> list[_Case]:
-    rows = [row for row in ours.rows.values() if row.time is not None]
-    found = []
-    for row in rows:
-        low = low_ends(row, fewest_samples(row))
-        found.append(_Case(row, low, low_cycles(ours, row, low)))
-    return found
+    cases = []
+    for row in ours.rows.values():
+        if row.time is not None:
+            first = fewest_samples(row)
+            low = low_ends(row, first)
+            cases.append(
+                _Case(row, low, medians(row), slow_ends(row, first), low_cycles(ours, row, low))
+            )  # fmt: skip
+    return cases
 
 
 def _both_ways(
@@ -171,10 +184,13 @@ def _both_ways(
 
 def _twin(case: _Case, one: Permutation) -> Twin:
     known = all(session in case.cycles for session in (*one.base, *one.new))
+    low, middles, slow = (
+        SessionValues(*({session: values[session] for session in side} for side in (one.base, one.new)))
+        for values in (case.low, case.medians, case.slow_ends)
+    )
     return Twin(
-        base=case.row, new=case.row, threshold=INTERLEAVED,
-        base_low={session: case.low[session] for session in one.base},
-        new_low={session: case.low[session] for session in one.new},
+        base=case.row, new=case.row, threshold=INTERLEAVED, base_low=low.base, new_low=low.new, medians=middles,
+        slow_ends=slow,
         base_cycles=tuple(case.cycles[session] for session in one.base) if known else (),
         new_cycles=tuple(case.cycles[session] for session in one.new) if known else (),
     )  # fmt: skip

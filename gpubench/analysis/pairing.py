@@ -10,7 +10,7 @@ import msgspec
 from gpubench import stats, units
 from gpubench.analysis.comparison import AbsentCase, CompareOptions, Difference, DifferenceScope, JudgedCase
 from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.judge import Twin, fewest_samples, labels, low_ends
+from gpubench.analysis.judge import SessionValues, Twin, fewest_samples, labels, low_ends, medians, slow_ends
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import in_plan, main_blocks, observations
 from gpubench.errors import InputError
@@ -140,6 +140,8 @@ def _twin(
     known = bool(our_cycles and their_cycles)
     return Twin(
         base=row, new=other, base_low=ours, new_low=theirs, threshold=threshold, muted=muted,
+        medians=SessionValues(medians(row), medians(other)),
+        slow_ends=SessionValues(slow_ends(row, first), slow_ends(other, first)),
         base_cycles=tuple(our_cycles.values()) if known else (),
         new_cycles=tuple(their_cycles.values()) if known else (),
     )  # fmt: skip

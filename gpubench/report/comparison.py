@@ -46,6 +46,7 @@ ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (
 REASONS = {
     "few-sessions": "few-sessions: fewer than 5 sessions on a side",
     "noise": "noise: neither a change nor its absence is proven",
+    "shape": "shape: the low ends say one thing, the medians or the slow ends another",
     "throttled": "throttled: the device was slowed down while it was measured",
     "clock-limited": "clock-limited: slower or faster by the clock of the device, not by its work",
     "protocol": "protocol: measured in another way",
@@ -56,7 +57,10 @@ _WIDER = (
     "new/base: of the sessions' low ends, with its exact 95 % interval; for SAME the one at 90 % has to lie within the"
     " threshold"
 )
-CORRECTIONS = {"bh": "Benjamini-Hochberg", "max-t": "max-T permutations"}
+_SHAPE = (
+    "new/base: of the sessions' low ends; medians, slow ends: of their medians and 90 % quantiles. A share of the"
+    " blocks or samples moved"
+)
 
 
 def documents(comparison: Comparison, unit: str) -> list[TextDocument]:
@@ -129,7 +133,7 @@ def _test_text(comparison: Comparison, index: int) -> str:
     turns = "in turns" if pair.interleaved else "one side after the other"
     return (
         f"Threshold {apart}, sessions {turns}, alpha {_percent(comparison.alpha)} over {pair.family} "
-        f"case{'s' if pair.family != 1 else ''} tested together ({CORRECTIONS[pair.correction]})."
+        f"case{'s' if pair.family != 1 else ''} tested together (max-T permutations)."
     )
 
 
@@ -186,8 +190,10 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     """The case ids are the keys that --ignore and --threshold take, so they stand in full."""
     needed = any(row.sessions_needed is not None for row in rows)
     tested = any(row.p_adjusted is not None for row in rows)
+    shape = reason == "shape"
     columns = (
         Column("case"), Column("new/base", right=True),
+        *((Column("medians", right=True), Column("slow ends", right=True)) if shape else ()),
         *((Column("sessions", right=True),) if needed else ()),
         Column("base -> new", right=True, rank=1),
         *((Column("adjusted p", right=True, rank=3),) if tested else ()),
@@ -196,6 +202,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     body = [
         cells(
             printable(row.id) + (" (ignored)" if row.muted else ""), Cell(_ratio_text(row), tone),
+            *((_factor_text(row.median_ratio), _factor_text(row.slow_end_ratio)) if shape else ()),
             *((f"{row.sessions_needed or '-'}",) if needed else ()),
             f"{seconds_text(row.base_s, unit)} -> {seconds_text(row.new_s, unit)}",
             *((_p_text(row.p_adjusted),) if tested else ()),
@@ -205,6 +212,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     ]  # fmt: skip
     legends = [
         "sessions: how many on each side should settle it; -: more than 100" if needed else "",
+        _SHAPE if shape else "",
         _WIDER if any(_wider_than_its_verdict(row) for row in rows) else "",
         marks_legend({gravest(row.labels) for row in rows}),
     ]
@@ -227,6 +235,10 @@ def _ratio_text(row: JudgedCase) -> str:
     # One session a side tells no interval.
     between = "" if row.k_base == row.k_new == 1 else f" {interval_text(ratio)}"
     return f"{short_ratio_text(ratio)}{between}{mark(gravest(row.labels))}"
+
+
+def _factor_text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def _absent_section(comparison: Comparison, index: int) -> Section | None:
@@ -289,7 +301,8 @@ def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
 
 CSV_COLUMNS = (
     "new_file", "new_run_id", "case_id", "verdict", "reason", "base_s", "new_s", "ratio", "lo", "hi", "p", "p_adjusted",
-    "threshold", "k_base", "k_new", "sessions_needed", "labels", "muted", "spread", "smallest_effect",
+    "threshold", "k_base", "k_new", "sessions_needed", "labels", "muted", "spread", "smallest_effect", "median_ratio",
+    "slow_end_ratio",
 )  # fmt: skip
 
 
