@@ -170,8 +170,9 @@ WARNINGS: dict[WarningCode, Entry] = {
     "unavailable": Entry(
         "a backend was left out, and why", "the hint: mostly a library or a driver to install"),
     "bad-plugin": Entry(
-        "an op of another package was left out: it raises, exits, hangs or declares what cannot be",
-        "mend the package or uninstall it; `gpubench ops` lists it with the reason"),
+        "an op or a backend of another package was left out: it raises, exits, hangs, declares what cannot be, changes "
+        "the process, or has a name that is taken",
+        "mend the package, rename what it brings, or uninstall it; `gpubench ops` lists it with the reason"),
     "worker-restarted": Entry(
         "a process died and a fresh one went on", "free some memory, or look at the system's log"),
     "software-changed": Entry(

@@ -26,6 +26,7 @@ class Stream:
         self.stream = stream
         self._survives = survives
         self.guarded = guarded
+        self.apart = False  # only `put` writes here; what anybody else writes is a note
         self._line = ""  # the line that has not ended, as it was written
 
     def __getattr__(self, name: str) -> Any:
@@ -33,8 +34,15 @@ class Stream:
 
     def write(self, text: str) -> int:
         """Write `text`, without its commands. Returns its length."""
-        self._put(self._inert(text) if self.guarded else text)
+        if not self.apart:
+            self.put(text)
+        elif sys.stderr is not None:
+            sys.stderr.write(text)
         return len(text)
+
+    def put(self, text: str) -> None:
+        """Write `text` of our own, without its commands."""
+        self._put(self._inert(text) if self.guarded else text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write each of the texts."""
@@ -92,6 +100,24 @@ def take_over(environ: Mapping[str, str] = os.environ) -> None:
         setattr(sys, name, Stream(stream, survives=name == "stderr", guarded=guarded))
 
 
+def keep_apart() -> None:
+    """Keep standard output, if it is ours, for what `put` writes: all that others print goes to standard error.
+
+    They may print in Python, in C or from a thread: our output moves to a descriptor that nobody knows.
+    """
+    out = sys.stdout
+    if not isinstance(out, Stream) or out.stream is not sys.__stdout__:
+        return
+    out.flush()
+    private = os.dup(out.fileno())
+    with contextlib.suppress(OSError):  # standard error is closed
+        os.dup2(2, 1)
+    out.stream = open(  # noqa: SIM115 - until the process ends
+        private, "w", encoding=out.encoding, errors=out.errors, buffering=1 if out.line_buffering else -1
+    )
+    out.apart = True
+
+
 def surviving(stream: IO[str]) -> Any:
     """`stream` itself if it survives what cannot be written, else a Stream over it that does."""
     return (
@@ -101,9 +127,27 @@ def surviving(stream: IO[str]) -> Any:
 
 def put(text: str) -> None:
     """Write `text` to standard output in UTF-8, whatever the locale says."""
-    with contextlib.suppress(AttributeError):  # a caller that embeds us may have put something simpler there
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
-    sys.stdout.write(text)
+    out: Any = sys.stdout
+    if getattr(out, "encoding", "") != "utf-8" and hasattr(out, "reconfigure"):
+        out.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(out, Stream):
+        out.put(text)
+    else:
+        out.write(text)
+
+
+class Output:
+    """Standard output for who writes line by line."""
+
+    name = "standard output"
+
+    def write(self, text: str) -> None:
+        """Write `text` as `put` does."""
+        put(text)
+
+    def flush(self) -> None:
+        """Write what waits in the buffer."""
+        sys.stdout.flush()
 
 
 def command(line: str) -> None:

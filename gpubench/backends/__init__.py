@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpubench.errors import BackendError
+from gpubench.errors import BackendError, BadPlugin
 from gpubench.model.backend import Backend
 from gpubench.model.case import COMPOSED as COMPOSED
 from gpubench.model.case import GANG, inner_device
@@ -65,7 +65,15 @@ def foreign() -> tuple[str, ...]:
     """The backends of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
     from gpubench import plugins
 
-    return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in names())
+    ours = (*names(), *hidden_names())
+    return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in ours)
+
+
+def find_namesakes() -> dict[str, BadPlugin]:
+    """Return why a backend of an installed package is out of reach, by the name that somebody else has too."""
+    from gpubench import plugins
+
+    return plugins.find_namesakes(plugins.BACKENDS, (*names(), *hidden_names()))
 
 
 def usual() -> tuple[str, ...]:

@@ -36,9 +36,13 @@ def _main(argv: Sequence[str] | None) -> int:
     # searches cost a sixth of a short command. `command` switches them on for the command's own work.
     gc.disable()
     try:
-        return _run(arguments)
+        code = _run(arguments)
     finally:
         gc.freeze()
+    foreign = sys.modules.get("gpubench.plugins.containment")
+    if foreign is not None and foreign.used.is_set():
+        foreign.end(code)
+    return code
 
 
 def _run(arguments: list[str]) -> int:

@@ -72,7 +72,10 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
     while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
     from gpubench import backends
     from gpubench import detect as detection
+    from gpubench.escaping import visible
 
+    for error in () if options.quiet else backends.find_namesakes().values():
+        print(f"note: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
     names = [name for name in backends.usual() if name not in backends.KNOWN]
     tell = waiting(options.quiet)
     if not names:

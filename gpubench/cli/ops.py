@@ -28,11 +28,13 @@ _BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: 
 def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
-    from gpubench import kernels
+    from gpubench import backends, kernels
     from gpubench.escaping import escaped, visible
 
     columns = listed_backends()
     show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=columns)
+    for error in backends.find_namesakes().values():
+        print(f"warning: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
     ours = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
     theirs: list[Any] = []
     broken = _show_foreign(show, theirs)
@@ -54,7 +56,7 @@ def _show_foreign(show: Callable[[Op], Any], shown: list[Any]) -> dict[str, str]
     from gpubench import kernels, plugins
 
     found, bad = kernels.load_all(kernels.foreign())
-    broken = {name: f"{error.message}: {error.why}" for name, error in bad.items()}
+    broken = {name: f"{error.message}: {error.why}" for name, error in (kernels.find_namesakes() | bad).items()}
     for op in sorted(found.values(), key=lambda op: (op.group, op.name)):
         try:
             shown.append(show(op))

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -47,7 +47,7 @@ from gpubench.model.result import (
 )
 from gpubench.report import events as lines
 from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
-from gpubench.streams import surviving
+from gpubench.streams import Output, surviving
 
 # ---------------------------------------------------------------- before it measures
 
@@ -296,7 +296,7 @@ class EventLog:
         self._warned: set[lines.WarningFound] = set()
         self.errors: list[GpubenchError] = []
         self._open = ExitStack()
-        self._streams: list[IO[str]] = [sys.stdout] if to_stdout else []
+        self._streams: list[Any] = [Output()] if to_stdout else []
         self._streams += [self._opened(path) for path in paths if path.lower().endswith(SUFFIX)]
 
     def __call__(self, event: Event) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gpubench import streams
 from gpubench.cli.command import given, refuse_alone
 from gpubench.cli.options import FleetRunOptions, RunOptions
 
@@ -41,7 +42,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
     wanted = options.replace(append=append)
     if options.dry_run:
-        sys.stdout.write(_plan(_request(wanted, ctx, began, gates, unsaid)))
+        streams.put(_plan(_request(wanted, ctx, began, gates, unsaid)))
         return 0
     saving.lock(outputs, options, release=ctx.call_on_close)
     saving.keep_part(outputs, resumed=append is not None)

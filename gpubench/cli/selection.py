@@ -11,7 +11,7 @@ from gpubench.cli import health, roofline
 from gpubench.cli.options import RunOptions
 from gpubench.errors import UsageError, require_choice, suggest
 from gpubench.measure.plan import variants
-from gpubench.measure.targets import DeviceRequest
+from gpubench.measure.targets import DeviceRequest, plugin_warning
 from gpubench.model.case import DTYPES, FORMS, LONG_DTYPES, REGIMES, RESIDENT, TF32
 from gpubench.model.op import Dtype, Op
 from gpubench.model.result import RunWarning, Settings
@@ -83,14 +83,15 @@ def parse_ops(text: str) -> list[str]:
 
 
 def declared(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
-    """The ops of these names, and a warning for each that its package has broken. Raises BadPlugin if none is left."""
+    """Return the ops of these names, and a warning for each that its package has broken or whose name was taken.
+
+    Raises BadPlugin if no op is left.
+    """
     found, broken = kernels.load_all(names)
     if broken and not found:
         raise next(iter(broken.values()))
-    return found, [
-        RunWarning(code="bad-plugin", message=f"{error.message}: {error.why}", hint=error.hint)
-        for error in broken.values()
-    ]
+    taken = {name: error for name, error in kernels.find_namesakes().items() if name in names}
+    return found, [plugin_warning(error) for error in (*broken.values(), *taken.values())]
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:

@@ -110,6 +110,13 @@ def foreign() -> tuple[str, ...]:
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
+def find_namesakes() -> dict[str, BadPlugin]:
+    """Return why an op of an installed package is out of reach, by the name that somebody else has too."""
+    from gpubench import plugins
+
+    return plugins.find_namesakes(plugins.OPS, names())
+
+
 def elementwise(**declaration: Any) -> Op:
     """The op whose output i depends on element i of each input, for packages that bring ops of their own.
 

@@ -429,6 +429,8 @@ def main(name: str) -> int:
     hidden = [name] if name in backends.hidden_names() else []
     ops = [*kernels.names(), *kernels.foreign()]
     require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")
+    for error in (kernels.find_namesakes() | backends.find_namesakes()).values():
+        print(f"left out {error.message}: {error.why}")
     report = check_op(kernels.load_untried(name)) if name in ops else check_backend(backends.load(name))
     for case_id in dict.fromkeys(report.checked):
         print(f"checked {case_id}")

@@ -14,7 +14,7 @@ import msgspec
 
 from gpubench import backends, detect
 from gpubench.catalogue import Reason
-from gpubench.errors import RequiredUnavailable
+from gpubench.errors import BadPlugin, RequiredUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
@@ -171,6 +171,11 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         return op
 
 
+def plugin_warning(error: BadPlugin) -> RunWarning:
+    """Return the warning for what a package brings and nobody measures."""
+    return RunWarning(code="bad-plugin", message=f"{error.message}: {error.why}", hint=error.hint)
+
+
 def choose(
     request: DeviceRequest, *, one_of_each: bool = False, spares: Spares | None = None
 ) -> DeviceSelection:
@@ -180,7 +185,9 @@ def choose(
     for sizes inside a budget has no time to measure eight equal GPUs.
     """
     listings = list_devices(request.asked, yielding=request.auto, spares=spares)
-    warnings = []
+    warnings = [
+        plugin_warning(error) for name, error in backends.find_namesakes().items() if name in request.asked
+    ]
     for listing in listings:
         if listing.reason is not None:
             if listing.backend in request.required:

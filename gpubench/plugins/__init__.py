@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from gpubench.errors import BadPlugin
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
 OPS, BACKENDS = "gpubench.ops", "gpubench.backends"
+_NOUNS = {OPS: "op", BACKENDS: "backend"}
 
 
 class PluginError(Exception):
@@ -22,6 +26,24 @@ def entries(group: str, name: str | None = None) -> list[EntryPoint]:
     return [
         entry for entry in _installed(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
+
+
+def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
+    """Return why nobody reaches an entry point whose name gpubench or an earlier package has, by that name."""
+    first: dict[str, EntryPoint] = {}
+    namesakes: dict[str, BadPlugin] = {}
+    for entry in entries(group):
+        holder = "gpubench" if entry.name in built_in else None
+        if holder is None and (other := first.setdefault(entry.name, entry)) is not entry:
+            holder = f"the package {package(other)}"
+        if holder is not None:
+            brings = package(entry)
+            namesakes[entry.name] = BadPlugin(
+                "bad-plugin", f"the {_NOUNS[group]} {entry.name} of the package {brings} is left out",
+                why=f"{holder} has one of that name, which is used; its entry point is {entry.name} = {entry.value}",
+                hint=f"give it another name in the package {brings}, or uninstall {brings}",
+            )  # fmt: skip
+    return namesakes
 
 
 def names(group: str) -> list[str]:
@@ -59,9 +81,11 @@ def package(entry: EntryPoint) -> str:
 
 
 def load(entry: EntryPoint) -> Any:
-    """What the entry point names; what its module prints goes to stderr. Raises PluginError."""
+    """Import what the entry point names; this process stays as it was. Raises PluginError."""
+    from gpubench.plugins.containment import contain
+
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contain():
             return entry.load()
     except SystemExit as error:
         raise PluginError(f"its import calls sys.exit({error.code!r})") from None

@@ -23,7 +23,7 @@ from gpubench import plugins, processes
 from gpubench.child_main import Messages
 from gpubench.errors import BadPlugin
 from gpubench.model.op import Defect, Op, Params
-from gpubench.plugins import PluginError
+from gpubench.plugins import PluginError, containment
 
 # How long a package may take to be imported: an array library that nobody used before takes several seconds.
 TRIAL_S = 20.0
@@ -180,6 +180,8 @@ def _raised(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
+    """Return what is wrong with an op, in one sentence; empty if nothing is."""
+    threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_untried(name)
     except KeyError:
@@ -188,8 +190,11 @@ def _broken(name: str) -> str:
         return str(error)
     except BaseException as error:
         return f"its import raises {plugins.described(error)}"
-    lasting = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
-    return "its import starts a thread that keeps the program from ending" if lasting else ""
+    if containment.new_threads(threads):
+        return "its import starts a thread that goes on"
+    now = containment.lasting_state()
+    changed = [what for what, value in before.items() if now[what] != value]
+    return f"its import changes {changed[0]} of the process" if changed else ""
 
 
 def main(name: str) -> NoReturn:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from gpubench import kernels
 from tests.conftest import Program
 from tests.faults.packages import install
-from tests.forking import Starter, environment
+from tests.forking import Starter, environment, outside
 
 FAST = (
     "--devices", "fake:cpu,fake:gpu", "--quick", "--no-progress", "--regimes", "resident-queued",
@@ -242,6 +244,99 @@ def test_who_asks_for_none_of_them_pays_for_none(
     assert not (tmp_path / "imported").exists()
 
 
+# What an import does to the process beside bringing an op that works; the reason where that is refused.
+INTRUDERS: dict[str, tuple[str, str]] = {
+    "writes_in_c": ("import ctypes; c = ctypes.CDLL(None); c.write(1, b'x' * 9999, 9999); c.puts(b'y'); c.fflush(None)", ""),
+    "writes_by_number": ("import os; os.write(1, b'x' * 100000)", ""),
+    "writes_to_the_stream": ("import sys; sys.__stdout__.write('x'); sys.__stdout__.flush(); print('y')", ""),
+    "writes_from_a_child": ("import os; os.system('echo x')", ""),
+    "writes_from_a_thread": (
+        "import os, threading\ndef loud():\n    while True: os.write(1, b'x' * 1000)\nthreading.Thread(target=loud, daemon=True).start()",
+        "a thread that goes on",
+    ),
+    "writes_from_a_brief_thread": (
+        "import os, threading, time\ndef loud():\n    for _ in range(5): time.sleep(0.02); os.write(1, b'x')\nthreading.Thread(target=loud, daemon=True).start()",
+        "",
+    ),
+    "ends_late": ("import os, threading, time; threading.Timer(1.5, os._exit, (3,)).start()", "a thread that goes on"),
+    "hangs_at_the_end": ("import atexit, time; atexit.register(time.sleep, 3600)", ""),
+    "leaves_at_the_end": ("import atexit, os; atexit.register(os._exit, 9)", ""),
+    "shallow": ("import sys; sys.setrecursionlimit(sys.getrecursionlimit() // 5)", ""),
+    "closes_the_output": ("import os; os.close(1)", ""),
+    "closes_all_streams": ("import os; os.closerange(0, 3)", ""),
+    "closes_everything": ("import os; os.closerange(0, 256)", "ends the process"),
+    "redirects": ("import os; n = os.open('/dev/null', os.O_RDWR); os.dup2(n, 0); os.dup2(n, 1); os.dup2(n, 2)", ""),
+    "closes_the_stream": ("import sys; sys.stdout = sys.stdin = None; sys.__stdout__ = None", ""),
+    "has_an_alarm": ("import signal; signal.alarm(1); signal.setitimer(signal.ITIMER_VIRTUAL, 0.1)", ""),
+    "dumps_late": ("import faulthandler; faulthandler.dump_traceback_later(1, exit=True)", ""),
+    "takes_signals": ("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.pthread_sigmask(0, {15})", ""),
+    "moves": ("import os; os.chdir('/'); os.umask(0o777)", ""),
+    "forgets_the_environment": ("import os; os.environ.clear(); os.environ['OMP_NUM_THREADS'] = '1'", ""),
+    "one_cpu": ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", ""),
+    "few_files": ("import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (3, r.getrlimit(r.RLIMIT_NOFILE)[1]))", ""),
+    "is_nice": ("import os; os.nice(1)", "the priority"),
+    "forks": ("import os; os.fork()", ""),
+    "raises_warnings": ("import warnings; warnings.simplefilter('error')", ""),
+    "replaces_print": ("import builtins\nbuiltins.print = builtins.open = builtins.len = None", ""),
+    "traces": ("import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(print)\nsys.excepthook = None", ""),
+    "prints_while_planned": ("", ""),
+}  # fmt: skip
+
+
+def intruder(name: str) -> str:
+    """The module of one of them."""
+    talks = "OP = change(flops=lambda p: print('x') or __import__('os').write(1, b'y') * p['n'])"
+    return op(name, talks if name == "prints_while_planned" else "") + "\n" + INTRUDERS[name][0] + "\n"
+
+
+@pytest.fixture(scope="module")
+def intruded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("intruders")
+    for name in INTRUDERS:
+        install(folder, f"p_{name}", intruder(name), ops={name: f"p_{name}:OP"})
+    return folder
+
+
+def test_what_an_import_does_to_the_process_costs_the_package_alone(
+    gpubench: Program, tmp_path: Path, intruded: Path
+) -> None:
+    """All are imported by one process, the one that lists them: each after what the others did to it."""
+    done = gpubench("ops", "--format", "json", env={"PYTHONPATH": str(intruded)}, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    found = json.loads(done.stdout)
+    reasons = {row["name"]: row["detail"] for row in found["broken"]}
+    assert {*reasons} == {name for name, (_, why) in INTRUDERS.items() if why}
+    assert all(INTRUDERS[name][1] in why for name, why in reasons.items()), reasons
+    assert {row["name"] for row in found["ops"]} == {*kernels.names(), *INTRUDERS} - {*reasons}
+
+
+def test_a_run_beside_them_is_right(gpubench: Program, tmp_path: Path, intruded: Path) -> None:
+    """Workers import them too."""
+    ops = ",".join(("add", *INTRUDERS))
+    done = gpubench(
+        "run", *FAST, *SIZES, "--ops", ops, "-o", "r.json", "--format", "json",
+        env={"PYTHONPATH": str(intruded)}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((tmp_path / "r.json").read_text())
+    outcomes = json.loads(done.stdout)["outcomes"]
+    assert {outcome["type"] for outcome in outcomes} <= {"measurement", "skip"}
+    measured = {outcome["case"]["op"] for outcome in outcomes if outcome["type"] == "measurement"}
+    assert measured == {"add", *(name for name, (_, why) in INTRUDERS.items() if not why)}
+
+
+@pytest.mark.parametrize("name", ["hangs_at_the_end", "has_an_alarm", "shallow", "closes_all_streams"])
+def test_the_real_program_ends_as_it_would(tmp_path: Path, intruded: Path, name: str) -> None:
+    """Started and not forked, its interpreter ends by itself."""
+    command = [sys.executable, "-m", "gpubench", "run", *FAST, *SIZES, "--ops", name, "--dry-run"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(intruded)}, capture_output=True, timeout=60,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, f"{name}/n=1024" in done.stdout) == (0, True), done.stderr
+
+
 def test_completion_works_beside_it(gpubench: Program, tmp_path: Path) -> None:
     words = {"_GPUBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "gpubench ru", "COMP_CWORD": "1"}
     done = gpubench(env={**few(tmp_path, "quits", "hangs"), **words})
@@ -465,3 +560,52 @@ def test_a_reason_that_the_catalogue_lacks_is_told_in_the_detail(gpubench: Progr
         ("mul", "failure", "error", "molten: 90 degrees"),
     }
     assert gpubench("report", "r.json").returncode == 0
+
+
+@pytest.fixture
+def namesakes(tmp_path: Path) -> dict[str, str]:
+    """Packages with an op and two backends called like built-in ones, and two that call their ops alike."""
+    site = tmp_path / "namesakes"
+    backend = "from gpubench.backends.hidden.fake import BACKEND"
+    install(site, "p_copy", op("add"), ops={"add": "p_copy:OP"})
+    install(site, "p_back", backend, backends={"numpy": "p_back:BACKEND", "fake": "p_back:BACKEND"})
+    for name in ("p_first", "p_second"):
+        install(site, name, op("alike"), ops={"alike": f"{name}:OP"})
+    return {"PYTHONPATH": str(site)}
+
+
+def test_a_name_that_is_taken_is_said(gpubench: Program, tmp_path: Path, namesakes: dict[str, str]) -> None:
+    done = gpubench("ops", "--format", "json", env=namesakes)
+    found = json.loads(done.stdout)
+    reasons = {row["name"]: row["detail"] for row in found["broken"]}
+    assert {*reasons} == {"add", "alike"}
+    assert "the op add of the package p_copy is left out: gpubench has one of that name" in reasons["add"]
+    assert "the package p_" in reasons["alike"]
+    assert [row["name"] for row in found["ops"]].count("alike") == 1
+    for backend in ("numpy", "fake"):
+        assert f"the backend {backend} of the package p_back is left out: gpubench has one of" in done.stderr
+    shown = gpubench("ops", env=namesakes).stdout
+    assert any(line.startswith("add  ") and "p_copy" in line for line in shown.splitlines())
+
+
+def test_a_run_says_which_names_were_taken(
+    gpubench: Program, tmp_path: Path, namesakes: dict[str, str]
+) -> None:
+    done = gpubench("run", *FAST, *SIZES, "--ops", "add,alike", "-o", "r.json", env=namesakes)
+    assert done.returncode == 0, done.stderr
+    warnings = [
+        w for w in json.loads((tmp_path / "r.json").read_text())["warnings"] if w["code"] == "bad-plugin"
+    ]
+    assert {w["message"].partition(" is left out")[0].rpartition(" of")[0] for w in warnings} == {
+        "the op add", "the op alike", "the backend fake",
+    }  # fmt: skip
+    assert all("another name" in w["hint"] and "package p_" in w["hint"] for w in warnings)
+    done = gpubench("run", *FAST, *SIZES, "--ops", "sum", "-o", "s.json", env=namesakes)
+    messages = [w["message"] for w in json.loads((tmp_path / "s.json").read_text())["warnings"]]
+    assert not any("the op" in message for message in messages), "nobody asked for it"
+
+
+def test_detect_says_it_of_backends(gpubench: Program, namesakes: dict[str, str]) -> None:
+    assert (
+        "note: the backend numpy of the package p_back is left out" in gpubench("detect", env=namesakes).stderr
+    )
