@@ -11,12 +11,15 @@ import errno
 import os
 import re
 import stat
+import sys
+import time
 from pathlib import Path
 from typing import BinaryIO
 
 StrPath = str | os.PathLike[str]
 
 _PIECE = 16 << 20  # read at once at most
+_PATIENCE_S, _RETRY_S = 2.0, 0.02
 # Names of descriptors of this process, which the user can only have named on purpose.
 _DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
 _ALWAYS = (
@@ -115,6 +118,22 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def replace(source: StrPath, target: StrPath) -> None:
+    """Give `source` the name `target`, and replace what has it, in one step. Raises OSError.
+
+    Windows refuses while any program has one of the two open, as a report or a virus scanner has for moments: there it
+    is tried again for `_PATIENCE_S`.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return os.replace(source, target)
+        except PermissionError:
+            if os.name != "nt" or time.monotonic() >= until:
+                raise
+            time.sleep(_RETRY_S)
+
+
 def _require_regular(about: os.stat_result, path: StrPath) -> None:
     if stat.S_ISREG(about.st_mode):
         return
@@ -150,6 +169,10 @@ _MENDS = {  # by the name of the number: not every system has all of them
 }
 
 
+# Windows' own numbers tell more: a program has the file open, has a part of it locked, has it mapped.
+_HELD = (32, 33, 1224)
+
+
 def reason(error: OSError) -> str:
     """Return what the system, or Python, says in `error`, without number and path."""
     return error.strerror or str(error) or type(error).__name__
@@ -157,7 +180,12 @@ def reason(error: OSError) -> str:
 
 def mend(error: OSError) -> str:
     """Return what the number of `error` asks the user to do; an empty text for a number that asks for nothing."""
-    return "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")
+    if getattr(error, "winerror", None) in _HELD:
+        return "close the program that has it open"
+    text = "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")
+    return (
+        text.partition(" (")[0] if sys.platform == "win32" else text
+    )  # in parentheses stand commands of a POSIX shell
 
 
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:

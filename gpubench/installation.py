@@ -42,18 +42,78 @@ def checkout() -> str | None:
 
 def install_command(extra: str = "") -> str:
     """The command for a text that may end in a file, which names no path; `located` puts the paths in."""
+    return _command_for(extra, sys.platform)
+
+
+def _command_for(extra: str, platform: str) -> str:
     if checkout():
-        return f"pip install {_quoted('.', extra)} (in the checkout of gpubench)"
-    return f"pip install {_quoted(DISTRIBUTION, extra)}"
+        return f"pip install {_quoted('.', extra, platform)} (in the checkout of gpubench)"
+    return f"pip install {_quoted(DISTRIBUTION, extra, platform)}"
 
 
 def located(text: str) -> str:
-    """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted."""
+    """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted.
+
+    The text may come from a file of another system, which quotes otherwise.
+    """
     if "pip install" not in text:
         return text
     for extra in ("", *EXTRAS):
-        text = text.replace(install_command(extra), _pip(f"install {_source(extra)}"))
-    return text
+        for platform in ("linux", "win32"):
+            text = text.replace(_command_for(extra, platform), _pip(f"install {_source(extra)}"))
+    return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
+
+
+# The wheels of PyTorch for GPUs, by maker and system, where the package index's own wheel does not drive them. Its
+# wheel for Linux brings CUDA along and that for macOS drives Metal; that for Windows is for the CPU alone.
+_TORCH = "torch --index-url https://download.pytorch.org/whl/"
+_WHEELS = {
+    ("amd", "linux"): "rocm7.2", ("intel", "linux"): "xpu", ("intel", "win32"): "xpu", ("nvidia", "win32"): "cu130",
+}  # fmt: skip
+# For drivers that serve CUDA 12 alone.
+_OLD_CUDA = "cu126"
+# PyTorch's own index has no wheel for AMD's GPUs on Windows.
+_AMD_ON_WINDOWS = "https://rocm.docs.amd.com/projects/radeon-ryzen"
+_MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+
+
+def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None = None) -> str:
+    """The command that installs a PyTorch for the GPUs of a maker: "nvidia", "amd", "intel" or "apple".
+
+    `cuda` is the newest CUDA that the driver serves, as 13000.
+    """
+    wheel = _WHEELS.get((vendor, platform))
+    if vendor == "amd" and platform == "win32":
+        return f"AMD's own wheels, as {_AMD_ON_WINDOWS} tells"
+    if wheel is None:
+        return install_command("torch")
+    if vendor == "nvidia" and cuda is not None and cuda < 13000:
+        wheel = _OLD_CUDA
+    return f"pip install {_TORCH}{wheel}"
+
+
+def torch_hint(platform: str = sys.platform) -> str:
+    """How to install PyTorch on this system, with the wheels for GPUs that its usual wheel does not drive."""
+    others = [
+        f"for GPUs of {name} {torch_command(vendor, platform)}"
+        for vendor, name in _MAKERS.items()
+        if torch_command(vendor, platform) != install_command("torch") and platform != "darwin"
+    ]
+    return "; ".join([install_command("torch"), *others])
+
+
+def quote(text: str, platform: str = sys.platform) -> str:
+    """`text` as one word of a command line: for a POSIX shell, or for both cmd and PowerShell.
+
+    These two share double quotes alone, in which a name of Windows' file systems stays as it is but for `%` and `$`.
+    """
+    import re
+    import shlex
+
+    if platform != "win32":
+        return shlex.quote(text)
+    plain = re.fullmatch(r"[A-Za-z0-9_./\\:+=-]+", text)
+    return text if plain else '"' + text.replace('"', '\\"') + '"'
 
 
 def upgrade_command() -> str:
@@ -66,7 +126,9 @@ def upgrade_command() -> str:
 def repair_command(clash: str = "") -> str:
     """The command that puts all files of gpubench in their place; without the distribution `clash`, if there is one."""
     repair = _pip(f"install --force-reinstall {_source()}")
-    return f"{_pip(f'uninstall {clash}')} && {repair}" if clash else repair
+    # Windows PowerShell knows no `&&`, and cmd no `;`.
+    then = ", then" if sys.platform == "win32" else " &&"
+    return f"{_pip(f'uninstall {clash}')}{then} {repair}" if clash else repair
 
 
 def find_clash() -> tuple[str, str] | None:
@@ -91,22 +153,19 @@ def _brings_gpubench(distribution: metadata.Distribution) -> bool:
 
 
 def _source(extra: str = "") -> str:
-    return _quoted(checkout() or DISTRIBUTION, extra)
+    return _quoted(checkout() or DISTRIBUTION, extra, sys.platform)
 
 
-def _quoted(source: str, extra: str) -> str:
-    import shlex
-
-    return shlex.quote(f"{source}[{extra}]" if extra else source)
+def _quoted(source: str, extra: str, platform: str) -> str:
+    return quote(f"{source}[{extra}]" if extra else source, platform)
 
 
 def _pip(arguments: str) -> str:
     """A call of the pip that installs for this interpreter."""
-    import shlex
     import shutil
     from importlib.util import find_spec
 
-    python = shlex.quote(sys.executable)
+    python = quote(sys.executable)
     if find_spec("pip") is None:  # as in what uv sets up
         return f"uv pip {arguments} --python {python}"
     found = shutil.which("pip")

@@ -32,7 +32,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.installation import install_command
+from gpubench.installation import torch_hint
 from gpubench.model.backend import Backend, Buffer, Launch, Session, each, override
 from gpubench.model.case import TF32, Case
 from gpubench.model.kernel import Limits
@@ -441,7 +441,7 @@ class TorchBackend(Backend):
         devices = self.host_devices() if device_id == CPU else self.devices()
         found = next((device for device in devices if device.id == device_id), None)
         if found is None:
-            raise BackendUnavailable(f"there is no device {device_id}")
+            raise BackendUnavailable(f"there is no device {device_id}", hint=torch_hint())
         import_torch()
         return TorchSession(found, threads)
 
@@ -450,13 +450,11 @@ def _version() -> dict[str, Any]:
     """What PyTorch's file of versions says, read without PyTorch. Raises BackendUnavailable where it is not there."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
-        raise BackendUnavailable("PyTorch is not installed", hint=install_command("torch"))
+        raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())
     try:
         return runpy.run_path(str(Path(found.origin).with_name("version.py")))
     except OSError as error:
-        raise BackendUnavailable(
-            f"PyTorch's installation is broken: {error}", hint=install_command("torch")
-        ) from error
+        raise BackendUnavailable(f"PyTorch's installation is broken: {error}", hint=torch_hint()) from error
 
 
 def _drives_gpus(version: Mapping[str, Any]) -> bool:
@@ -475,9 +473,7 @@ def import_torch() -> Any:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a library that it loads is not there
-        raise BackendUnavailable(
-            f"PyTorch cannot be imported: {error}", hint=install_command("torch")
-        ) from error
+        raise BackendUnavailable(f"PyTorch cannot be imported: {error}", hint=torch_hint()) from error
     return torch
 
 

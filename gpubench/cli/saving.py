@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from gpubench.cli.exit import tell
 from gpubench.cli.options import RunOptions, SavingOptions
 from gpubench.cli.rendering import ReportStyle
 from gpubench.errors import ExitCode, GpubenchError, UsageError
+from gpubench.installation import quote
 from gpubench.model.result import Run
 from gpubench.report import PICTURES
 
@@ -90,7 +90,7 @@ def keep_part(output: Sequence[str], *, resumed: bool) -> None:
         except OSError as error:
             raise store.cannot_save(store.part_of(path), error) from error
         if aside is not None:
-            result = shlex.quote(str(aside).removesuffix(store.PART_SUFFIX))
+            result = quote(str(aside).removesuffix(store.PART_SUFFIX))
             print(
                 f"warning: {store.part_of(path)} holds what a run measured that ended early, and this run does not go"
                 f" on with it; it is kept as {aside}: gpubench run --append {result} goes on there",
@@ -182,7 +182,7 @@ class Saver:
             then = f"{mend}, then go on there" if mend else "go on there"
             self.error = GpubenchError(
                 because.code, because.message, why=f"{because.why}; it is saved in {path}",
-                hint=f"{then}: gpubench run --append {shlex.quote(str(path))}",
+                hint=f"{then}: gpubench run --append {quote(str(path))}",
             )  # fmt: skip
             return path
         left = self._journal.path if self._journal is not None and self._journal.path.exists() else None

@@ -25,7 +25,7 @@ from gpubench.detect.gpu import (
     software_renderers,
 )
 from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
-from gpubench.detect.libraries import read_cpuinfo
+from gpubench.detect.libraries import read_cpuinfo, torch_warnings
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
 from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
@@ -118,7 +118,8 @@ def _this_machine(
         files, records, found.providers, _context(files, found.root, live=True, debug=debug), sysroot=None,
         access=lambda gpus, devices: read_access(found, os.environ, gpus, devices),
     )  # fmt: skip
-    return machine, records
+    lacking = torch_warnings(machine.gpus)
+    return msgspec.structs.replace(machine, warnings=[*machine.warnings, *lacking]), records
 
 
 def _context(files: Files, root: Root, *, live: bool, debug: bool) -> GpuContext:

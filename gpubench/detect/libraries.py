@@ -1,9 +1,10 @@
-"""CPU and memory of a system without /proc and /sys (Windows, macOS): what psutil and py-cpuinfo tell there."""
+"""What libraries tell where no file does: CPU and memory of a system without /proc and /sys (Windows, macOS) by psutil
+and py-cpuinfo, and whether a PyTorch for the GPUs is installed."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ from gpubench.detect import cpuinfo
 from gpubench.detect.records import derived, is_placeholder, known, missing
 from gpubench.detect.root import list_form
 from gpubench.detect.topology import CpuSet
-from gpubench.model.machine import Cache, Cpu, Fact, Memory
+from gpubench.installation import torch_command
+from gpubench.model.machine import Cache, Cpu, Fact, Gpu, MachineWarning, Memory
 
 _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
@@ -87,3 +89,35 @@ def read_cpuinfo(cpu: Cpu, told: Mapping[str, Any]) -> Cpu:
             found["caches"] = known(caches, _CPUINFO, "a size for each level, counted once")
     changes = {name: fact for name, fact in found.items() if getattr(cpu, name).value is None}
     return msgspec.structs.replace(cpu, **changes)
+
+
+# The maker's name for what its wheels of PyTorch drive, and the mark of these wheels in their version.
+_TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
+
+
+def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
+    """A GPU of AMD or Intel without the PyTorch that drives it: named with the command that installs it.
+
+    An integrated GPU may be one that no such PyTorch drives.
+    """
+    vendors = {
+        gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
+    } & _TORCH.keys()
+    version = _torch_version() if vendors else ""
+    found = []
+    for vendor, (name, mark) in _TORCH.items():
+        if vendor in vendors and mark not in version:
+            text = (
+                f"PyTorch for {name} is not installed, so WebGPU alone measures there: {torch_command(vendor)}"
+            )
+            found.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["torch"]))
+    return found
+
+
+def _torch_version() -> str:
+    """The version of the installed PyTorch, read without importing it; empty without one."""
+    from importlib import metadata
+
+    with contextlib.suppress(Exception):  # spoiled metadata is no reason to fail
+        return str(metadata.version("torch"))
+    return ""

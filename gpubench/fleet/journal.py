@@ -90,7 +90,7 @@ class FleetJournal:
             if path.exists():
                 aside = self.folder / EARLIER
                 aside.mkdir(exist_ok=True)
-                os.replace(path, aside / f"{_now().replace(':', '')}-{path.name}")
+                disk.replace(path, aside / f"{_now().replace(':', '')}-{path.name}")
         for path in (self._arriving(node), self._fresh(node)):
             path.unlink(missing_ok=True)
 
@@ -103,7 +103,7 @@ class FleetJournal:
         fresh, part = self._fresh(node), store.part_of(self.path(node))
         if fresh.exists():
             _append(fresh, piece)
-            os.replace(fresh, part)
+            disk.replace(fresh, part)
         else:
             _append(part, piece)
 

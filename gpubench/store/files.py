@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 from gpubench import disk, units
 from gpubench.errors import GpubenchError, InputError, UsageError
-from gpubench.installation import DATA, user_folder
+from gpubench.installation import DATA, quote, user_folder
 from gpubench.model.machine import Machine
 from gpubench.model.result import Run
 from gpubench.store import document, limits
@@ -72,7 +72,7 @@ def write_whole(target: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             disk.sync(file.fileno())
-        os.replace(fresh, target)
+        disk.replace(fresh, target)
     except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink()
@@ -251,11 +251,15 @@ def _unreadable(source: str, error: OSError) -> InputError:
             why += ", but a run that is under way or was killed left what it measured beside it"
             hint = f"name {source}{document.PART_SUFFIX}, or go on with gpubench run --append {source}"
     elif error.errno == errno.EISDIR:
-        why, hint = "it is a folder", f"name a file inside it, for example {source.rstrip('/')}/*.json"
+        inside = os.path.join(source, "*.json")
+        why, hint = "it is a folder", f"name a file inside it, for example {inside}"
     elif isinstance(error, disk.NotRegular):
         hint = f"name a file; what a command writes is read from standard input, as - (... - < {source})"
     elif isinstance(error, PermissionError):
-        why, hint = "you may not read it", f"change its permissions: chmod u+r {source}"
+        why = "you may not read it"
+        hint = f"change its permissions: chmod u+r {quote(str(source))}"
+        if sys.platform == "win32":
+            why, hint = "it may not be read", "close the program that has it open, or change its permissions"
     return InputError("unreadable", f"{source} cannot be read", why=why, hint=hint)
 
 

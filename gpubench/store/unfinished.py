@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from gpubench import disk
 from gpubench.errors import InputError
 from gpubench.store.document import PART_SUFFIX, part_of
 from gpubench.store.files import RESULT_SUFFIXES, read
@@ -79,7 +80,7 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
     if progress is not None and not progress.sessions and not progress.blocks:
         return None
     aside = _free_name(part, "unreadable" if progress is None else _short(progress.id))
-    os.replace(part, aside)
+    disk.replace(part, aside)
     return aside
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -539,16 +540,20 @@ class WgpuBackend(Backend):
         except Exception as error:
             raise BackendUnavailable(
                 f"wgpu cannot list adapters: {_first_line(error)}",
-                hint="install a Vulkan loader (Debian: apt install libvulkan1) and the GPU's driver",
+                hint=_DRIVER if sys.platform == "linux" else "install the GPU's driver",
             ) from error
         usable = [a for a in adapters if a.info["backend_type"] in _APIS]
         if not usable:
             raise BackendUnavailable(
                 "no Vulkan, Metal or DX12 adapter is present",
-                hint="install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-drivers libvulkan1)",
+                hint=_VULKAN if sys.platform == "linux" else "install the GPU's driver",
             )
         usable.sort(key=lambda a: is_software(a.info))  # stable: enumeration order otherwise
         return [(_describe(i, a), a) for i, a in enumerate(usable)]
+
+
+_DRIVER = "install a Vulkan loader (Debian: apt install libvulkan1) and the GPU's driver"
+_VULKAN = "install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-drivers libvulkan1)"
 
 
 def _describe(index: int, adapter: Any) -> Device:

@@ -4,7 +4,6 @@ no GPU was compared with a CPU."""
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -17,6 +16,7 @@ from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Troubl
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import used_sessions
 from gpubench.escaping import columns, cut, filled, printable, shortened
+from gpubench.installation import quote
 from gpubench.model.result import Run
 from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
 from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_context, links_grids
@@ -363,7 +363,7 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
         lost = f"{found.unreached} case{'s' if found.unreached != 1 else ''} not measured"
     texts = [
         f"Stopped{after}: {lost}.",
-        f"Go on: gpubench run --append {shlex.quote(saved[0]) if saved else 'FILE'}",
+        f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}",
     ]
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 

@@ -1,0 +1,67 @@
+"""Files under Windows' rules: what is open is not replaced, and messages say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpubench import disk
+
+_READ_MEANWHILE = """
+import threading
+from pathlib import Path
+from gpubench import disk
+Path("old").write_text("old")
+Path("new").write_text("new")
+reader = open("old")
+threading.Timer(SECONDS, reader.close).start()
+try:
+    disk.replace("new", "old")
+except PermissionError as error:
+    print(disk.remedy(error))
+else:
+    print(Path("old").read_text())
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.3, "new"), (4, "close the program that has it open, or choose another place")]
+)
+def test_a_file_that_is_read_for_a_moment_is_replaced_after_it(
+    computer: Any, seconds: float, said: str
+) -> None:
+    done = computer("win32").run("-c", _READ_MEANWHILE.replace("SECONDS", str(seconds)))
+    assert done.stdout.strip() == said, done.stderr
+
+
+def test_a_report_that_is_read_costs_no_result(computer: Any) -> None:
+    here = computer("win32")
+    fake = ("--devices", "fake:cpu", "--ops", "add", "--sizes", "64", "--max-samples", "5", "--sessions", "1")
+    assert here.run("run", *fake, "-o", "r.json").returncode == 0
+    with (here.folder / "r.json").open("rb"):
+        told = here.run("report", "r.json", "-o", "r.md")
+    assert (told.returncode, (here.folder / "r.md").exists()) == (0, True), told.stderr
+
+
+@pytest.mark.parametrize(("platform", "text"), [("linux", " (ulimit -n)"), ("win32", "")])
+def test_a_remedy_names_no_command_of_another_system(
+    platform: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk.sys, "platform", platform)
+    assert disk.mend(OSError(24, "Too many open files")) == f"raise the limit on open files{text}"
+
+
+def test_a_folder_is_named_as_a_folder(computer: Any) -> None:
+    here = computer("win32")
+    (here.folder / "some").mkdir()
+    told = here.run("report", "some")
+    assert (told.returncode, "it is a folder" in told.stderr) == (4, True), told.stderr
+
+
+def test_hints_are_quoted_for_windows_shells(computer: Any) -> None:
+    here = computer("win32", libraries=False)
+    told = here.run("run", "--backends", "cupy", "--ops", "add")
+    assert told.returncode == 5, told.stderr
+    assert '[cuda13]"' in told.stderr
+    assert "'" not in told.stderr.partition("fix:")[2]

@@ -1,0 +1,85 @@
+"""Commands that somebody may paste: quoted for the shells of the system, and the right PyTorch for a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.detect import libraries
+from gpubench.detect.records import known
+from gpubench.installation import EXTRAS, located, quote, torch_command, torch_hint
+from gpubench.model.machine import Gpu
+
+INDEX = "--index-url https://download.pytorch.org/whl/"
+
+
+@pytest.mark.parametrize(
+    ("text", "posix", "windows"),
+    [
+        ("r.json", "r.json", "r.json"),
+        ("my run.json", "'my run.json'", '"my run.json"'),
+        (r"C:\Users\u\r.json", r"'C:\Users\u\r.json'", r"C:\Users\u\r.json"),
+        (r"C:\Program Files\r.json", r"'C:\Program Files\r.json'", r'"C:\Program Files\r.json"'),
+        ("a&b (1).json", "'a&b (1).json'", '"a&b (1).json"'),
+        (".[cuda13]", "'.[cuda13]'", '".[cuda13]"'),
+        ("it's", "'it'\"'\"'s'", '"it\'s"'),
+        ("", "''", '""'),
+    ],
+)
+def test_a_word_is_quoted_for_the_shells_of_the_system(text: str, posix: str, windows: str) -> None:
+    assert (quote(text, "linux"), quote(text, "darwin"), quote(text, "win32")) == (posix, posix, windows)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "platform", "command"),
+    [
+        ("amd", "linux", f"pip install torch {INDEX}rocm7.2"),
+        ("intel", "linux", f"pip install torch {INDEX}xpu"),
+        ("intel", "win32", f"pip install torch {INDEX}xpu"),
+        ("nvidia", "win32", f"pip install torch {INDEX}cu130"),
+        ("nvidia", "linux", "pip install '.[torch]' (in the checkout of gpubench)"),  # it brings CUDA along
+        ("apple", "darwin", "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
+    ],
+)
+def test_the_pytorch_of_a_gpu(vendor: str, platform: str, command: str) -> None:
+    assert torch_command(vendor, platform) == command
+
+
+def test_a_driver_of_cuda_12_gets_its_own_wheel() -> None:
+    assert torch_command("nvidia", "win32", cuda=12080).endswith("/cu126")
+    assert torch_command("nvidia", "win32", cuda=13000).endswith("/cu130")
+
+
+def test_the_hint_of_a_system_names_what_its_usual_wheel_does_not_drive() -> None:
+    assert "rocm" in torch_hint("linux")
+    assert "cu1" not in torch_hint("linux")
+    assert {"cu130", "xpu"} <= set(torch_hint("win32").replace(";", "/").replace(" ", "/").split("/"))
+    assert INDEX not in torch_hint("darwin")
+
+
+@pytest.mark.parametrize("quotes", ["'", '"'])
+def test_a_command_of_another_system_is_located_too(quotes: str) -> None:
+    for extra in EXTRAS:
+        text = f"pip install {quotes}.[{extra}]{quotes} (in the checkout of gpubench)"
+        assert "in the checkout" not in located(text)
+    assert "-m pip install torch --index-url" in located(torch_command("amd", "linux"))
+
+
+def gpu(vendor: str, kind: str = "discrete") -> Gpu:
+    return Gpu(id="api:x:0", vendor=known(vendor, "x"), kind=known(kind, "x"))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "version", "names"),
+    [
+        ("amd", "", "ROCm"), ("amd", "2.14.0", "ROCm"), ("amd", "2.14.0+cpu", "ROCm"), ("amd", "2.14.0+rocm7.2", ""),
+        ("intel", "2.14.0+cu130", "XPU"), ("intel", "2.14.0+xpu", ""), ("nvidia", "", ""), ("apple", "", ""),
+    ],
+)  # fmt: skip
+def test_a_gpu_without_its_pytorch_is_told(
+    vendor: str, version: str, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "_torch_version", lambda: version)
+    told = libraries.torch_warnings([gpu(vendor)])
+    assert [one.code for one in told] == ["RUNTIME_MISSING"] * bool(names)
+    assert all(names in one.text for one in told)
+    assert libraries.torch_warnings([gpu(vendor, "integrated")]) == []
