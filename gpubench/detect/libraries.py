@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from gpubench.detect import cpuinfo
-from gpubench.detect.records import derived, is_placeholder, known, missing
+from gpubench.detect.records import derived, known, missing
 from gpubench.detect.root import list_form
 from gpubench.detect.topology import CpuSet
 from gpubench.installation import torch_command
+from gpubench.model.identity import is_placeholder
 from gpubench.model.machine import Cache, Cpu, Fact, Gpu, MachineWarning, Memory
 
 _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
