@@ -257,15 +257,16 @@ class Ended(msgspec.Struct, frozen=True):
     @property
     def message(self) -> str:
         """Its last message; the whole output of a program that frames none."""
-        return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self._framed else self.output
+        return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self.framed else self.output
 
     @property
     def noise(self) -> str:
         """The description of output that holds no message; an empty text if there is none."""
-        return "" if self._framed else foreign(self.output)
+        return "" if self.framed else foreign(self.output)
 
     @property
-    def _framed(self) -> bool:
+    def framed(self) -> bool:
+        """Whether it sent a message."""
         return FRAME.decode() in self.output
 
 

@@ -68,8 +68,8 @@ def detect(options: DetectOptions, ctx: typer.Context) -> int:
 
 
 def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
-    """What this machine tells, and what the backends list that detection has no probe for. A worker asks each of them
-    while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
+    """Return what this machine tells, and what backends list that detection has no probe for. A worker asks each of
+    them while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
     from gpubench import backends
     from gpubench import detect as detection
     from gpubench.escaping import visible
@@ -91,7 +91,7 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
 
 
 def waiting(quiet: bool) -> Callable[[str], None] | None:
-    """Who tells on stderr what is waited for."""
+    """Return the function that says on stderr what is waited for; None if quiet."""
     return None if quiet else lambda line: print(line, file=sys.stderr, flush=True)
 
 
@@ -215,6 +215,8 @@ def _tell(machine: Machine) -> None:
             hint = f": {located(provider.hint)}" if provider.hint else ""
             text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
             print(text, file=sys.stderr)
+        elif provider.hint:
+            print(visible(f"note: the probe {provider.name}: {located(provider.hint)}"), file=sys.stderr)
 
 
 def _expected(provider: Provider, machine: Machine) -> bool:

@@ -269,7 +269,7 @@ def gather(
     if deep or blas or doubtful_blas(files.cpu, os.environ):
         requests.append(ProbeRequest("blas", LIBRARY_LIMIT_S))
     requests += render_queries(files.records, render_nodes(root), wake=wake)
-    answers = run_probes(_limited(requests, time.perf_counter() - start), tell)
+    answers = run_probes(_with_limits(requests, time.perf_counter() - start), tell)
     records = [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
@@ -289,7 +289,7 @@ def user_limit_s() -> float | None:
     return parse_duration(text, option=LIMIT_VARIABLE)
 
 
-def _limited(requests: Sequence[ProbeRequest], elapsed_s: float) -> list[ProbeRequest]:
+def _with_limits(requests: Sequence[ProbeRequest], elapsed_s: float) -> list[ProbeRequest]:
     """The requests with the user's limit, else within the total."""
     limit_s, left_s = user_limit_s(), max(1.0, TOTAL_S - END_S - elapsed_s)
     return [request._replace(limit_s=limit_s or min(request.limit_s, left_s)) for request in requests]
@@ -304,11 +304,14 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     skipped: list[Provider] = []
     nvidia = [r for r in files.records if r.vendor_id == NVIDIA and _is_gpu(r)]
     unseen = not files.gpu_folders
+    bound = {
+        str(r.bdf) for r in nvidia if r.bdf is not None and r.facts.get("driver.name", ABSENT).value == "nvidia"
+    }
     if unseen:
         requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S))
     elif nvidia or os.path.exists(WSL_NODE):
         if wake or not nvidia or any(not _sleeps(r) for r in nvidia):
-            requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S))
+            requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S, {"addresses": sorted(bound)}))
         else:
             hint = "every NVIDIA GPU sleeps; --wake asks nevertheless"
             skipped.append(Provider(name="nvml", status="not_probed", hint=hint))
@@ -422,7 +425,8 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
     from gpubench import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
 
     commands = [
-        request.command or processes.python("gpubench.detect.probes", request.name, json.dumps(request.options))
+        request.command
+        or processes.python("gpubench.detect.probes", request.name, json.dumps(_options(request)))
         for request in requests
     ]
     limits = [request.limit_s for request in requests]
@@ -436,21 +440,32 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
     return [_answer(request, end) for request, end in zip(requests, ended, strict=True)]
 
 
+def _options(request: ProbeRequest) -> dict[str, Any]:
+    """The options of a probe; one that asks several devices side by side ends before its limit."""
+    return request.options | ({"limit_s": 0.8 * request.limit_s} if "nodes" in request.options else {})
+
+
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
+    """Judge what a probe said. A whole message stands however its process ended; of a partial one the records stand."""
+    failure = ("invalid", "the answer is no JSON of the expected form")
     if ended.status is None:
-        return _failed(request, ended, "timeout", f"no answer in {request.limit_s:.3g} s")
-    if ended.status:
+        failure = ("timeout", f"no answer in {request.limit_s:.3g} s")
+    elif ended.status:
         signal = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
-        return _failed(request, ended, "crashed", signal)
+        failure = ("crashed", signal)
+    if ended.status != 0 and not ended.framed:
+        return _failed(request, ended, *failure)
     try:
         answer = json.loads(ended.message)
         records = [parse_record(raw) for raw in answer.pop("records")]
+        if answer.pop("partial", False):
+            return _failed(request, ended, *failure)._replace(records=records)
         provider = Provider(
             name=request.name, status=answer.pop("status", "ok"), version=answer.pop("version", None),
             took_s=round(ended.took_s, 6), error_code=answer.pop("error_code", None), hint=answer.pop("hint", None),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return _failed(request, ended, "invalid", "the answer is no JSON of the expected form")
+        return _failed(request, ended, *failure)
     return ProbeAnswer(provider, records, answer)
 
 

@@ -6,6 +6,7 @@ case is timed: it reads only between Watch and Pause. End-of-file on stdin ends 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -31,6 +32,7 @@ from gpubench.measure.monitor import (
     encode,
 )
 from gpubench.model.backend import Backend
+from gpubench.plugins import described
 
 # At most ten readings a second: one takes about a millisecond of this process and nothing of the device.
 INTERVAL_S = 0.1
@@ -40,32 +42,39 @@ Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its d
 
 
 def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[str, str]]:
-    """What reads each device, and why the others cannot be read."""
+    """Return what reads each device, and why the others cannot be read."""
     real = [target for target in targets if target.known]
-    found: dict[str, Source] = {}
+    readers: dict[str, Source] = {}
     absent: dict[str, str] = {}
     if real:
         from gpubench.detect.probes import nvml
 
-        found |= nvml.gpu_readers(real, absent)
+        readers |= nvml.gpu_readers(real, absent)
     for name in _of_backends(targets):
-        source = _backend(name).telemetry(name)
+        try:
+            source = _backend(name).telemetry(name)
+        except Exception as error:  # one backend that breaks must not hide the others' devices
+            absent[name] = described(error)
+            continue
         if source is None:
             absent[name] = UNKNOWN_GPU
         else:
-            found[name] = source
-    return found, absent
+            readers[name] = source
+    return readers, absent
 
 
 def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
-    """Who is on each device now, as far as it tells."""
+    """Count who is on each device now, as far as it tells."""
     real = [target for target in targets if target.known]
-    found = {name: Users(**_backend(name).users(name)) for name in _of_backends(targets)}
+    counted = {}
+    for name in _of_backends(targets):
+        with contextlib.suppress(Exception):  # a backend that breaks tells of no user
+            counted[name] = Users(**_backend(name).users(name))
     if real:
         from gpubench.detect.probes import nvml
 
-        found |= {name: Users(**counts) for name, counts in nvml.gpu_users(real).items()}
-    return found
+        counted |= {name: Users(**counts) for name, counts in nvml.gpu_users(real).items()}
+    return counted
 
 
 def _of_backends(targets: Sequence[MonitorTarget]) -> list[str]:

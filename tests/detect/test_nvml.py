@@ -132,7 +132,9 @@ def test_one_lost_card_does_not_hide_the_other():
             raise Nvml.NVMLError(15)
         return index
 
-    assert gpu(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle).id == H200
+    records = nvml.probe(Nvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))["records"]
+    listed = detect.inspect(records=records).gpus
+    assert {gpu.id: gpu.why_not for gpu in listed} == {H200: [], "api:nvml:0": ["GPU_LOST"]}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
@@ -359,7 +360,19 @@ class CupyBackend(Backend):
             ) from error
         if not count:
             raise BackendUnavailable("CUDA lists no device", hint=REASONS["unavailable"].remedy)
-        return [_device(cupy, ordinal, driver) for ordinal in range(count)]
+        devices, errors = [], []
+        for ordinal in range(count):
+            try:
+                devices.append(_device(cupy, ordinal, driver))
+            except Exception as error:  # one GPU that does not answer must not hide the others
+                errors.append(f"cupy:{ordinal}: {error}")
+        if not devices:
+            raise BackendUnavailable(
+                f"no CUDA device answers: {'; '.join(errors)}", hint=REASONS["unavailable"].remedy
+            )
+        for line in errors:
+            print(line, file=sys.stderr)
+        return devices
 
     @override
     def preload(self) -> None:
@@ -372,9 +385,9 @@ class CupyBackend(Backend):
         return self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
-        for ordinal, device in enumerate(self.devices()):
+        for device in self.devices():
             if device.id == device_id:
-                return CupySession(device, ordinal)
+                return CupySession(device, int(device_id.rpartition(":")[2]))
         raise BackendUnavailable(f"there is no device {device_id}")
 
     @override

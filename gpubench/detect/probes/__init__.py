@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from gpubench.model.machine import Status
 
 
@@ -13,3 +16,9 @@ class ProbeFailure(Exception):
         self.status: Status = status
         self.error_code = error_code
         self.hint = hint
+
+
+def last(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last answer of a probe that tells what it knows after each device."""
+    *_, answer = answers
+    return answer

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
-from gpubench.detect.probes import ProbeFailure
+from gpubench.detect.probes import ProbeFailure, last
 from gpubench.installation import install_command
 
 _NO_DEVICE, _OLD_DRIVER = 100, 35
@@ -13,19 +14,37 @@ _NO_DEVICE, _OLD_DRIVER = 100, 35
 
 def probe(cupy: Any = None, check: bool = True) -> dict[str, Any]:
     """Records of all visible devices; with `check` each runs one kernel whose result is compared."""
+    return last(steps(cupy, check))
+
+
+def steps(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
+    """Yield the records, then again after each check: a kernel on a sick device may never return."""
     cupy = cupy or _library()
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         if error.status == _NO_DEVICE:
-            return {"records": [], "version": cupy.__version__}
+            yield {"records": [], "version": cupy.__version__}
+            return
         if error.status != _OLD_DRIVER:
             raise ProbeFailure("invalid", str(error), str(error)) from error
         hint = "the NVIDIA driver is too old for this CuPy"
         raise ProbeFailure("mismatch", str(error), hint) from error
-    records = [_device(cupy, index, check) for index in range(count)]
-    return {"records": records, "version": cupy.__version__}
+    answer: dict[str, Any] = {"records": [], "version": cupy.__version__, "partial": True}
+    lost = []
+    for index in range(count):
+        try:
+            answer["records"].append(_device(cupy, index))
+        except Exception as error:  # one device that does not answer must not hide the others
+            lost.append(f"cuda:{index}: {error}")
+    if lost:
+        answer["hint"] = "; ".join(lost)
+    for record in answer["records"]:
+        yield answer
+        if check and "why_not" not in record:
+            record["checked"] = _checked(cupy, record["ordinal"])
+    yield answer | {"partial": False}
 
 
 def _library() -> Any:
@@ -37,7 +56,7 @@ def _library() -> Any:
     return cupy
 
 
-def _device(cupy: Any, index: int, check: bool) -> dict[str, Any]:
+def _device(cupy: Any, index: int) -> dict[str, Any]:
     table = cupy.cuda.runtime.getDeviceProperties(index)
     identity = table.get("uuid")
     bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
@@ -56,8 +75,6 @@ def _device(cupy: Any, index: int, check: bool) -> dict[str, Any]:
         record["uuid"] = f"GPU-{uuid.UUID(bytes=identity)}"
     if _too_old(cupy, 10 * table["major"] + table["minor"]):
         record["why_not"] = ["TOO_OLD"]
-    elif check:
-        record["checked"] = _checked(cupy, index)
     return record
 
 

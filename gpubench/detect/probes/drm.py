@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import array
 import os
+import queue
 import struct
+import threading
+import time
 from typing import Any
 
 from gpubench.detect.probes import ProbeFailure
@@ -20,30 +23,55 @@ _DEVICE_MEMORY = 1
 _MOST_BYTES = 1 << 16
 
 
-def probe(nodes: list[dict[str, str]]) -> dict[str, Any]:
-    """One record per node: `nodes` name a render node, its address and its driver."""
+def probe(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
+    """One record per node: `nodes` name a render node, its address and its driver. They are asked side by side, and one
+    that has not answered within `limit_s`, or that refuses, costs its own record and stands in the hint."""
     try:
         import fcntl
     except ImportError as error:
         raise ProbeFailure("unsupported", "ImportError", "there are no render nodes on this system") from error
-    asks = {"amdgpu": ask_amdgpu, "i915": ask_i915, "xe": ask_xe}
-    records, refused = [], None
+    answers: queue.SimpleQueue[tuple[str, dict[str, Any] | Exception]] = queue.SimpleQueue()
+
+    def ask(node: dict[str, str]) -> None:
+        try:
+            answers.put((node["node"], _record(fcntl.ioctl, node)))
+        except Exception as error:  # what goes wrong with a node is told by its name
+            answers.put((node["node"], error))
+
     for node in nodes:
+        threading.Thread(target=ask, args=(node,), daemon=True).start()
+    until = time.monotonic() + limit_s
+    records: dict[str, dict[str, Any]] = {}
+    errors: dict[str, Exception] = {}
+    while len(records) + len(errors) < len(nodes):
         try:
-            handle = os.open(f"/dev/dri/{node['node']}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            refused = error
-            continue
-        try:
-            facts = asks[node["driver"]](fcntl.ioctl, handle)
-            records.append({"source": "drm-ioctl", "bdf": node["bdf"]} | facts)
-        except (OSError, struct.error, KeyError) as error:
-            print(f"{node['node']}: {error}")
-        finally:
-            os.close(handle)
-    if refused is not None and not records:
-        raise ProbeFailure("permission", str(refused.strerror), "join the groups render and video")
-    return {"records": records}
+            name, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            break
+        if isinstance(answer, Exception):
+            errors[name] = answer
+        else:
+            records[name] = answer
+    late = [node["node"] for node in nodes if node["node"] not in (*records, *errors)]
+    refused = [error for error in errors.values() if isinstance(error, PermissionError)]
+    if refused and not records and not late:
+        raise ProbeFailure("permission", str(refused[0].strerror), "join the groups render and video")
+    result: dict[str, Any] = {"records": [records[node["node"]] for node in nodes if node["node"] in records]}
+    notes = [f"{name}: {error}" for name, error in sorted(errors.items())]
+    if late:
+        result |= {"status": "timeout", "error_code": f"no answer in {limit_s:.3g} s"}
+        notes += [f"{name}: no answer" for name in late]
+    return result | ({"hint": "; ".join(notes)} if notes else {})
+
+
+def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
+    """Ask one node. Raises OSError, struct.error and KeyError."""
+    handle = os.open(f"/dev/dri/{node['node']}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        asks = {"amdgpu": ask_amdgpu, "i915": ask_i915, "xe": ask_xe}
+        return {"source": "drm-ioctl", "bdf": node["bdf"]} | asks[node["driver"]](ioctl, handle)
+    finally:
+        os.close(handle)
 
 
 def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:

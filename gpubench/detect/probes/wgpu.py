@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpubench.detect.probes import ProbeFailure
+from gpubench.detect.probes import ProbeFailure, last
 
 _TYPES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "VirtualGPU": "virtual", "CPU": "cpu"}
 _APIS = {
@@ -21,16 +22,33 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 def probe(check: bool = True) -> dict[str, Any]:
     """Records of all adapters; with `check` each runs one kernel whose result is compared."""
+    return last(steps(check))
+
+
+def steps(check: bool = True) -> Iterator[dict[str, Any]]:
+    """Yield the records, then again after each check: one adapter's driver may hang, or end the process."""
     try:
         import wgpu
     except Exception as error:  # a half-installed wheel raises OSError and worse
         raise ProbeFailure("absent", type(error).__name__, "install wgpu") from error
-    adapters = wgpu.gpu.enumerate_adapters_sync()
-    records = [_adapter(adapter, n, check) for n, adapter in enumerate(adapters)]
-    return {"records": records, "version": wgpu.__version__}
+    answer: dict[str, Any] = {"records": [], "version": wgpu.__version__, "partial": True}
+    adapters, lost = [], []
+    for number, adapter in enumerate(wgpu.gpu.enumerate_adapters_sync()):
+        try:
+            answer["records"].append(_adapter(adapter, number))
+            adapters.append(adapter)
+        except Exception as error:  # one adapter that does not tell must not hide the others
+            lost.append(f"adapter {number}: {error}")
+    if lost:
+        answer["hint"] = "; ".join(lost)
+    for adapter, record in zip(adapters, answer["records"], strict=True):
+        yield answer
+        if check:
+            record["checked"] = _checked(adapter)
+    yield answer | {"partial": False}
 
 
-def _adapter(adapter: Any, ordinal: int, check: bool) -> dict[str, Any]:
+def _adapter(adapter: Any, ordinal: int) -> dict[str, Any]:
     info = dict(adapter.info)
     api = _APIS.get(str(info.get("backend_type")), str(info.get("backend_type") or "unknown").lower())
     record = {
@@ -44,8 +62,6 @@ def _adapter(adapter: Any, ordinal: int, check: bool) -> dict[str, Any]:
     for key in ("vendor_id", "device_id"):
         if isinstance(info.get(key), int) and info[key]:
             record[key] = f"{info[key]:04x}"
-    if check:
-        record["checked"] = _checked(adapter)
     return record
 
 
