@@ -11,16 +11,15 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from gpubench.analysis.fleet import NodeReason
-from gpubench.errors import RequiredUnavailable
+from gpubench.errors import GpubenchError, RequiredUnavailable
 from gpubench.fleet import node as wire
 from gpubench.fleet.driver import Arrival, EngineNode
 from gpubench.installation import install_command
+from gpubench.measure.scratch import CLUSTER_PREFIX, Scratch
 
 LOCAL, AUTO = "local", "auto"
 _STORE_BYTES = 80 << 20  # nothing of ours goes there
@@ -58,6 +57,9 @@ class RayEngine:
                 "no-cluster", "Ray is not installed", why=str(error),
                 hint=install_command("ray"),
             ) from error  # fmt: skip
+        except GpubenchError:
+            self.close()
+            raise
         except Exception as error:
             self.close()
             raise RequiredUnavailable("no-cluster", why=_words(error)) from error
@@ -70,10 +72,9 @@ class RayEngine:
 
     def _private(self) -> dict[str, Any]:
         """What starts a Ray of our own, which nobody enters without the token that is made here."""
-        folder = Path(
-            self._ours.enter_context(tempfile.TemporaryDirectory(prefix="gb-"))
-        )  # sockets have short paths
-        token = folder / "token"
+        scratch = Scratch(CLUSTER_PREFIX)
+        self._ours.callback(scratch.remove)
+        token = scratch.folder / "token"
         with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32))
         ours = {
@@ -88,7 +89,8 @@ class RayEngine:
         # Never a bare init: it may join somebody else's cluster.
         return {
             "address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES,
-            "_temp_dir": str(folder),
+            # Ray lets everybody write there; above it stands our folder, which nobody else may enter.
+            "_temp_dir": str(scratch.folder / "r"),
         }  # fmt: skip
 
     def nodes(self) -> list[EngineNode]:

@@ -1,4 +1,4 @@
-"""The folder of one run for references and what else its workers share, and the removal of what killed runs left."""
+"""The private folder of one run, or of a cluster of our own, and the removal of what killed runs left."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from gpubench.errors import GpubenchError
 from gpubench.store import Lock, NoLocks
 
 PREFIX = "gpubench-scratch-"
+# A cluster of our own: its sockets need short paths. Other programs may use these letters too.
+CLUSTER_PREFIX = "gb-"
 # A folder of ours holds this file, which is locked while its run lives. A folder without it belongs to somebody else.
 MARKER = ".gpubench-scratch-lock"
 # Earlier versions gave a folder this name until it was locked.
@@ -25,11 +27,11 @@ _UNLOCKED = ".gpubench-scratch-unlocked"
 class Scratch:
     """A fresh folder, and the lock that keeps other runs from removing it."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = PREFIX) -> None:
         """Remove what killed runs left, then make the folder. Raises GpubenchError if the temporary folder refuses."""
         try:
             _remove_orphans(Path(tempfile.gettempdir()))
-            self.folder, self._lock = _make_locked()
+            self.folder, self._lock = _make_locked(prefix)
             self._served: set[str] = set()
         except OSError as error:
             raise GpubenchError(
@@ -52,13 +54,13 @@ class Scratch:
         _discard(self.folder, self._lock)
 
 
-def _make_locked() -> tuple[Path, Lock]:
+def _make_locked(prefix: str) -> tuple[Path, Lock]:
     """Return a fresh folder and the lock of its marker. Raises OSError.
 
     The folder is made under its final name: Windows renames no folder that holds an open file.
     """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
         lock = Lock(folder / MARKER)
         try:
             if lock.take():
@@ -92,7 +94,9 @@ def _discard(folder: Path, lock: Lock) -> None:
 
 def _remove_orphans(temporary: Path) -> None:
     """References take gigabytes, and `kill -9` leaves them behind."""
-    for folder in (*temporary.glob(f"{PREFIX}*"), *temporary.glob(f"{_FORMER_PREFIX}*")):
+    for folder in (
+        path for prefix in (PREFIX, _FORMER_PREFIX, CLUSTER_PREFIX) for path in temporary.glob(f"{prefix}*")
+    ):
         marker = folder / MARKER
         with contextlib.suppress(OSError):
             if not _is_own_folder(folder) or marker.is_symlink():
@@ -100,7 +104,8 @@ def _remove_orphans(temporary: Path) -> None:
             if not marker.is_file():
                 # It is of a run that was killed before it had a marker, unless anything is in it. A living run makes
                 # another one.
-                folder.rmdir()
+                if not folder.name.startswith(CLUSTER_PREFIX):
+                    folder.rmdir()
                 continue
             lock = Lock(marker)
             if lock.take():
