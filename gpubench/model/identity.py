@@ -201,5 +201,7 @@ def _driver_words(here: Gpu, there: Gpu) -> str:
 
 
 def _gpu_words(gpu: Gpu) -> str:
+    """Return `NVIDIA H200 (10de:2335, GPU-46eaa005)`, as far as it is known."""
     ids = ":".join(str(fact.value) for fact in (gpu.vendor_id, gpu.device_id) if fact.value)
-    return " ".join(filter(None, (gpu.name.value or gpu.id, f"({ids})" if ids else "")))
+    marks = ", ".join(filter(None, (ids, (gpu.uuid.value or "")[:12])))
+    return " ".join(filter(None, (gpu.name.value or gpu.id, f"({marks})" if marks else "")))

@@ -70,8 +70,12 @@ def test_every_format_fits_an_old_code_page(computer: Any, format: str) -> None:
 def test_results_of_a_run_decide_the_mode(computer: Any, system: str) -> None:
     here = computer(system)
     assert here.run("run", *FAKE, "1").returncode == 0
+    silent = described(here)["recommendation"]
+    assert (silent["confidence"], "too small" in str(silent["reasons"])) == ("provisional", True)
+    large = [{"64": "1M"}.get(word, word) for word in FAKE]
+    assert here.run("run", *large, "1").returncode == 0
     advice = described(here)["recommendation"]
-    assert (advice["mode"], advice["confidence"]) == ("cpu", "measured")
+    assert (advice["mode"], advice["confidence"]) == ("gpu", "measured")
 
 
 def test_mode_auto_takes_the_gpu_that_libraries_list(computer: Any) -> None:
