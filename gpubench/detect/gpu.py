@@ -287,7 +287,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _compute(device: MergedDevice) -> Compute:
     order = ("kfd", "nvml", "cuda")
-    names = ("arch", "units", "max_hz", "ecc", "mode")
+    names = ("arch", "units", "now_hz", "max_hz", "ecc", "mode")
     fields = {name: _pick(device, f"compute.{name}", order) for name in names}
     return Compute(partitions=partitions(device), **fields)
 

@@ -404,18 +404,23 @@ def _blas(answer: ProbeAnswer) -> Fact[list[CpuBlas]]:
 
 
 def _runtime_warnings(files: Files, answers: Sequence[ProbeAnswer]) -> list[MachineWarning]:
-    """An NVIDIA driver without CuPy: named with the extra that fits the driver."""
+    """What measuring needs and is not installed: Numba, and CuPy where there is an NVIDIA driver, with the extra that
+    fits it."""
+    found = []
+    if importlib.util.find_spec("numba") is None:
+        text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command('cpu')}"
+        found.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
     bound = [r.facts.get("driver.name", ABSENT).value for r in files.records if r.vendor_id == NVIDIA]
     listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)
     if not (listed or "nvidia" in bound) or importlib.util.find_spec("cupy") is not None:
-        return []
+        return found
     remedy = f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
     for answer in answers:
         cuda = answer.extra.get("cuda_driver")
         if isinstance(cuda, int):
             remedy = install_command("cuda13" if cuda >= 13000 else "cuda12")
     text = f"CuPy is not installed, so nothing can be measured through CUDA: {remedy}"
-    return [MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
+    return [*found, MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
 
 
 def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:

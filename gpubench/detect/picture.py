@@ -21,6 +21,7 @@ from gpubench.detect.links import matrix
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
 from gpubench.escaping import escaped
+from gpubench.installation import located
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
@@ -30,6 +31,7 @@ _YES, _NO = "✓", "✗"
 # What is usable, and what is not: by sign first, so that it is seen without colour.
 _STYLES = {_YES: "green", _NO: "yellow"}
 NARROWEST, WIDEST, BAR_CELLS = 40, 100, 20
+MOST_NODES = 8
 # pci.ids names the chip, and the maker elsewhere.
 _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 
@@ -106,6 +108,23 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
     ]
     if others:
         yield MachinePart("Other", others[0], others[1:])
+    if lacks := _missing(machine):
+        yield MachinePart("Missing", lacks[0], lacks[1:])
+
+
+def _missing(machine: Machine) -> list[str]:
+    """The libraries that are not installed, with the commands that install them."""
+    lacks = [warning.text for warning in machine.warnings if warning.code == "RUNTIME_MISSING"]
+    told = " ".join(lacks)
+    lacks += [
+        f"{provider.name}: {provider.hint}"
+        for provider in machine.providers
+        if provider.status == "absent"
+        and provider.hint
+        and "install" in provider.hint
+        and provider.hint not in told
+    ]
+    return [clean(located(text)) for text in lacks]
 
 
 def explained(machine: Machine) -> Iterator[str]:
@@ -154,10 +173,19 @@ def _cpu(machine: Machine) -> MachinePart:
             caches.setdefault(c.level, []).append(f"{_cache_size(c.size_bytes)} x{c.instances}")
     lines = [counts + (f", {_SMT[cpu.smt.value]}" if cpu.smt.value in _SMT else "")]
     lines += ["kinds: " + "; ".join(kinds)] if len(kinds) > 1 else []
+    lines += [text] if (text := _clock(cpu.now_hz.value, cpu.max_hz.value, cpu.base_hz.value)) else []
+    lines += [f"governor {cpu.governor.value}"] if cpu.governor.value else []
     lines += [", ".join(f"L{level} {' + '.join(sizes)}" for level, sizes in caches.items())] if caches else []
     lines += [" ".join(cpu.isa.value)] if cpu.isa.value else []
     lines += list(_blas_lines(machine))
     return MachinePart("CPU", clean(cpu.model.value or "unknown model"), [clean(line) for line in lines])
+
+
+def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
+    """The clocks that are known, in words."""
+    known = ((now, "now"), (base, "base"), (highest, "at most"))
+    shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in known if hertz]
+    return f"clock {', '.join(shown)}" if shown else None
 
 
 def _cache_size(size: int) -> str:
@@ -185,10 +213,27 @@ def _ram(machine: Machine) -> MachinePart:
     if memory.gpu_numa_bytes.value:
         of_gpus = gib(memory.gpu_numa_bytes.value)
         lines.append(f"{of_gpus} of GPU memory, which the kernel counts as RAM, taken out")
+    lines += _numa_lines(machine)
     total, usable = memory.total_bytes.value, memory.usable_bytes.value
     used = 1 - min(1.0, usable / total) if total and usable is not None else None
     headline = "size unknown" if total is None else f"{gib(total)}, {gib(usable)} usable"
     return MachinePart("RAM", headline, lines, used)
+
+
+def _numa_lines(machine: Machine) -> list[str]:
+    """The NUMA nodes with their CPUs and memory, the first ones of many."""
+    nodes = machine.numa.nodes
+    told = [
+        f"node {node.id}: " + ", ".join(
+            ([f"CPUs {node.cpus.value}"] if node.cpus.value else ["no CPUs"] if node.cpus.value == "" else [])
+            + ([gib(node.memory_bytes.value)] if node.memory_bytes.value is not None else [])
+            + (["memory of a GPU"] if node.kind.value == "gpu" else [])
+        )
+        for node in nodes[:MOST_NODES]
+    ]  # fmt: skip
+    if len(nodes) > MOST_NODES:
+        told.append(f"... {len(nodes)} nodes in all")
+    return [f"NUMA {line}" for line in told]
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
@@ -196,7 +241,7 @@ def _gpus(machine: Machine) -> Iterator[MachinePart]:
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
     groups: dict[tuple[object, ...], list[tuple[int, Gpu]]] = {}
     for number, gpu in enumerate(machine.gpus):
-        looks = (title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id)))
+        looks = (title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id), now=False))
         groups.setdefault(looks, []).append((number, gpu))
     small = [[entry] for group in groups.values() if len(group) < 3 for entry in group]
     for group in sorted(small + [group for group in groups.values() if len(group) >= 3]):
@@ -209,7 +254,7 @@ def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
     places += " ..." if len(group) > 4 else ""
     each = " each" if many and gpu.memory.dedicated_bytes.value else ""
     headline = (f"{len(group)} x " if many else "") + f"{title(gpu)}, {_vram(gpu)}{each}"
-    facts, *more = _gpu_lines(gpu, rejected.get(gpu.id))
+    facts, *more = _gpu_lines(gpu, rejected.get(gpu.id), now=not many)
     lines = [line for line in (", ".join(text for text in (places, facts) if text), *more) if line]
     name = f"GPU {list_form(number for number, _ in group)}"
     size, free = gpu.memory.dedicated_bytes.value, gpu.memory.free_bytes.value
@@ -217,8 +262,8 @@ def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
     return MachinePart(name, headline, [clean(line) for line in lines], used, not gpu.why_not)
 
 
-def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
-    """What is known, then what is usable, then why not."""
+def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
+    """What is known, then what is usable, then why not; `now`: with the current clock, which is one GPU's own."""
     driver, link, memory = gpu.driver, gpu.link, gpu.memory
     facts = (
         gpu.kind.value,
@@ -227,6 +272,13 @@ def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
         f"PCIe {link.gen_max.value} x{_or(link.width_max.value)}" if link.gen_max.value else None,
     )  # fmt: skip
     lines = [", ".join(fact for fact in facts if fact)]
+    limit, ecc = gpu.power.limit_w.value, gpu.compute.ecc.value
+    settings = (
+        _clock(gpu.compute.now_hz.value if now else None, gpu.compute.max_hz.value),
+        f"power limit {limit:.0f} W" if limit else None,
+        None if ecc is None else f"ECC {'on' if ecc else 'off'}",
+    )
+    lines += [", ".join(text for text in settings if text)] if any(settings) else []
     if gpu.compute.partitions:
         largest = f", the largest {gib(memory.usable_bytes.value)}" if memory.usable_bytes.value else ""
         lines.append(f"{len(gpu.compute.partitions)} partitions{largest}")

@@ -40,7 +40,46 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
         "memory.unified": derived(kind, lambda _: integrated),
         "uuid": NOT_PROBED if asleep else root.fact(f"{folder}/unique_id", unique_id),
         "name": NOT_PROBED if asleep else root.fact(f"{folder}/product_name", parse_name),
-    }  # fmt: skip
+    } | ({} if asleep else {
+        "compute.now_hz": root.fact(f"{folder}/pp_dpm_sclk", clock_now),
+        "compute.max_hz": root.fact(f"{folder}/pp_dpm_sclk", clock_max),
+        **_power_limits(root, folder, "power1_cap", "power1_cap_default"),
+    })  # fmt: skip
+
+
+def clock_max(text: str) -> int | None:
+    """The highest step of a table of lines such as "1: 2371Mhz *", in hertz. Raises ValueError."""
+    return max(hertz for hertz, _ in _steps(text)) or None
+
+
+def clock_now(text: str) -> int | None:
+    """The step that is marked as the current one, in hertz. Raises ValueError."""
+    return next((hertz for hertz, marked in _steps(text) if marked), 0) or None
+
+
+def _steps(text: str) -> list[tuple[int, bool]]:
+    steps = [re.fullmatch(r"\w: *(\d{1,5})Mhz *(\*?)", line.strip(), re.I) for line in text.splitlines()]
+    if not steps or None in steps:
+        raise ValueError("not a table of clocks")
+    return [(int(step[1]) * 1_000_000, bool(step[2])) for step in steps if step]
+
+
+def _power_limits(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
+    """The power limits in watts, of the device's own sensors."""
+    names = [name for name in root.names(f"{folder}/hwmon") or () if re.fullmatch(r"hwmon\d{1,4}", name)]
+    files = {"power.limit_w": limit, "power.default_limit_w": default}
+    return {
+        path: first(*(root.fact(f"{folder}/hwmon/{name}/{file}", _watts) for name in names), ABSENT)
+        for path, file in files.items()
+    }
+
+
+def _watts(text: str) -> float | None:
+    return size(text) / 1_000_000 or None
+
+
+def _megahertz(text: str) -> int | None:
+    return size(text) * 1_000_000 or None
 
 
 def unique_id(text: str) -> str | None:
@@ -84,16 +123,28 @@ def intel_facts(
     device's own folder has the same card as drm/cardN."""
     folder = function.folder
     local = NOT_PROBED
+    running: dict[str, Fact[Any]] = {}
     if not function.asleep:
         names = [name for name in root.names(f"{folder}/drm") or () if re.fullmatch(r"card\d{1,4}", name)]
         places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
         own = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
         local = first(_tiles(root, folder), *own)
+        files = {
+            "compute.now_hz": ("gt_cur_freq_mhz", "cur_freq"),
+            "compute.max_hz": ("gt_RP0_freq_mhz", "rp0_freq"),
+        }
+        running = _power_limits(root, folder, "power1_max", "power1_rated_max") | {
+            path: first(
+                root.fact(f"{folder}/tile0/gt0/freq0/{xe}", _megahertz),
+                *(root.fact(f"{place}/{i915}", _megahertz) for place in places),
+            )
+            for path, (i915, xe) in files.items()
+        }
     kind = _intel_kind(function, local, hypervisor)
     integrated = kind.value == "integrated"
     return {
         "kind": kind, "memory.unified": derived(kind, lambda _: integrated),
-        "memory.dedicated_bytes": ABSENT if integrated else local,
+        "memory.dedicated_bytes": ABSENT if integrated else local, **running,
     }  # fmt: skip
 
 

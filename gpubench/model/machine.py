@@ -210,6 +210,7 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
 
     arch: StrFact = NOT_PROBED
     units: IntFact = NOT_PROBED
+    now_hz: IntFact = NOT_PROBED
     max_hz: IntFact = NOT_PROBED
     ecc: BoolFact = NOT_PROBED
     mode: StrFact = NOT_PROBED

@@ -10,6 +10,9 @@ import pytest
 
 from gpubench import detect
 from gpubench.detect import picture
+from gpubench.detect.records import known
+from gpubench.installation import install_command
+from gpubench.model.machine import MachineWarning, Provider
 
 GIB = 1 << 30
 
@@ -106,3 +109,73 @@ def test_every_fact_is_explained(laptop):
     facts = [line for line in lines if not line.startswith("reason ")]
     assert all(" = " in line for line in facts)
     assert len(facts) > 100
+
+
+@pytest.mark.parametrize("format", ["table", "plain"])
+def test_clocks_governor_nodes_power_and_ecc_are_shown_where_they_are_known(
+    look, host, pci, monkeypatch, format
+):
+    cpu = "/sys/devices/system/cpu/cpufreq/policy0"
+    host |= {f"{cpu}/{file}": text for file, text in (
+        ("related_cpus", "0 1"), ("cpuinfo_max_freq", "4800000"), ("base_frequency", "1400000"), ("scaling_governor", "powersave"),
+    )}  # fmt: skip
+    host["/proc/cpuinfo"] = host["/proc/cpuinfo"].replace("flags", "cpu MHz : 2499.998\nflags")
+    host |= pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 * GIB), mem_info_vram_vendor="x",
+                pp_dpm_sclk="0: 500Mhz *\n1: 2371Mhz", hwmon__hwmon3__power1_cap="300000000")  # fmt: skip
+    host |= pci("0000:04:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB),
+                tile0__gt0__freq0__cur_freq="1200", tile0__gt0__freq0__rp0_freq="2850")  # fmt: skip
+    machine = look(host)
+    ecc = msgspec.structs.replace(machine.gpus[0].compute, ecc=known(True, "nvml"))
+    gpus = [msgspec.structs.replace(machine.gpus[0], compute=ecc), *machine.gpus[1:]]
+    text = " ".join(
+        draw(msgspec.structs.replace(machine, gpus=gpus), monkeypatch, 100, format, ascii=True).split()
+    )
+    for part in ("clock 2.50 GHz now, 1.40 GHz base, 4.80 GHz at most", "governor powersave", "NUMA node 0: CPUs 0-1, 8.0 GiB",
+                 "clock 0.50 GHz now, 2.37 GHz at most, power limit 300 W, ECC on", "clock 1.20 GHz now, 2.85 GHz at most"):  # fmt: skip
+        assert part in text
+
+
+def test_what_is_not_known_is_not_shown(look, host, monkeypatch):
+    text = draw(look(host), monkeypatch)
+    for word in ("clock", "governor", "power limit", "ECC", "Missing"):
+        assert word not in text
+
+
+def test_clocks_that_differ_now_keep_equal_gpus_one_section(look, host, pci, monkeypatch):
+    for number in range(4):
+        host |= pci(f"0000:{number:02x}:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 * GIB), board_info="x",
+                    pp_dpm_sclk=f"0: {500 + number}Mhz *\n1: 2371Mhz")  # fmt: skip
+    text = draw(look(host), monkeypatch, 100, ascii=True)
+    assert "GPU 0-3" in text
+    assert "clock 2.37 GHz at most" in text
+
+
+def test_many_nodes_are_cut_short(look, host, monkeypatch):
+    for number in range(1, 20):
+        host[f"/sys/devices/system/node/node{number}/cpulist"] = ""
+    text = draw(look(host), monkeypatch, ascii=True)
+    assert "NUMA ... 20 nodes in all" in text
+    assert "node 8" not in text
+
+
+def test_a_sleeping_gpu_is_not_asked_for_its_clock(look, host, pci):
+    host |= pci(
+        "0000:03:00.0", "1002", "744c", "amdgpu", power__runtime_status="suspended", pp_dpm_sclk="0: 500Mhz *"
+    )
+    assert look(host).gpus[0].compute.now_hz.status == "not_probed"
+
+
+def test_what_is_missing_stands_with_the_command_that_installs_it(laptop, monkeypatch):
+    text = f"CuPy is not installed, so nothing can be measured through CUDA: {install_command('cuda13')}"
+    machine = msgspec.structs.replace(
+        laptop, live=True, warnings=[MachineWarning(code="RUNTIME_MISSING", text=text)],
+        providers=[Provider(name="nvml", status="absent", hint=f"nvidia-ml-py is not installed: {install_command()}"),
+                   Provider(name="wgpu", status="timeout", hint="no answer")],
+    )  # fmt: skip
+    for format in ("table", "plain", "markdown"):
+        drawn = " ".join(draw(machine, monkeypatch, 100, format).replace("│", " ").split())
+        assert "Missing" in drawn
+        assert "CuPy is not installed" in drawn
+        assert "nvml: nvidia-ml-py is not installed: " in drawn
+        assert "install" in drawn.partition("CUDA:")[2]
+        assert "no answer" not in drawn

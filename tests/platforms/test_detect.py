@@ -32,7 +32,7 @@ def test_windows(computer: Any) -> None:
     assert gpus[0]["driver"]["version"]["value"] == "581.57"
     assert [one["name"] for one in machine["software_renderers"]] == ["Microsoft Basic Render Driver"]
     assert machine["recommendation"]["mode"] == "gpu"
-    assert [one["code"] for one in machine["warnings"]] in ([], ["RUNTIME_MISSING"])
+    assert {one["code"] for one in machine["warnings"]} <= {"RUNTIME_MISSING"}
 
 
 def test_macos(computer: Any) -> None:
@@ -53,7 +53,7 @@ def test_without_any_library_the_number_of_gpus_is_unknown(computer: Any, system
     assert machine["gpu_count"]["value"] is None
     assert machine["recommendation"]["reasons"][0]["code"] == "GPU_UNKNOWN"
     told = here.run("detect")
-    assert (told.returncode, "install wgpu" in told.stderr) == (0, True)
+    assert (told.returncode, "wgpu is not installed" in told.stderr) == (0, True)
 
 
 def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench.detect.probes import ProbeFailure
+from gpubench.installation import install_command
 
 _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),
@@ -19,7 +20,9 @@ def probe() -> dict[str, Any]:
     try:
         import cpuinfo
     except ImportError as error:
-        raise ProbeFailure("absent", type(error).__name__, "install py-cpuinfo") from error
+        raise ProbeFailure(
+            "absent", type(error).__name__, f"py-cpuinfo is not installed: {install_command()}"
+        ) from error
     info = cpuinfo.get_cpu_info()
     caches = [
         {"level": level, "type": kind, "size_bytes": size, "instances": 1}

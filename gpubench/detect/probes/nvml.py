@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from gpubench.detect.probes import ProbeFailure, last, nvlink
 from gpubench.detect.records import Address, address, uuid_key
+from gpubench.installation import install_command
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
@@ -141,7 +142,9 @@ def library() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise ProbeFailure("absent", "ImportError", "install nvidia-ml-py") from error
+        raise ProbeFailure(
+            "absent", "ImportError", f"nvidia-ml-py is not installed: {install_command()}"
+        ) from error
     return pynvml
 
 
@@ -189,6 +192,7 @@ def _device(nvml: Any, handle: Any, index: int, driver: str | None) -> dict[str,
         "compute": {
             "arch": ask("nvmlDeviceGetCudaComputeCapability", lambda pair: f"sm_{pair[0]}{pair[1]}"),
             "max_hz": ask("nvmlDeviceGetMaxClockInfo", lambda mhz: mhz * 1_000_000 or None, nvml.NVML_CLOCK_SM),
+            "now_hz": ask("nvmlDeviceGetClockInfo", lambda mhz: mhz * 1_000_000 or None, nvml.NVML_CLOCK_SM),
             "ecc": ask("nvmlDeviceGetEccMode", lambda pair: bool(pair[0])),
             "mode": ask("nvmlDeviceGetComputeMode", _COMPUTE_MODES.get),
         },

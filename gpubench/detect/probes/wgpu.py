@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpubench.detect.probes import ProbeFailure, last
+from gpubench.installation import install_command
 
 _TYPES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "VirtualGPU": "virtual", "CPU": "cpu"}
 _APIS = {
@@ -30,7 +31,9 @@ def steps(check: bool = True) -> Iterator[dict[str, Any]]:
     try:
         import wgpu
     except Exception as error:  # a half-installed wheel raises OSError and worse
-        raise ProbeFailure("absent", type(error).__name__, "install wgpu") from error
+        raise ProbeFailure(
+            "absent", type(error).__name__, f"wgpu is not installed, or does not load: {install_command()}"
+        ) from error
     answer: dict[str, Any] = {"records": [], "version": wgpu.__version__, "partial": True}
     adapters, lost = [], []
     for number, adapter in enumerate(wgpu.gpu.enumerate_adapters_sync()):
