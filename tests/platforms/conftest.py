@@ -1,4 +1,7 @@
-"""Programs on a simulated Windows or macOS: `simulation/` says what differs, `libraries/` what is installed there."""
+"""Programs on a simulated Windows or macOS: `simulation/` says what differs, `libraries/` what is installed there.
+
+On a real Windows or macOS the same tests run without the simulation, those of that system.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from tests.forking import environment
 
 HERE = Path(__file__).parent
 SYSTEMS = ("win32", "darwin")
+SIMULATED = sys.platform == "linux"
 
 
 class Computer(NamedTuple):
@@ -56,10 +60,13 @@ def computer(tmp_path: Path, cache_folder: Path) -> Maker:
     """Make a computer with Windows ("win32") or macOS ("darwin"); `libraries` False: without NVML, wgpu and py-cpuinfo."""
 
     def make(system: str, *, libraries: bool = True) -> Computer:
+        if sys.platform not in ("linux", system):
+            pytest.skip(f"{system} is simulated on Linux alone")
         for name in ("home", "temporary", "work"):
             (tmp_path / name).mkdir()
         installed = HERE / ("libraries" if libraries else "bare")
-        paths = os.pathsep.join(map(str, (HERE / "simulation", installed)))
+        simulation = [HERE / "simulation"] if SIMULATED else []
+        paths = os.pathsep.join(map(str, (*simulation, installed)))
         home = str(tmp_path / "home")
         extra = {"PYTHONPATH": paths, "GPUBENCH_SIMULATED": system, "TMPDIR": str(tmp_path / "temporary")}
         if system == "win32":
