@@ -211,7 +211,9 @@ def _tell(machine: Machine) -> None:
     for warning in machine.warnings:
         print(f"note: {visible(located(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
-        if provider.status != "ok" and not _expected(provider, machine):
+        if _expected(provider, machine):
+            continue
+        if provider.status != "ok":
             hint = f": {located(provider.hint)}" if provider.hint else ""
             text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
             print(text, file=sys.stderr)
