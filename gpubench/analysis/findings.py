@@ -108,11 +108,19 @@ def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarnin
     return [
         ReportWarning(
             source=0, code="session-failed", severity="error", ids=tuple(where),
-            message=f"session {session + 1} of these cases is missing: {reason}: {detail}",
+            message=f"these cases went without session {_session_name(run, session)}: {reason}: {detail}",
             hint=WARNINGS["session-failed"].remedy,
         )
         for (session, reason, detail), where in sorted(ids.items())
     ]  # fmt: skip
+
+
+def _session_name(run: Run, index: int) -> str:
+    """Return the number of a session as the plan counts it: a repetition has an index beyond the plan."""
+    record = next((session for session in run.sessions if session.index == index), None)
+    if record is None or record.repeats is None:
+        return f"{index + 1}"
+    return f"{record.planned_index + 1} when it was measured again"
 
 
 def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:

@@ -27,7 +27,7 @@ from gpubench.analysis.hybrid import (
 from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import main_blocks
 from gpubench.model.case import Case
-from gpubench.model.result import Measurement, Placing, Run
+from gpubench.model.result import Block, Measurement, Placing, Run
 from gpubench.placement import stage_seconds
 from gpubench.stats import Interval, median
 
@@ -116,7 +116,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
     )
     choosing = set(main_blocks(run, outcome, "sweep"))
     alone = {
-        session: {side: [b.beside_s[side] for b in blocks if b.beside_s is not UNSET] for side in SIDES}
+        session: {side: [beside[side] for block in blocks if (beside := _beside(block))] for side in SIDES}
         for session, blocks in main.items()
         if session in row.blocks
     }
@@ -154,6 +154,12 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
     )  # fmt: skip
 
 
+def _beside(block: Block) -> dict[str, float]:
+    """Return the time of each side alone beside the block; nothing unless both can divide others."""
+    known = {} if block.beside_s is UNSET else block.beside_s
+    return known if all(known.get(side, 0.0) > 0 for side in SIDES) else {}
+
+
 def _device(row: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
     """Where that side alone ran: of the faster case, of the GPU of the two, or of the fastest CPU beside it."""
     if alone.id is not None:
@@ -179,6 +185,8 @@ def _single(
 
 
 def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[PlacedStage, ...]:
+    if len(placement) != len(placing.stages):
+        return ()
     rows: dict[str, list[tuple[float, float | None, str]]] = {}
     for name, cpu_s, gpu_s, letter in zip(placing.stages, *stage_seconds(placing), placement, strict=True):
         rows.setdefault(name, []).append((cpu_s, gpu_s, letter))

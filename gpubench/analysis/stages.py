@@ -95,6 +95,8 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         _typical(values)
         for values in zip(*((one.span_s, one.empty_s, one.wall_s) for one in timed), strict=True)
     )
+    if whole_s <= 0:
+        return None
     waited, on_device = timed[0].clock == "waited", timed[0].clock in _ON_DEVICE
     counts, hosts = _declared(case.case.op, timed[0].stages) if on_device else ({}, set())
     # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.

@@ -7,6 +7,7 @@ go heat and power.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -207,10 +208,9 @@ def common(all_times: Sequence[TogetherTimes]) -> Window | None:
 
 def rate(one: TogetherTimes, window: Window) -> float | None:
     """Launches per second of its samples that lie wholly inside the window; None without any."""
-    starts = [one.begin_s, *one.ends_s[:-1]]
     inside = [
         end - start
-        for start, end in zip(starts, one.ends_s, strict=True)
+        for start, end in itertools.pairwise([one.begin_s, *one.ends_s])
         if window.begin <= start and end <= window.end
     ]
     return one.repeat * len(inside) / sum(inside) if inside and sum(inside) > 0 else None

@@ -66,7 +66,7 @@ def _check(run: Run, name: str, times: Sequence[TwinTimes]) -> TwinCheck:
     left_out |= {one.device_id: one.reason for one in times if one.reason is not None}
     by_case: dict[str, dict[str, TwinTimes]] = {}
     for one in times:
-        if one.device_id not in left_out and len(one.blocks_s) >= 2 * FEWEST_BLOCKS:
+        if one.device_id not in left_out and len(one.blocks_s) >= 2 * FEWEST_BLOCKS and min(one.blocks_s) > 0:
             by_case.setdefault(one.case_id.rpartition("@")[0], {})[one.device_id] = one
     compared = [id for id in devices if any(id in ours and len(ours) > 1 for ours in by_case.values())]
     left_out |= {id: "there was no time for it" for id in devices if id not in compared and id not in left_out}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -25,7 +25,7 @@ from gpubench.escaping import json_in_order
 from gpubench.installation import upgrade_command
 from gpubench.model.case import QUEUED, RESIDENT
 from gpubench.model.machine import Machine
-from gpubench.model.result import SCHEMA_VERSION, Run
+from gpubench.model.result import SCHEMA_VERSION, Measurement, Run
 from gpubench.store import limits
 
 SIGNIFICANT_DIGITS = 6
@@ -64,6 +64,7 @@ def checked(run: Run, source: str) -> Run:
     limits.require_run(run, source)
     _check_unique(run, source)
     _check_sizes(run, source)
+    _check_stages(run, source)
     return run
 
 
@@ -124,6 +125,35 @@ def _check_sizes(run: Run, source: str) -> None:
         if n is None or n < 1:
             what = "has no size n" if n is None else f"has the size n = {n}"
             _refuse("bad-document", source, f"the case {_show(outcome.id)} {what}")
+
+
+def _check_stages(run: Run, source: str) -> None:
+    """Each stage of a workload has its times, which stand in lists beside each other."""
+    for outcome in run.outcomes:
+        if not isinstance(outcome, Measurement):
+            continue
+        for timed in outcome.stages:
+            if timed.wall_s and not _fit(timed.stages, timed.chain_s, timed.alone_s, empty=()):
+                _refuse(
+                    "bad-document",
+                    source,
+                    f"the case {_show(outcome.id)} has other stages than times of stages",
+                )
+            if timed.wall_s and not (timed.span_s and timed.empty_s):
+                _refuse("bad-document", source, f"the case {_show(outcome.id)} has stages without a span")
+        for placing in outcome.placings:
+            whole = placing.cpu_whole_s and placing.gpu_whole_s and placing.enter_s
+            if not whole or not _fit(placing.stages, placing.cpu_s, placing.gpu_s, empty=placing.gpu_s):
+                _refuse(
+                    "bad-document",
+                    source,
+                    f"the case {_show(outcome.id)} has other stages than costs of stages",
+                )
+
+
+def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
+    """Whether each list has times of each stage; those of `empty` may have none of a stage."""
+    return all(len(one) == len(stages) and (one is empty or all(one)) for one in times)
 
 
 def _refuse(code: ErrorCode, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:

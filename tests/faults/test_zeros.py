@@ -1,0 +1,114 @@
+"""A zero, or a list that is cut, in any place of a document: the report is printed or refused, never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import report, store
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.errors import GpubenchError
+from gpubench.model.result import Run
+from gpubench.report.layout import RenderOptions
+
+RESULTS = Path(__file__).parents[2] / "results"
+# Placed stages; stages; a split; equal GPUs; GPUs that work together.
+STORED = (
+    "20261124T104405Z-f972ed75",
+    "20261123T175721Z-079482ca",
+    "20261124T200505Z-377ffcce",
+    "20261124T193435Z-a67af8ce",
+)
+PLACES = (
+    "placings",
+    "stages",
+    "twins",
+    "together",
+    "beside_s",
+    "fraction",
+    "parts",
+    "params",
+    "flops",
+    "bytes",
+)
+FORMATS = ("plain", "json", "csv")
+
+
+def small(name: str) -> Any:
+    """The stored result with the cases of one op and size alone."""
+    (path,) = RESULTS.glob(f"*/{name}.json.gz")
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    outcomes = document["outcomes"]
+    chosen = next(
+        (one["case"] for one in outcomes if one.get("stages") or one.get("placings")), outcomes[0]["case"]
+    )
+    document["outcomes"] = [
+        one
+        for one in outcomes
+        if (one["case"]["op"], one["case"]["params"]) == (chosen["op"], chosen["params"])
+    ]
+    return document
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    yield path, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def spoiled(
+    document: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]
+) -> Iterator[tuple[str, Any]]:
+    """The document with one kind of value changed, all at once and the first alone, kind by kind."""
+    kinds: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+    for path, value in places(document):
+        if path and wanted(value) and any(key in PLACES for key in path):
+            kinds.setdefault(tuple(str(key) if isinstance(key, str) else "#" for key in path), []).append(path)
+    for kind, paths in kinds.items():
+        for chosen in (paths, paths[:1]) if len(paths) > 1 else (paths,):
+            changed = copy.deepcopy(document)
+            for path in chosen:
+                holder = changed
+                for key in path[:-1]:
+                    holder = holder[key]
+                holder[path[-1]] = change(holder[path[-1]])
+            yield f"{'.'.join(kind)} ({len(chosen)})", changed
+
+
+def read(run: Run, other: Run) -> None:
+    analyses = report.analysed([run])
+    for name in FORMATS:
+        report.drawn(analyses, name, RenderOptions())
+    for base, new in ((run, other), (other, run)):
+        compare(("base", base), [("new", new)], CompareOptions())
+
+
+CHANGES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "zero": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), lambda value: 0),
+    "empty": (lambda value: isinstance(value, list | dict) and bool(value), lambda value: type(value)()),
+    "cut": (lambda value: isinstance(value, list) and bool(value), lambda value: value[:-1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("name", STORED)
+def test_it_is_reported_or_refused(name: str, how: str) -> None:
+    document = small(name)
+    whole = store.loads(json.dumps(document).encode(), "whole")
+    broken = []
+    for what, changed in spoiled(document, *CHANGES[how]):
+        try:
+            read(store.loads(json.dumps(changed).encode(), "changed"), whole)
+        except GpubenchError:
+            continue
+        except Exception as error:
+            broken.append(f"{what}: {type(error).__name__}: {error}")
+    assert not broken, "\n".join(broken)
