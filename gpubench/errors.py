@@ -7,6 +7,7 @@ A `BackendError` never does: the worker turns it into a `Skip` or a `Failure` of
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,35 @@ class DeviceLost(BackendError):
     """The device is gone; only a fresh worker can go on: a Failure."""
 
     reason: Reason = "device-lost"
+
+
+# Limits that the system, a shell or a container sets.
+NO_TASKS = (
+    "the system starts no more processes or threads: see `ulimit -u`, `ulimit -v`, a container's pids limit"
+)
+NO_MEMORY = "the system gives no more memory: see `ulimit -v`, a container's memory limit"
+NO_FILES = "the system opens no more files: see `ulimit -n`"
+_WORDS = {
+    "can't start new thread": NO_TASKS, "pthread_create": NO_TASKS, "MemoryError": NO_MEMORY, "bad_alloc": NO_MEMORY,
+    "Cannot allocate memory": NO_MEMORY, "Memory allocation": NO_MEMORY, "failed to map segment": NO_MEMORY,
+}  # fmt: skip
+
+
+def limit_reached(error: BaseException) -> str:
+    """Return the limit of the system that ended in this exception; an empty text if it is none."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return NO_MEMORY
+    if number in (errno.EMFILE, errno.ENFILE):
+        return NO_FILES
+    if number == errno.EAGAIN and not getattr(error, "characters_written", 0):
+        return NO_TASKS
+    return limit_named(str(error)) if isinstance(error, RuntimeError | ImportError) else ""
+
+
+def limit_named(text: str) -> str:
+    """Return the limit of the system that a library names in its last words; an empty text if it names none."""
+    return next((limit for words, limit in _WORDS.items() if words in text), "")
 
 
 def suggest(word: str, names: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from typing import IO
 import msgspec
 
 from gpubench.child_main import FRAME
+from gpubench.errors import limit_reached
 
 # Time between the polite end and the certain one.
 KILL_AFTER_S = 2.0
@@ -109,19 +110,31 @@ class _Process:
         own_session: bool = True,
     ) -> None:
         self._own_session = own_session
-        self._process = subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=own_session,
-            creationflags=_NEW_GROUP if own_session else 0, env=environment() if env is None else env,
-        )  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=own_session,
+                creationflags=_NEW_GROUP if own_session else 0, env=environment() if env is None else env,
+            )  # fmt: skip
+        except OSError as error:
+            if limit := limit_reached(error):
+                raise OSError(error.errno, limit) from error
+            raise
         self.errors = Excerpt(MOST_ERRORS)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self._readers = [
-            threading.Thread(target=read, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=_drain, args=(self._process.stderr, self.errors), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._readers: list[threading.Thread] = []
+        self._begin(read, self._process.stdout)
+        self._begin(_drain, self._process.stderr, self.errors)
+
+    def _begin(self, function: Callable[..., None], *arguments: object) -> None:
+        """Have a thread of its own read or write a pipe. Raises OSError if there can be none: the process is ended."""
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.kill()
+            raise OSError(errno.EAGAIN, limit_reached(error) or str(error)) from error
+        self._readers.append(thread)
 
     @property
     def alive(self) -> bool:
@@ -328,7 +341,7 @@ class _Task(_Process):
         self.expired = False
         super().__init__(command, env, subprocess.PIPE if stdin else subprocess.DEVNULL, self._read)
         if stdin:  # by a thread of its own: a child that does not read it is ended in time all the same
-            threading.Thread(target=self._feed, args=(stdin,), daemon=True).start()
+            self._begin(self._feed, stdin)
 
     def _feed(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 from gpubench import streams
-from gpubench.errors import ExitCode, GpubenchError
+from gpubench.errors import ExitCode, GpubenchError, limit_reached
 
-# No room, no more files, processes or memory, a disk that is read-only now: nothing that gpubench could do about.
-_LACKS = frozenset({errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+# No room, a disk that is read-only now: nothing that gpubench could do about.
+_LACKS = frozenset({errno.ENOSPC, errno.EROFS})
 
 
 class Terminated(KeyboardInterrupt):
@@ -52,11 +52,9 @@ def run_guarded(arguments: Sequence[str]) -> int:
         return ExitCode.INTERRUPTED
     except (OSError, PipeBroken) as error:
         failed = output_failed(error)
-        if failed is None and isinstance(error, OSError) and error.errno in _LACKS:
-            failed = tell(_refused(error), verbose=invocation["verbose"])
-        return _bug(error) if failed is None else failed
+        return _refused_or_bug(error, invocation["verbose"]) if failed is None else failed
     except Exception as error:
-        return _bug(error)
+        return _refused_or_bug(error, invocation["verbose"])
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -77,10 +75,13 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
     return error.exit_code
 
 
-def _refused(error: OSError) -> GpubenchError:
-    """What the system lacks at a place that nobody foresaw, such as a full temporary folder."""
-    why = (error.strerror or str(error)) + (f": {error.filename}" if error.filename else "")
-    return GpubenchError("refused", why=why)
+def _refused_or_bug(error: Exception, verbose: bool) -> int:
+    """Tell what the system lacks at a place that nobody foresaw, such as a full temporary folder; all else is a bug."""
+    why = limit_reached(error)
+    if isinstance(error, OSError) and (why or error.errno in _LACKS):
+        why = why or error.strerror or str(error)
+        why += f" ({error.filename})" if error.filename else ""
+    return tell(GpubenchError("refused", why=why), verbose=verbose) if why else _bug(error)
 
 
 def _exit_code(exit: SystemExit) -> int:

@@ -31,7 +31,7 @@ from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
 from gpubench.detect.records import ABSENT, Address, DeviceRecord, known, missing, parse_record
 from gpubench.detect.root import Root
-from gpubench.errors import UsageError, suggest
+from gpubench.errors import UsageError, limit_named, suggest
 from gpubench.installation import install_command
 from gpubench.model.machine import (
     NOT_PROBED,
@@ -441,7 +441,13 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
         if tell is not None:
             tell(f"waiting for {names}, up to {max(limits[at] for at in places):.0f} s")
 
-    ended = processes.run_all(list(zip(commands, limits, strict=True)), tell=tell_names)
+    try:
+        ended = processes.run_all(list(zip(commands, limits, strict=True)), tell=tell_names)
+    except (
+        OSError
+    ) as error:  # no process, no memory: each probe says so, and the files have told what they know
+        gone = processes.Ended(1, "", f"it cannot be started: {error.strerror or error}", 0.0)
+        ended = [gone] * len(requests)
     return [_answer(request, end) for request, end in zip(requests, ended, strict=True)]
 
 
@@ -477,6 +483,8 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 def _failed(request: ProbeRequest, ended: Ended, status: Any, code: str) -> ProbeAnswer:
     lines = ended.errors.splitlines() if status != "invalid" or not ended.noise else [ended.noise]
     hint = "".join(c for c in lines[-1] if c.isprintable())[:300] if lines else None
+    if status == "crashed" and (limit := limit_named(ended.errors)) and limit not in (hint or ""):
+        hint = f"{hint}; {limit}"
     if status == "timeout":
         remedy = f"{LIMIT_VARIABLE}=2m waits longer"
         if request.name in ("nvml", "cuda"):

@@ -60,7 +60,7 @@ def list_devices(
     if not names:
         return []
     limit_s = deadline_s or detect.user_limit_s() or DEADLINE_S
-    workers = {name: Worker() for name in names}  # by this thread: they end with the one that starts them
+    workers = {name: _worker() for name in names}  # by this thread: they end with the one that starts them
 
     def ask(name: str) -> Listing:
         host_only = yielding and bool(_before(name, names))
@@ -71,7 +71,7 @@ def list_devices(
     for name in names:
         before = _before(name, names) if yielding else ()
         if before and not any(device.kind == "gpu" for other in before for device in found[other].devices):
-            worker = (spares.take(name) if spares else None) or Worker()
+            worker = (spares.take(name) if spares else None) or _worker()
             found[name] = _ask(name, worker, limit_s, spares=spares)
     return list(found.values())
 
@@ -82,9 +82,24 @@ def _before(name: str, names: Sequence[str]) -> list[str]:
     return [other for other in names if known and other in known.yields_to]
 
 
+def _worker() -> Worker | WorkerGone:
+    """A fresh worker, or why it cannot be started."""
+    try:
+        return Worker()
+    except WorkerGone as gone:
+        return gone
+
+
 def _ask(
-    backend: str, worker: Worker, deadline_s: float, *, host_only: bool = False, spares: Spares | None = None
+    backend: str,
+    worker: Worker | WorkerGone,
+    deadline_s: float,
+    *,
+    host_only: bool = False,
+    spares: Spares | None = None,
 ) -> Listing:
+    if isinstance(worker, WorkerGone):
+        return Listing(backend, reason=worker.reason, detail=worker.detail)
     with contextlib.ExitStack() as stack:
         stack.callback(worker.close)
         try:

@@ -12,6 +12,7 @@ import msgspec
 
 from gpubench import processes
 from gpubench.catalogue import Reason
+from gpubench.errors import limit_named
 from gpubench.measure import protocol
 from gpubench.measure.monitor import of_session
 from gpubench.model.case import Case
@@ -47,16 +48,20 @@ class WorkerGone(Exception):
 
 
 class Worker:
-    """One child process. Use as a context manager, or call `close`."""
+    """One child process. Use as a context manager, or call `close`. Raises WorkerGone if it cannot be started."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._number = 0
         self.phase: str | None = None
         self._closing: protocol.Close | None = None
         counts = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
-        self._child = processes.Child(
-            processes.python("gpubench.measure.worker.main"), processes.environment(counts)
-        )
+        try:
+            self._child = processes.Child(
+                processes.python("gpubench.measure.worker.main"), processes.environment(counts)
+            )
+        except OSError as error:
+            detail = f"the worker cannot be started: {error.strerror or error}"
+            raise WorkerGone("worker-crashed", detail, None, "") from error
 
     def __enter__(self) -> Worker:
         return self
@@ -126,7 +131,9 @@ class Worker:
         """It speaks no more, mostly because it ends: how it ended is its own status, and not our signal's."""
         status = self._child.wait(processes.KILL_AFTER_S)
         how = "closed its output" if status is None else processes.ending(status)
-        return self._gone("worker-crashed", f"the worker {how} in phase {self.phase or 'start'}")
+        limit = limit_named(self._child.stderr_tail())
+        detail = f"the worker {how} in phase {self.phase or 'start'}"
+        return self._gone("worker-crashed", f"{detail}: {limit}" if limit else detail)
 
     def _gone(self, reason: Reason, detail: str) -> WorkerGone:
         self.kill()
@@ -161,7 +168,8 @@ class Spares:
         of one."""
         for backend in needed:
             for _ in range(min(sessions, cpus, AHEAD) - len(self._waiting.get(backend, ()))):
-                self.keep(backend, Worker(threads))
+                with contextlib.suppress(WorkerGone):  # one that is needed tells why
+                    self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:
         """A worker of the backend, which is the caller's from then on."""
@@ -273,7 +281,8 @@ class WorkerPool:
             self._tuned = selection
         for device_id in device_ids:
             if device_id not in self._gone:
-                self._starting[device_id] = self._asked_to_open(device_id)
+                with contextlib.suppress(WorkerGone):  # tried again, and counted, where it is waited for
+                    self._starting[device_id] = self._asked_to_open(device_id)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
         for device_id in device_ids:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
@@ -437,7 +446,8 @@ class WorkerPool:
         )
 
     def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:
-        """A fresh worker that opens the device. The caller's thread is its parent: it dies with that."""
+        """A fresh worker that opens the device. The caller's thread is its parent: it dies with that. Raises
+        WorkerGone."""
         worker = self._spares.take(_backend(device_id)) or Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,

@@ -29,7 +29,15 @@ from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.child_main import Messages
-from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.errors import (
+    NO_MEMORY,
+    BackendError,
+    BackendUnavailable,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+    limit_reached,
+)
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, places, stages, timer
 from gpubench.measure.worker.collectives import CollectiveTimer
@@ -93,7 +101,9 @@ class DeviceWorker:
         except BackendError as error:
             return self._broke(request.id, error, fatal=isinstance(error, DeviceLost))
         except MemoryError as error:
-            return protocol.Refused(id=request.id, reason="out-of-memory", detail=f"host memory: {error}")
+            return protocol.Refused(
+                id=request.id, reason="out-of-memory", detail=f"host memory: {str(error) or NO_MEMORY}"
+            )
 
     def _carry_out(self, request: protocol.Request) -> protocol.Reply:
         methods: dict[type, Callable[[Any], protocol.Reply | None]] = {
@@ -117,8 +127,10 @@ class DeviceWorker:
         return methods[type(request)](request) or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.Request, error: BaseException) -> protocol.Reply:
-        """Anything else is a defect: it costs the case and is shown with its type."""
-        return protocol.Broke(id=request.id, reason="error", detail=described(error), phase=self._phase)
+        """Anything else is a defect, or a limit of the system: it costs the case and is shown with its type."""
+        limit = limit_reached(error)
+        detail = f"{described(error)}: {limit}" if limit else described(error)
+        return protocol.Broke(id=request.id, reason="error", detail=detail, phase=self._phase)
 
     def _broke(
         self, number: int, error: BackendError, *, check: Check | None = None, fatal: bool = False

@@ -1,0 +1,128 @@
+"""Limits of memory, threads, processes and files: each is named, and none of them is called a bug."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import processes
+from gpubench.cli import command, exit
+from gpubench.detect.inspection import ProbeRequest, run_probes
+from gpubench.errors import NO_FILES, NO_MEMORY, NO_TASKS, limit_named, limit_reached
+from gpubench.measure.targets import list_devices
+from gpubench.measure.worker_pool import DeviceGone, Spares, Worker, WorkerGone, WorkerPool
+from gpubench.model.result import Settings
+
+EAGAIN = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+LIMITS = [
+    (MemoryError(), NO_MEMORY), (MemoryError("Unable to allocate 2 GiB"), NO_MEMORY),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY), (RuntimeError("can't start new thread"), NO_TASKS),
+    (ImportError("libx.so: failed to map segment from shared object"), NO_MEMORY), (EAGAIN, NO_TASKS),
+    (OSError(errno.EMFILE, "Too many open files", "/dev/null"), NO_FILES), (OSError(errno.ENFILE, "x"), NO_FILES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "limit"), LIMITS, ids=lambda value: repr(value)[:40])
+def test_a_limit_that_ends_a_command_is_named(
+    error: Exception, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(command, "run_app", refuse)
+    assert exit.run_guarded([]) == 1
+    what, why, fix = capsys.readouterr().err.splitlines()
+    assert what == "error: the system refuses what gpubench needs"
+    assert limit in why
+    assert fix.startswith("  fix: ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("dictionary changed size"),
+        ValueError("MemoryError"),
+        OSError(errno.EBADF, "x"),
+        KeyError("x"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_limit_stays_what_it_is(error: Exception) -> None:
+    assert limit_reached(error) == ""
+
+
+def test_the_last_words_of_a_library_name_its_limit() -> None:
+    assert limit_named("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2") == NO_TASKS
+    assert limit_named("terminate called after throwing an instance of 'std::bad_alloc'") == NO_MEMORY
+    assert limit_named("Segmentation fault") == ""
+
+
+def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    popen = subprocess.Popen
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    count = iter(range(9))
+    start = threading.Thread.start
+
+    def second_refused(thread: threading.Thread) -> None:
+        if next(count):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(subprocess, "Popen", note)
+    monkeypatch.setattr(threading.Thread, "start", second_refused)
+    with pytest.raises(OSError, match="starts no more processes or threads"):
+        processes.Child([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert started[0].poll() is not None
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise EAGAIN
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path: Path) -> None:
+    (numpy,) = list_devices(["numpy"])
+    assert (numpy.reason, NO_TASKS in numpy.detail) == ("worker-crashed", True)
+    with pytest.raises(WorkerGone, match="cannot be started"):
+        Worker()
+    answers = run_probes([ProbeRequest("blas", 5.0), ProbeRequest("wgpu", 5.0)])
+    assert [answer.provider.status for answer in answers] == ["crashed"] * 2
+    assert all(NO_TASKS in (answer.provider.hint or "") for answer in answers)
+    Spares().keep_ahead(["numpy"], 2, 2, None)  # spares are no need
+    pool = WorkerPool(Settings(), tmp_path, {})
+    pool.open_all(["numpy:0"])
+    with pytest.raises(DeviceGone, match="starts no more processes"):
+        pool.worker("numpy:0")
+    pool.close()
+
+
+@pytest.mark.parametrize("kilobytes", [100_000, 200_000])
+@pytest.mark.parametrize(
+    "arguments", ["detect --deep", "run --devices fake:cpu --ops add --sizes 64 --quick --no-save"]
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit addresses")
+def test_a_shell_that_limits_memory_meets_no_bug(kilobytes: int, arguments: str, tmp_path: Path) -> None:
+    """Whatever fails there, and how far it came, depends on the libraries; what is said of it does not."""
+    line = f"ulimit -v {kilobytes}; exec {sys.executable} -m gpubench {arguments} --no-progress"
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1, 5), said
+    assert "this is a bug" not in said
+    assert "Traceback" not in said
