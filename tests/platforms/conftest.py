@@ -32,9 +32,9 @@ class Computer(NamedTuple):
         """Start `python -m gpubench ARGUMENTS`, or Python alone if the first argument is "-c"."""
         command = arguments if arguments[:1] == ("-c",) else ("-m", "gpubench", *arguments)
         return subprocess.Popen(
-            [sys.executable, *command], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+            [sys.executable, *command], cwd=self.folder, env=self.env,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="cp1252" if self.system == "win32" else "utf-8",
-            **options,
+            **{"stdin": subprocess.DEVNULL, **options},
         )  # fmt: skip
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

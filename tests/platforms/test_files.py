@@ -44,6 +44,21 @@ def test_a_report_that_is_read_costs_no_result(computer: Any) -> None:
     assert (told.returncode, (here.folder / "r.md").exists()) == (0, True), told.stderr
 
 
+def test_a_result_that_stays_open_is_saved_elsewhere(computer: Any) -> None:
+    here = computer("win32")
+    fake = ("--devices", "fake:cpu", "--ops", "add", "--sizes", "64", "--max-samples", "5", "--sessions", "1")
+    assert here.run("run", *fake, "-o", "r.json").returncode == 0
+    holder = here.start(
+        "-c", "import sys; file = open('r.json'); print(flush=True); sys.stdin.read()", stdin=-1
+    )
+    holder.stdout.readline()
+    done = here.run("run", *fake, "-o", "r.json")
+    holder.communicate()
+    assert done.returncode == 1, done.stderr
+    assert "fix: close the program that has it open" in done.stderr
+    assert len(list((here.folder.parent / "home").rglob("*.json"))) == 1
+
+
 @pytest.mark.parametrize(("platform", "text"), [("linux", " (ulimit -n)"), ("win32", "")])
 def test_a_remedy_names_no_command_of_another_system(
     platform: str, text: str, monkeypatch: pytest.MonkeyPatch
