@@ -107,7 +107,7 @@ class TreeGpus(NamedTuple):
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
     """GPUs of the device tree, by their cards and by their own devices, each family once."""
-    found: list[tuple[DeviceRecord, Card | None]] = []
+    gpus: list[tuple[DeviceRecord, Card | None]] = []
     families: set[Family] = set()
     seen: set[str] = set()
     doubtful = False
@@ -122,15 +122,15 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
         seen.add(card.device)
         if driver in DRIVER_VENDORS and not (in_tree and family):
             # A PCI card whose address cannot be read: it is still there.
-            found.append((msgspec.structs.replace(card.function.record, ordinal=ordinal), card))
+            gpus.append((msgspec.structs.replace(card.function.record, ordinal=ordinal), card))
         elif family is not None:
             if family not in families:
-                found.append((_record(card.function.record, ordinal, family), card))
+                gpus.append((_record(card.function.record, ordinal, family), card))
             families.add(family)
         elif _only_displays(driver, uevent) or "PCI_ID" in uevent:  # the bus lists what is on it
             continue
         elif card.renders:
-            found.append((_record(card.function.record, ordinal, None), card))
+            gpus.append((_record(card.function.record, ordinal, None), card))
         elif not any_renders:  # a kernel that shows render nodes says that this card has none
             doubtful = True
     for name in root.names(PLATFORM_DEVICES) or ():
@@ -139,20 +139,22 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
             driver = device.record.facts["driver.name"].value
             family = _family(driver, parse_uevent(root.read(f"{device.folder}/uevent")))
             if family is None or family not in families:
-                found.append((_record(device.record, len(found), family), None))
+                gpus.append((_record(device.record, len(gpus), family), None))
                 families |= {family} if family else set()
-    return TreeGpus(found, doubtful)
+    return TreeGpus(gpus, doubtful)
 
 
 def _family(driver: str | None, uevent: dict[str, str]) -> Family | None:
     plain = (driver or "").replace("-", "_")
-    said = [uevent.get(f"OF_COMPATIBLE_{number}", "") for number in range(4)]
+    compatible = [uevent.get(f"OF_COMPATIBLE_{number}", "") for number in range(4)]
     if _DISPLAYS.fullmatch(plain):
         return None
     for family in _FAMILIES:
         if re.fullmatch(family.drivers, plain):
             return family
-    return next((f for f in _FAMILIES for text in said if not plain and re.match(f.compatible, text)), None)
+    return next(
+        (f for f in _FAMILIES for text in compatible if not plain and re.match(f.compatible, text)), None
+    )
 
 
 def _only_displays(driver: str | None, uevent: dict[str, str]) -> bool:
@@ -172,7 +174,7 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
     return DeviceRecord(source=record.source, ordinal=ordinal, vendor_id=vendor_id, facts=facts)
 
 
-def display_attached(root: Root, card: Card) -> Fact[bool]:
+def read_display_state(root: Root, card: Card) -> Fact[bool]:
     """Whether a connector of the card reports a display."""
     if card.function.asleep:
         return NOT_PROBED
@@ -187,8 +189,8 @@ def display_attached(root: Root, card: Card) -> Fact[bool]:
 
 def by_address(cards: list[Card]) -> dict[Address, Card]:
     """The first card of each PCI address."""
-    found: dict[Address, Card] = {}
+    placed: dict[Address, Card] = {}
     for card in cards:
         if card.function.bdf is not None:
-            found.setdefault(card.function.bdf, card)
-    return found
+            placed.setdefault(card.function.bdf, card)
+    return placed

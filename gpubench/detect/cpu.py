@@ -23,8 +23,8 @@ from gpubench.detect.topology import (
     governor,
     highest,
     read_caches,
+    read_cpu_lists,
     read_frequencies,
-    read_listed,
     read_topology,
     runs,
 )
@@ -39,32 +39,32 @@ def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
     """Everything that files tell about the CPUs; `affinity` comes from a live source or is not_probed."""
-    listed = read_listed(root, blocks.value)
-    found = reconcile(root, listed.online, affinity, cgroup.cpus(root, groups))
+    listed = read_cpu_lists(root, blocks.value)
+    cpus = reconcile(root, listed.online, affinity, cgroup.cpus(root, groups))
     info = blocks.value
-    if info is not None and found.renumbered and info.cpus.keys() == listed.online.value:
-        info = cpuinfo.unnumbered(info)
-    topology = read_topology(root, info, found.online)
-    online = found.online.value or frozenset()
+    if info is not None and cpus.renumbered and info.cpus.keys() == listed.online.value:
+        info = cpuinfo.drop_numbers(info)
+    topology = read_topology(root, info, cpus.online)
+    online = cpus.online.value or frozenset()
     caches = read_caches(root, online)
     clock = _said(blocks, cpuinfo.clock_hz)
     clocks = read_frequencies(root, online, now=clock.value is None)
     quota = cgroup.quota(root, groups)
-    available, limited_by = usable(listed.online, affinity, found.cpuset, quota)
-    blind = lost(found.online) if found.online.value is None else None
+    available, limited_by = usable(listed.online, affinity, cpus.cpuset, quota)
+    blind = lost(cpus.online) if cpus.online.value is None else None
     complete = listed.present.value is None or listed.present.value <= online
     traits = Traits(online, complete, topology.cores.value, clocks, private_sizes(caches.by_cpu))
-    note = found.online.note if found.renumbered else UNSET
+    note = cpus.online.note if cpus.renumbered else UNSET
     return Cpu(
         model=_said(blocks, cpuinfo.model), vendor=_said(blocks, cpuinfo.vendor),
-        packages=topology.packages, cores=_noted(derived(topology.cores, len), note),
-        logical=_noted(derived(found.online, len), note),
-        online_cpus=_listed_form(found.online), possible=listed.possible,
-        present=derived(listed.present, len), offline=_offline(listed.present, found.online),
-        smt=smt(topology.cores, hypervisor), kinds=_noted(blind or tell_kinds(root, info, traits), note),
-        available=available, affinity=derived(affinity, list_form), cpuset=_listed_form(found.cpuset),
-        quota_cpus=quota, limited_by=limited_by, caches=_noted(blind or caches.fact, note),
-        isa=_said(blocks, lambda _: cpuinfo.isa(info, found.online.value) if info else None),
+        packages=topology.packages, cores=_with_note(derived(topology.cores, len), note),
+        logical=_with_note(derived(cpus.online, len), note),
+        online_cpus=_listed_form(cpus.online), possible=listed.possible,
+        present=derived(listed.present, len), offline=_offline(listed.present, cpus.online),
+        smt=smt(topology.cores, hypervisor), kinds=_with_note(blind or tell_kinds(root, info, traits), note),
+        available=available, affinity=derived(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
+        quota_cpus=quota, limited_by=limited_by, caches=_with_note(blind or caches.fact, note),
+        isa=_said(blocks, lambda _: cpuinfo.isa(info, cpus.online.value) if info else None),
         governor=blind or governor(clocks),
         now_hz=clock if clock.value is not None else blind or highest(clocks.now_hz, "scaling_cur_freq", clocks),
         base_hz=blind or highest(clocks.base_hz, "base_frequency", clocks),
@@ -150,7 +150,7 @@ def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
     return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
 
 
-def _noted(fact: Fact[Any], note: str | UnsetType) -> Fact[Any]:
+def _with_note(fact: Fact[Any], note: str | UnsetType) -> Fact[Any]:
     """The fact with a note where it has a value and none of its own."""
     if fact.value is None or note is UNSET or fact.note is not UNSET:
         return fact

@@ -148,7 +148,7 @@ def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str] | None:
     return found if found and all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in found.values()) else None
 
 
-def unnumbered(info: CpuInfo) -> CpuInfo:
+def drop_numbers(info: CpuInfo) -> CpuInfo:
     """Return the same blocks under numbers that are no CPU's: nobody knows which CPU each is about."""
     return info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
 

@@ -18,8 +18,8 @@ from gpubench.detect.cards import (
     Card,
     TreeGpus,
     by_address,
-    display_attached,
     read_cards,
+    read_display_state,
     read_tree_gpus,
 )
 from gpubench.detect.cpu import read_cpu
@@ -100,7 +100,7 @@ def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
 
 
 class Firmware(NamedTuple):
-    """What a GPU's kind may rest on beside its own files."""
+    """Facts of the machine on which a GPU's kind may rest."""
 
     hypervisor: Fact[str]
     soc: Fact[str]  # a chip whose GPU shares the CPU's memory
@@ -135,7 +135,7 @@ def _enriched(root: Root, function: Function, card: Card | None, firmware: Firmw
     elif record.vendor_id == NVIDIA:
         facts = nvidia_facts(function, firmware.soc)
     if card is not None:
-        facts["display_attached"] = display_attached(root, card)
+        facts["display_attached"] = read_display_state(root, card)
         record = msgspec.structs.replace(record, renders=card.renders)
     uuid = facts["uuid"].value if "uuid" in facts else None
     return msgspec.structs.replace(record, facts=record.facts | facts, uuid=uuid)

@@ -86,14 +86,14 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
     for function in functions:
         physical = address(root.link(f"{function.folder}/physfn"))
         devices.setdefault(physical or _place(function), []).append(function)
-    found = []
+    leads = []
     for physical, own in devices.items():
         lead = next((function for function in own if function.bdf == physical), own[0])
         virtual = tuple(_place(function) for function in own if function is not lead)
-        found.append(
+        leads.append(
             lead._replace(record=msgspec.structs.replace(lead.record, virtual=virtual)) if virtual else lead
         )
-    return sorted(found, key=_place)
+    return sorted(leads, key=_place)
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:

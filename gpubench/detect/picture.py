@@ -113,17 +113,17 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
 
 
 def _missing(machine: Machine) -> list[str]:
-    """The libraries that are not installed, with the commands that install them."""
+    """The libraries that are not installed, with the commands that install them; NVIDIA's own beside its GPU alone."""
+    nvidia = any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)
     lacks = [warning.text for warning in machine.warnings if warning.code == "RUNTIME_MISSING"]
-    told = " ".join(lacks)
-    lacks += [
-        f"{provider.name}: {provider.hint}"
+    hints = [
+        (provider.name, provider.hint)
         for provider in machine.providers
-        if provider.status == "absent"
-        and provider.hint
-        and "install" in provider.hint
-        and provider.hint not in told
+        if provider.status == "absent" and provider.hint
     ]
+    for name, hint in hints:
+        if "pip install" in hint or (nvidia and "not installed" in hint):
+            lacks += [] if any(hint in text for text in lacks) else [f"{name}: {hint}"]
     return [clean(located(text)) for text in lacks]
 
 
@@ -183,8 +183,8 @@ def _cpu(machine: Machine) -> MachinePart:
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
     """The clocks that are known, in words."""
-    known = ((now, "now"), (base, "base"), (highest, "at most"))
-    shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in known if hertz]
+    clocks = ((now, "now"), (base, "base"), (highest, "at most"))
+    shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
 
 
@@ -223,7 +223,7 @@ def _ram(machine: Machine) -> MachinePart:
 def _numa_lines(machine: Machine) -> list[str]:
     """The NUMA nodes with their CPUs and memory, the first ones of many."""
     nodes = machine.numa.nodes
-    told = [
+    lines = [
         f"node {node.id}: " + ", ".join(
             ([f"CPUs {node.cpus.value}"] if node.cpus.value else ["no CPUs"] if node.cpus.value == "" else [])
             + ([gib(node.memory_bytes.value)] if node.memory_bytes.value is not None else [])
@@ -232,8 +232,8 @@ def _numa_lines(machine: Machine) -> list[str]:
         for node in nodes[:MOST_NODES]
     ]  # fmt: skip
     if len(nodes) > MOST_NODES:
-        told.append(f"... {len(nodes)} nodes in all")
-    return [f"NUMA {line}" for line in told]
+        lines.append(f"... {len(nodes)} nodes in all")
+    return [f"NUMA {line}" for line in lines]
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:

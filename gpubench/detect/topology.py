@@ -37,7 +37,7 @@ class ListedCpus(NamedTuple):
     present: Fact[CpuSet]
 
 
-def read_listed(root: Root, info: CpuInfo | None) -> ListedCpus:
+def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
     """Read the lists in /sys/devices/system/cpu, else its folders, else /proc/cpuinfo."""
     folders = frozenset(int(n[3:]) for n in root.names(CPUS) or () if re.fullmatch(r"cpu\d{1,5}", n))
     present = first(_cpu_set(root, "present"), known(folders, CPUS) if folders else ABSENT)

@@ -27,10 +27,10 @@ def card(number, device, driver, *, render=None, compatible="", place=SOC):
 
 def device(name, driver=None, compatible="", place=SOC):
     """A platform device that has no card."""
-    said = [f"DRIVER={driver}"] if driver else []
-    said += ["OF_FULLNAME=/soc/gpu", f"OF_COMPATIBLE_0={compatible}"]
+    lines = [f"DRIVER={driver}"] if driver else []
+    lines += ["OF_FULLNAME=/soc/gpu", f"OF_COMPATIBLE_0={compatible}"]
     return {
-        f"{place}/{name}/uevent": "\n".join(said),
+        f"{place}/{name}/uevent": "\n".join(lines),
         f"{PLATFORM}/{name}": f"-> ../../..{place.removeprefix('/sys')}/{name}",
     }
 

@@ -33,19 +33,19 @@ REAL = [
 
 @pytest.mark.parametrize(("vendor", "product", "name"), VIRTUAL)
 def test_firmware_of_a_hypervisor_outweighs_a_flag_that_is_hidden(look, host, vendor, product, name):
-    found = look(machine(host, flag=False, sys_vendor=vendor, product_name=product))
-    fact = found.platform.hypervisor
+    guest = look(machine(host, flag=False, sys_vendor=vendor, product_name=product))
+    fact = guest.platform.hypervisor
     assert (fact.value, fact.status, fact.alternatives[0].value) == (name, "conflict", "none")
-    assert found.cpu.smt.value == "hidden"
+    assert guest.cpu.smt.value == "hidden"
     fact = look(machine(host, flag=True, sys_vendor=vendor, product_name=product)).platform.hypervisor
     assert (fact.value, fact.status) == (name, "ok")
 
 
 @pytest.mark.parametrize(("vendor", "product"), REAL)
 def test_a_makers_name_is_no_proof(look, host, vendor, product):
-    found = look(machine(host, flag=False, sys_vendor=vendor, product_name=product))
-    assert (found.platform.hypervisor.value, found.platform.hypervisor.status) == ("none", "ok")
-    assert found.cpu.smt.value == "off"
+    guest = look(machine(host, flag=False, sys_vendor=vendor, product_name=product))
+    assert (guest.platform.hypervisor.value, guest.platform.hypervisor.status) == ("none", "ok")
+    assert guest.cpu.smt.value == "off"
 
 
 def test_what_else_the_firmware_and_the_cpu_are_called_is_looked_at(look, host):

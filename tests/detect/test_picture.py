@@ -179,3 +179,13 @@ def test_what_is_missing_stands_with_the_command_that_installs_it(laptop, monkey
         assert "nvml: nvidia-ml-py is not installed: " in drawn
         assert "install" in drawn.partition("CUDA:")[2]
         assert "no answer" not in drawn
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "intel"])
+def test_a_driver_is_missed_only_beside_its_gpu(laptop, monkeypatch, vendor):
+    hint = "the NVIDIA driver's library libnvidia-ml is not installed"
+    gpus = [*laptop.gpus[:2], msgspec.structs.replace(laptop.gpus[2], vendor=known(vendor, "test"))]
+    machine = msgspec.structs.replace(
+        laptop, providers=[Provider(name="nvml", status="absent", hint=hint)], gpus=gpus
+    )
+    assert ("libnvidia-ml" in draw(machine, monkeypatch, 100)) == (vendor == "nvidia")
