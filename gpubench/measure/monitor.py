@@ -1,5 +1,7 @@
-"""The monitor of one session, seen from the parent, and its messages: one JSON object a line. It never ends a run; one
-that does not answer delays a session by at most twice `PATIENCE_S`."""
+"""The monitor of one session, seen from the parent, and its messages: one JSON object a line.
+
+It never ends a run. A monitor that does not answer delays a session by at most twice `PATIENCE_S`; one whose driver
+starts late misses readings."""
 
 from __future__ import annotations
 
@@ -20,6 +22,8 @@ from gpubench.stats import median
 # A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
 # stall. A monitor that has not answered by then hangs in its driver and is given up.
 PATIENCE_S = 5.0
+# How long a driver may take to start. Until then nobody waits for readings, and none are missed.
+START_S = 30.0
 NVIDIA = 0x10DE
 
 
@@ -36,6 +40,8 @@ class Monitor:
         self._watched: tuple[str, ...] = ()
         self._known: dict[str, list[Reading]] = {}
         self._child: processes.Child | None = None
+        self._ready = False
+        self._start_until = time.monotonic() + START_S
         if targets:
             try:
                 self._child = processes.Child(processes.python("gpubench.measure.monitor_child"))
@@ -95,16 +101,16 @@ class Monitor:
             self._child = None
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
-        """What the monitor says up to the answer that is the last. If that does not come, the monitor is given up; with
-        `patient`, it may begin in its own time."""
+        """Return what the monitor says up to the last answer. If that does not come, the monitor is given up, but not while
+        its driver may still start. `patient`: wait for that start."""
         answers: list[FromMonitor] = []
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
             try:
                 line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
                 answer = decode_answer(line) if line is not None else None
             except queue.Empty:
-                if not patient:
+                if self._ready or (not patient and time.monotonic() > self._start_until):
                     self._give_up("the driver's management library does not answer")
                 break
             except msgspec.DecodeError:
@@ -113,6 +119,8 @@ class Monitor:
                 self._give_up("the monitor ended")
                 break
             if isinstance(answer, Ready):
+                self._ready = True
+                until = time.monotonic() + PATIENCE_S
                 self._absent.update(answer.absent)
             answers.append(answer)
             if last(answer):

@@ -8,7 +8,7 @@ import pytest
 
 from gpubench.detect.probes import nvml
 from gpubench.measure import monitor, monitor_child
-from gpubench.measure.monitor import IDLE_BYTES, MonitorTarget, Ready, Users
+from gpubench.measure.monitor import IDLE_BYTES, MonitorTarget, Paused, Reading, Ready, Users
 
 CARD = [MonitorTarget("cupy:0", pci="0000:06:00.0")]
 SMALL, LARGE = IDLE_BYTES, 2**31
@@ -143,6 +143,7 @@ class Begun:
         import queue
 
         self.lines = queue.Queue()
+        Begun.latest = self
         for message in self.lines_said:
             self.lines.put(monitor.encode(message))
 
@@ -153,9 +154,10 @@ class Begun:
         self.lines.put(None)
 
 
-def begun(monkeypatch, *said):
+def begun(monkeypatch, *said, start_s=30.0):
     monkeypatch.setattr(monitor.processes, "Child", type("Begun", (Begun,), {"lines_said": said}))
     monkeypatch.setattr(monitor, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(monitor, "START_S", start_s)
     return monitor.Monitor(CARD, 0.0)
 
 
@@ -168,5 +170,18 @@ def test_only_devices_that_somebody_is_on_are_told(monkeypatch):
 def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):
     session = begun(monkeypatch)
     assert (session.users(), session.absent()) == ({}, {})
+    for number in (1, 2):
+        session.watch("cupy:0")
+        assert (session.rest(), session.absent()) == ([], {}), number
+    for message in (Ready({}), Reading("cupy:0", 1.0), Paused(1), Reading("cupy:0", 2.0), Paused(3)):
+        Begun.latest.lines.put(monitor.encode(message))
+    session.watch("cupy:0")
+    assert [reading.t_s for reading in session.rest()] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("said", [(), (Ready({}),)], ids=["never begun", "begun"])
+def test_a_driver_that_hangs_is_given_up(monkeypatch, said):
+    session = begun(monkeypatch, *said, start_s=0.0)
+    session.users()
     session.watch("cupy:0")
     assert (session.rest(), set(session.absent())) == ([], {"cupy:0"})
