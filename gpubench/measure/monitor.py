@@ -101,8 +101,8 @@ class Monitor:
             self._child = None
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
-        """Return what the monitor says up to the last answer. If that does not come, the monitor is given up, but not while
-        its driver may still start. `patient`: wait for that start."""
+        """Return what the monitor says up to the last answer. If that does not come, the monitor is given up, but not
+        while its driver may still start. `patient`: wait for that start."""
         answers: list[FromMonitor] = []
         until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
