@@ -38,8 +38,8 @@ _FAMILIES = (
     Family(r"etnaviv.*|galcore", r"vivante,", None),
     Family(r"sgpu", r"samsung,.*sgpu", None),
 )
-# Drivers of displays and frame buffers, which render nothing.
-_DISPLAYS = re.compile(
+# Drivers of displays and frame buffers, which render nothing. Compiled on use: most machines have PCI cards alone.
+_DISPLAYS = (
     r"simple.*|(of|efi|vesa|vga)_?drm|vkms|vgem|evdi|udl|gud|bochs.*|cirrus.*|hyperv.*|virtio.*|vmwgfx|vboxvideo|qxl|ast|mgag200"
     r"|amdgpu_xcp.*|rockchip.*|sun[0-9]+i.*|meson.*|imx.*|mxsfb.*|lcdif.*|mediatek.*|exynos.*|hdlcd|komeda|mali_?dp|pl111.*|armada.*"
     r"|rcar.*|rz.*du|stm.*|sti.*|tidss|tilcdc.*|omapdrm|omapdss.*|zynqmp.*|xlnx.*|kirin.*|ade|ingenic.*|jz4740.*|aspeed.*|logicvc.*"
@@ -112,7 +112,8 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
     seen: set[str] = set()
     doubtful = False
     any_renders = any(card.renders for card in cards)
-    for ordinal, card in enumerate(cards):
+    # The card that renders stands for its chip, not the display beside it.
+    for ordinal, card in sorted(enumerate(cards), key=lambda entry: not entry[1].renders):
         if card.function.bdf is not None:
             continue
         driver = card.function.record.facts["driver.name"].value
@@ -147,7 +148,7 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
 def _family(driver: str | None, uevent: dict[str, str]) -> Family | None:
     plain = (driver or "").replace("-", "_")
     compatible = [uevent.get(f"OF_COMPATIBLE_{number}", "") for number in range(4)]
-    if _DISPLAYS.fullmatch(plain):
+    if re.fullmatch(_DISPLAYS, plain):
         return None
     for family in _FAMILIES:
         if re.fullmatch(family.drivers, plain):
@@ -160,7 +161,7 @@ def _family(driver: str | None, uevent: dict[str, str]) -> Family | None:
 def _only_displays(driver: str | None, uevent: dict[str, str]) -> bool:
     plain = (driver or "").replace("-", "_")
     alias = uevent.get("MODALIAS", "")
-    return bool(_DISPLAYS.fullmatch(plain)) or alias.startswith(_DISPLAY_BUSES)
+    return bool(re.fullmatch(_DISPLAYS, plain)) or alias.startswith(_DISPLAY_BUSES)
 
 
 def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> DeviceRecord:
