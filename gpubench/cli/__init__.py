@@ -32,6 +32,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return 0
     if argv is not None:
         return _run(arguments)
+    if sys.platform == "win32":
+        arguments = _expanded(arguments)
     # Loading modules makes no garbage, and a process that ends need not look for any: together these
     # searches cost a sixth of a short command. `command` switches them on for the command's own work.
     gc.disable()
@@ -43,6 +45,21 @@ def _main(argv: Sequence[str] | None) -> int:
     if foreign is not None and foreign.used.is_set():
         foreign.end(code)
     return code
+
+
+def _expanded(arguments: Sequence[str]) -> list[str]:
+    """The words of a command line, with files in the place of wildcards: no shell of Windows does that.
+
+    The value of an option stays as it is: `--label "a*b"` names no file.
+    """
+    import glob
+
+    words: list[str] = []
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        value = before.startswith("--") or word.startswith("-")
+        files = [] if value or not set("*?") & set(word) else sorted(glob.glob(word))
+        words += files or [word]
+    return words
 
 
 def _run(arguments: list[str]) -> int:

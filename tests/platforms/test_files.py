@@ -67,6 +67,32 @@ def test_a_remedy_names_no_command_of_another_system(
     assert disk.mend(OSError(24, "Too many open files")) == f"raise the limit on open files{text}"
 
 
+def test_wildcards_name_files_where_no_shell_expands_them(computer: Any) -> None:
+    here = computer("win32")
+    fake = (
+        "--devices",
+        "fake:cpu",
+        "--ops",
+        "add",
+        "--label",
+        "add*",
+        "--sizes",
+        "64",
+        "--max-samples",
+        "5",
+        "--sessions",
+        "1",
+    )
+    (here.folder / "additional").touch()  # the value of an option stays
+    for name in ("one.json", "two.json"):
+        done = here.run("run", *fake, "-o", name)
+        assert done.returncode == 0, done.stderr
+    assert b'"label":"add*"' in (here.folder / "one.json").read_bytes().replace(b" ", b"")
+    merged = here.run("merge", "*.json", "-o", "both.json")
+    assert (merged.returncode, (here.folder / "both.json").exists()) == (0, True), merged.stderr
+    assert "*.json" in here.run("report", "none*.json").stderr
+
+
 def test_a_folder_is_named_as_a_folder(computer: Any) -> None:
     here = computer("win32")
     (here.folder / "some").mkdir()
