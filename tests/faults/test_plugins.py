@@ -69,6 +69,9 @@ BROKEN: dict[str, tuple[str, str]] = {
     "shapeless": (op("shapeless", "OP = change(output=msgspec.structs.replace(OP.output, shape=lambda p: p['n'] / 0))"), "ZeroDivisionError"),
     "half": (op("half", "OP = change(flops=lambda p: p['n'] / 2)"), "flops raises TypeError"),
     "exits_late": (op("exits_late", "import sys; OP = change(flops=lambda p: sys.exit(3))"), "flops raises SystemExit"),
+    "old_phases": (op("old_phases", "OP = change(stages=('load', 'add'))"), "`$.stages[0]`"),
+    "old_read_only": ("from gpubench.model.kernel import WgslPass\nWgslPass('', (1, 1, 1), ('x',), read_only=('x',))", "Unexpected keyword argument 'read_only'"),
+    "old_rows": ("from gpubench.kernels._rows import rows", "No module named 'gpubench.kernels._rows'"),
     "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),
 }  # fmt: skip
 
@@ -117,6 +120,14 @@ def test_ops_names_what_is_broken_and_why(listing: dict[str, Any], name: str) ->
 def test_ops_lists_everything_else(listing: dict[str, Any]) -> None:
     assert {row["name"] for row in listing["ops"]} == {*kernels.names(), "sound"}
     assert {row["name"] for row in listing["broken"]} == {*BROKEN, "astray", "garbled", "odd/name"}
+
+
+@pytest.mark.parametrize(
+    "word", ["`Op(stages=", "`$.stages[0]`", "`WgslPass(..., read_only=", "gpubench.kernels._rows"]
+)
+def test_the_page_for_packages_tells_what_changed(word: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "extending.md"
+    assert word in page.read_text("utf-8").partition("## What changed for packages")[2]
 
 
 def few(tmp_path: Path, *names: str) -> dict[str, str]:
