@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 from gpubench import streams
@@ -27,10 +29,11 @@ def advise(options: AdviseOptions) -> None:
     n, key = _size(options.size), _key(options.op, options.dtype, options.params)
     from gpubench.analysis.advice import answer
     from gpubench.analysis.policy import runs
-    from gpubench.report.advice import render
+    from gpubench.report.advice import WIDTH, render
 
     found = answer(runs(options.source, options.results_dir), key, n, _regime(options))
-    streams.put(render(found, options.format))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    streams.put(render(found, options.format, columns))
 
 
 def _regime(options: AdviseOptions) -> str:

@@ -8,7 +8,9 @@ import importlib
 import inspect
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,9 +23,11 @@ from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.exit import PipeBroken, Terminated
 from gpubench.cli.options import COMMANDS
 from gpubench.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
+from gpubench.escaping import NARROWEST_WRAP
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_BASE: Any = TyperCommand.context_class
 _NOT_A_CHOICE = re.compile(r"'(?P<word>.*)' is not (?:one of )?(?P<choices>'.*')\.?")
 
 
@@ -96,15 +100,69 @@ def _brief_help() -> TyperOption:
     )  # fmt: skip
 
 
-def _write_examples(formatter: Any, examples: tuple[str, ...], more: str) -> None:
-    with formatter.section("Examples"):
-        for line in examples:
-            formatter.write(f"  {line}\n")
-    formatter.write(f"\n{more}")
+class Formatter(_BASE.formatter_class):  # type: ignore[misc]
+    """Help as wide as the terminal. The parser's own is never narrower than 50 columns; below that, what stands beside
+    an option stands under it here."""
+
+    width: int
+
+    def __init__(self, **words: Any) -> None:
+        super().__init__(**words)
+        self.columns = max(shutil.get_terminal_size().columns, NARROWEST_WRAP)
+        self.narrow = self.columns < self.width
+        self.width = min(self.width, self.columns)
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the usage line."""
+        if self.narrow:
+            self._write_wrapped(f"{prefix or 'Usage: '}{prog} {args}", "", "    ")
+        else:
+            super().write_usage(prog, args, prefix)
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], *words: Any, **more: Any) -> None:
+        """Write options or commands with their meaning."""
+        if not self.narrow:
+            super().write_dl(rows, *words, **more)
+            return
+        for first, second in rows:
+            self._write_wrapped(first, "  ", "    ")
+            self._write_wrapped(second, "      ", "      ")
+
+    def write_examples(self, examples: Iterable[str], more: str) -> None:
+        """Write command lines, some with their meaning behind, and a last sentence."""
+        examples = list(examples)
+        wide = max(map(len, examples)) + 2 <= self.columns
+        with self.section("Examples"):
+            for line in examples:
+                if wide:
+                    self.write(f"  {line}\n")
+                    continue
+                command, _, meaning = line.partition("  ")
+                self._write_wrapped(command, "  ", "    ", continued=" \\")
+                self._write_wrapped(meaning.strip(), "      ", "      ")
+        self.write("\n")
+        self._write_wrapped(more, "", "")
+
+    def _write_wrapped(self, text: str, first: str, others: str, *, continued: str = "") -> None:
+        lines = textwrap.wrap(
+            text,
+            self.width - len(continued),
+            initial_indent=first,
+            subsequent_indent=others,
+            break_on_hyphens=False,
+        )
+        if lines:
+            self.write(f"{continued}\n".join(lines) + "\n")
+
+
+class _Context(_BASE):  # type: ignore[misc]
+    formatter_class = Formatter
 
 
 class Command(TyperCommand):
     """A command whose options also come from the environment and from configuration files."""
+
+    context_class = _Context
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -145,8 +203,8 @@ class Command(TyperCommand):
             with formatter.section("Options"):
                 formatter.write_dl(rows)
         more = len(self.options.declared) - len(rows)
-        _write_examples(formatter, self.options.examples, f"{ctx.command_path} --help explains {more} more.")
-        return str(formatter.getvalue())
+        formatter.write_examples(self.options.examples, f"{ctx.command_path} --help explains {more} more.")
+        return str(formatter.getvalue()).rstrip("\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
@@ -204,6 +262,8 @@ def _broken_pipes() -> Iterator[None]:
 class Group(TyperGroup):
     """The program itself: unknown commands get a suggestion."""
 
+    context_class = _Context
+
     examples = (
         "gpubench detect                              what this machine has",
         "gpubench run                                 from which size on the GPU wins",
@@ -221,12 +281,10 @@ class Group(TyperGroup):
         self.format_help_text(ctx, formatter)
         with formatter.section("Commands"):
             formatter.write_dl([(name, kind.purpose) for name, kind in COMMANDS.items()])
-        _write_examples(
-            formatter,
-            self.examples,
-            "gpubench COMMAND -h shows the options that people use, --help all of them.",
+        formatter.write_examples(
+            self.examples, "gpubench COMMAND -h shows the options that people use, --help all of them."
         )
-        return str(formatter.getvalue())
+        return str(formatter.getvalue()).rstrip("\n")
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse what stands before the command; the parser itself would end with 1 where nobody reads its help."""

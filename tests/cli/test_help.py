@@ -82,3 +82,18 @@ def test_a_command_is_handed_its_options_as_one_value(command: str) -> None:
     parameters = inspect.signature(function, eval_str=True).parameters
     assert parameters.keys() - {"ctx"} == {"options"}
     assert parameters["options"].annotation is COMMANDS[command]
+
+
+@pytest.mark.parametrize("columns", [1, 20, 39, 51, 66])
+@pytest.mark.parametrize("command", ["", "run", "compare", "advise"])
+def test_help_is_as_wide_as_the_terminal(gpubench: Any, command: str, columns: int) -> None:
+    """Below 20 columns lines have 20. An example that is broken can be pasted as it stands."""
+    for flag in ("-h", "--help"):
+        shown = gpubench(*command.split(), flag, env={"COLUMNS": str(columns)})
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert max(map(len, shown.stdout.splitlines())) <= max(columns, 20)
+    wide, narrow = (
+        gpubench(*command.split(), "-h", env={"COLUMNS": str(width)}).stdout.partition("Examples:")[2].split()
+        for width in (80, columns)
+    )
+    assert wide == [word for word in narrow if word != "\\"]

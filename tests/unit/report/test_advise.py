@@ -438,3 +438,15 @@ def test_an_answer_fits_80_columns_whatever_a_device_is_called(name):
         assert max(columns(line) for line in text.splitlines()) <= 80
         assert "hybrid:cupy:0" in table[2] or n == 700
         assert all("[" in line for line in table[2:] if line[0] != " ")  # no time is cut
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 50, 60, 79, 80])
+@pytest.mark.parametrize("n", [2048, 3000, 2**30])
+def test_a_narrow_terminal_gets_lines_of_its_width(width, n):
+    """Below 20 columns lines have 20."""
+    text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "table", width)
+    assert max(map(len, text.splitlines())) <= width
+    wide = render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "table")
+    for word in ("numpy:0", "cupy:0"):
+        assert (word in text) == (word in wide)
+    assert render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "table", 200) == wide
