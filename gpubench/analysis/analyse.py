@@ -228,13 +228,14 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
 
 
 class MachineRuns(msgspec.Struct, frozen=True):
-    """One machine: its runs from the oldest to the newest, the last of which speaks for it."""
+    """One machine: its runs from the oldest to the newest. The last one that measured something speaks for it."""
 
     runs: tuple[Analysis, ...]
 
     @property
     def newest(self) -> Analysis:
-        return self.runs[-1]
+        timed = (run for run in reversed(self.runs) if any(case.time is not None for case in run.cases))
+        return next(timed, self.runs[-1])
 
 
 class History(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.model.case import QUEUED, RESIDENT, WAITED, beside_size
 from gpubench.model.identity import measured_gpus
 from gpubench.model.op import Op, Params, Shape
-from gpubench.model.result import Run
+from gpubench.model.result import Measurement, Run
 
 # The size, one array's shape, the shapes of all inputs, or the params by name.
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
@@ -217,9 +217,12 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
             foreign = foreign or "; ".join(f"{name}: {words}" for name, words in different.items())
             continue
         try:
-            yield store.load(path)
+            run = store.load(path)
         except GpubenchError:  # it was written only in part, or spoiled
             continue
+        if not any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes):
+            continue
+        yield run
         given += 1
         if given == MOST_FILES:
             return

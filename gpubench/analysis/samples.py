@@ -24,6 +24,15 @@ def used_sessions(run: Run) -> frozenset[int] | None:
     return frozenset(session.index for session in run.sessions if not session.superseded)
 
 
+def count_sessions(run: Run) -> int:
+    """Return how many sessions count: those of the plan in a file that has samples and lists no sessions."""
+    used = used_sessions(run)
+    if used is not None:
+        return len(used)
+    sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
+    return run.settings.sessions if sampled else 0
+
+
 SamplePhase = Literal["main", "search", "estimate", "sweep"]
 SessionBlocks = dict[int, list[Block]]  # by session
 

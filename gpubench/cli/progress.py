@@ -33,7 +33,7 @@ from gpubench.measure.recorder import (
     Sink,
     Warned,
 )
-from gpubench.measure.schedule import RunSpec, planned
+from gpubench.measure.schedule import RunSpec, planned, searched
 from gpubench.model.result import (
     BUSY_SHARE,
     Failure,
@@ -66,6 +66,8 @@ def counted_plan(spec: RunSpec) -> str:
     cases = sum(len(item.cases) for item in planned(spec))
     sessions = f" in {spec.sessions} sessions" if spec.sessions > 1 else ""
     verb = "Checking" if spec.check_only else "Measuring"
+    if not (cases or searched(spec)):
+        return f"{verb} {_ops_text(list(spec.ops))}: no case can run here"
     return f"{verb} {_ops_text(list(spec.ops))}: {cases} case{'s' if cases != 1 else ''}{sessions}"
 
 

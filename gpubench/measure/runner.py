@@ -150,6 +150,9 @@ class _Runner:
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
         self._schedule = Schedule(spec, self.recorder, self.progress)
+        if not (self._schedule.count or self._schedule.searches):  # all of the plan is skipped
+            self._sessions = 0
+            self.progress.sessions = self.first_session
 
     def sessions(self) -> None:
         """Every session: the first may search for sizes, the others repeat what it found."""
@@ -160,7 +163,7 @@ class _Runner:
             needed = dict.fromkeys(target.device.backend for target in self.spec.constraints.targets)
             self.spec.spares.keep_ahead(needed, self._sessions, cpus, self.settings.threads)
         longest_s, done = 0.0, []
-        while self._begun < self._sessions:
+        while self._begun < self._sessions and (self._schedule.count or not self._begun):
             began = time.monotonic()
             if self._begun and self._left_s() < longest_s:
                 cut = "the first session used up the budget" if self._left_s() <= 0 and self._begun == 1 else ""

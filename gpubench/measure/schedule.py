@@ -106,6 +106,12 @@ class Schedule:
         self._announce(expand(spec.ops, spec.constraints) if resume is None else resume.workloads)
 
     @property
+    def searches(self) -> bool:
+        """Whether the first session may find more cases than the plan has."""
+        resume = self._spec.resume
+        return bool(searched(self._spec)) if resume is None else bool(resume.missing or resume.search)
+
+    @property
     def count(self) -> int:
         """Cases of the plan."""
         return sum(len(item.cases) for item in self.plan)

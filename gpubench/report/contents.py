@@ -9,7 +9,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.overheads import GROUP as OVERHEAD
 from gpubench.analysis.roofline import measures_roofs
-from gpubench.analysis.samples import used_sessions
+from gpubench.analysis.samples import count_sessions
 from gpubench.escaping import printable
 from gpubench.model.result import Run
 from gpubench.report.charts import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
@@ -159,10 +159,9 @@ def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: 
 def _headings(analysis: Analysis) -> tuple[str, ...]:
     run = analysis.run
     label = f", {printable(run.label)}" if run.label else ""
-    used = used_sessions(run)
-    count = run.settings.sessions if used is None else len(used)
+    count = count_sessions(run)
     sessions = f"{count} session{'s' if count != 1 else ''}"
-    if used is not None and len(run.sessions) > count:
+    if len(run.sessions) > count:
         sessions += f" (and {len(run.sessions) - count} superseded)"
     return (
         f"Run: {run.started_at}{label}, {run.settings.preset} preset, {sessions}, {_state(run)}",

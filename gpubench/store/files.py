@@ -327,11 +327,15 @@ def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[str | Path]) -> Path | None:
-    """The newest result in `folders` and in the folders right below them, or None.
+    """The newest result in `folders` and in the folders right below them that measured something; the newest of all if
+    none did; None without any.
 
     A name that gpubench gave tells its own time, which survives a checkout; other names go by file time.
     """
-    return next(iter(newest_first(folders)), None)
+    from gpubench.store.unfinished import measured_something
+
+    found = newest_first(folders)
+    return next((path for path in found if measured_something(path)), next(iter(found), None))
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:

@@ -84,6 +84,14 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
     return aside
 
 
+def measured_something(path: Path) -> bool:
+    """Return whether a result holds a sample. A file that cannot be read counts: whoever reads it says why."""
+    try:
+        return bool(_progress(path).blocks)
+    except InputError:
+        return True
+
+
 def _relation(path: str | Path, part: Path) -> Relation:
     if not part.stat().st_size:  # a power failure may leave the name alone
         return "behind"

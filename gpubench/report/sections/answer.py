@@ -14,7 +14,7 @@ from gpubench import units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
-from gpubench.analysis.samples import used_sessions
+from gpubench.analysis.samples import count_sessions
 from gpubench.escaping import columns, cut, filled, printable, shortened
 from gpubench.installation import quote
 from gpubench.model.result import Run
@@ -402,8 +402,7 @@ def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     timed = [row for row in analysis.cases if row.time is not None]
     noisy = sum(bool({"noisy", "unstable"} & set(row.findings)) for row in timed)
     texts += [f"{noisy} of {len(timed)} times {'is' if noisy == 1 else 'are'} noisy."] if noisy else []
-    used = used_sessions(analysis.run)
-    count = analysis.run.settings.sessions if used is None else len(used)
+    count = count_sessions(analysis.run)
     texts.append(f"{count} session{'s' if count != 1 else ''}")
     took = _seconds_text(analysis.run)
     # Where the line of both sides has no room for the seconds, they stand here, if there is room for them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from gpubench import store
@@ -302,3 +304,53 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_before_save_
     monkeypatch.setattr(os, "replace", replaced)
     store.save(run, tmp_path / "a.json")
     assert steps == ["file", "name", "folder"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows opens no folder")
+@pytest.mark.parametrize(
+    "number", [errno.EINVAL, errno.EIO, errno.ENOTSUP, errno.EACCES, errno.EBADF, errno.ENOSYS]
+)
+def test_a_folder_that_refuses_fsync_fails_no_save(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """CIFS, shared folders of virtual machines, some FUSE: the file is whole and has its name."""
+    sync = os.fsync
+
+    def refused(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    store.save(run, tmp_path / "a.json")
+    store.Journal(tmp_path / "b.json.part").write(run)
+    assert store.load(tmp_path / "a.json").id == store.load(tmp_path / "b.json.part").id == run.id
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF, errno.ENOSYS])
+def test_a_file_system_without_fsync_fails_no_save(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    store.save(run, tmp_path / "a.json")
+    journal = store.Journal(tmp_path / "b.json.part")
+    journal.write(run)
+    journal.write(msgspec.structs.replace(run, label="more"))
+    assert store.load(tmp_path / "b.json.part").label == "more"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_bytes_that_fsync_reports_as_lost_fail_a_save_with_their_own_remedy(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def lost(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", lost)
+    with pytest.raises(GpubenchError) as caught:
+        store.save(run, tmp_path / "a.json")
+    assert ("space" in caught.value.hint) == (number != errno.EIO)
+    assert list(tmp_path.iterdir()) == []

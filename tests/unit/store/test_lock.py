@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpubench import store
-from gpubench.errors import ExitCode, InputError
+from gpubench.errors import ExitCode, InputError, UsageError
+from gpubench.model.result import Run
+from gpubench.store.journal import lock_of
 
 _HOLD = """
 import sys
@@ -126,3 +132,94 @@ def test_waiting_for_a_lock_leaves_no_file_open(tmp_path: Path) -> None:
         store.lock_result(path, "run", 0.2)
     assert len(os.listdir("/proc/self/fd")) == before
     held.release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EIO, errno.ENOSYS])
+def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(*arguments: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("gpubench.store.journal._lock", refused)
+    said: list[str] = []
+    store.lock_result(tmp_path / "a.json", "run", 0, warn=said.append).release()
+    assert [os.strerror(number) in text and "a.json" in text for text in said] == [True]
+    assert os.listdir(tmp_path) == [], "a file that locks nothing does not stay"
+
+
+@pytest.fixture
+def somebody(tmp_path: Path) -> Iterator[Path]:
+    """A folder for all, as /tmp is, in which this test is another user than root."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_mode & 0o001 == 0:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    place = tmp_path / "shared"
+    place.mkdir()
+    place.chmod(0o1777)
+    yield place
+    os.seteuid(0)
+
+
+def test_the_lock_of_another_user_is_kept_too(somebody: Path) -> None:
+    path = somebody / "a.json"
+    holder = store.lock_result(path, "run", 0)
+    os.seteuid(65534)
+    with pytest.raises(InputError) as caught:
+        store.lock_result(path, "run", 0)
+    assert f"process {os.getpid()} on " in caught.value.why
+    os.seteuid(0)
+    holder.release()
+
+
+def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody: Path) -> None:
+    path = somebody / "a.json"
+    holder = {"pid": 4194304, "host": platform.node(), "command": "run", "since": "1"}
+    lock_of(path).write_text(json.dumps(holder))
+    os.seteuid(65534)
+    lock = store.lock_result(path, "run", 0)
+    with pytest.raises(InputError) as caught:
+        store.lock_result(path, "run", 0)
+    assert caught.value.why == "another process holds its lock", (
+        "the name in the file is of a process that has ended"
+    )
+    lock.release()
+
+
+def test_a_lock_file_that_cannot_be_opened_is_refused(somebody: Path) -> None:
+    path = somebody / "a.json"
+    lock_of(path).touch(0o600)
+    os.seteuid(65534)
+    with pytest.raises(UsageError) as caught:
+        store.lock_result(path, "run", 0)
+    assert "Permission denied" in caught.value.why
+    assert str(lock_of(path)) in caught.value.why
+
+
+def test_another_users_file_in_a_shared_folder_is_found_before_measuring(somebody: Path) -> None:
+    path = somebody / "a.json"
+    path.touch(0o666)
+    path.chmod(0o666)
+    os.seteuid(65534)
+    with pytest.raises(UsageError) as caught:
+        store.check_writable(path)
+    assert "another user's" in caught.value.why
+
+
+def test_another_users_part_is_found_before_measuring(somebody: Path) -> None:
+    path = somebody / "a.json"
+    store.part_of(path).touch(0o600)
+    os.seteuid(65534)
+    with pytest.raises(UsageError) as caught:
+        store.check_part(path)
+    assert "Permission denied" in caught.value.why
+
+
+def test_another_users_machine_folder_is_found_before_measuring(somebody: Path, run: Run) -> None:
+    store.result_path(somebody, run)
+    os.seteuid(65534)
+    with pytest.raises(UsageError) as caught:
+        store.check_result_path(somebody, run)
+    assert (caught.value.why, "permissions" in caught.value.hint) == ("Permission denied", True)
