@@ -89,7 +89,7 @@ REASONS: dict[Reason | NoNumber, Entry] = {
 WarningCode = Literal[
     "noisy", "unstable", "too-short", "first-slow", "drift", "contended", "throttled", "power-cap", "implausible",
     "transfer-mismatch", "stage-mismatch", "placement-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry",
-    "software-device",
+    "software-device", "listed-twice",
     "cpu-limited", "cpu-not-compiled",
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
     "budget", "top-halved", "chosen-once", "unavailable", "bad-plugin", "worker-restarted", "software-changed",
@@ -131,6 +131,9 @@ WARNINGS: dict[WarningCode, Entry] = {
     "no-telemetry": Entry(
         "clocks and throttle reasons cannot be read here",
         "gpubench detect shows whether the driver answers; throttling goes unnoticed here"),
+    "listed-twice": Entry(
+        "several drivers or interfaces list one GPU to a backend; the faster one of a short trial was measured",
+        "name the other adapter with --devices to measure it"),
     "software-device": Entry(
         "a software adapter runs on the CPU; it is no GPU and takes no headline",
         "install the GPU's driver; gpubench detect names what is missing"),

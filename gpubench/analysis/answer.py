@@ -20,7 +20,7 @@ from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.model.op import Ladder
-from gpubench.model.result import Failure, Run
+from gpubench.model.result import Device, Failure, Run
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis, Curves  # which ask this module for the recommended mode
@@ -357,11 +357,11 @@ def _gain(point: SizeRatio, ladder: Ladder | None) -> Gain:
 
 
 def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """GPUs of one backend and the same name whose intervals overlap in every cell are one row."""
-    names = {device.id: device.name for device in run.devices}
+    """GPUs of one backend and name whose intervals overlap in every cell are one row; adapters of one GPU are not."""
+    devices = {device.id: device for device in run.devices}
     found: list[AnswerRow] = []
     for row in rows:
-        same = next((one for one in found if _like(one, row, names)), None)
+        same = next((one for one in found if _like(one, row, devices)), None)
         if same is None:
             found.append(row)
         else:
@@ -369,11 +369,12 @@ def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
     return tuple(found)
 
 
-def _like(a: AnswerRow, b: AnswerRow, names: Mapping[str, str]) -> bool:
-    backends = (a.device_id.partition(":")[0], b.device_id.partition(":")[0])
+def _like(a: AnswerRow, b: AnswerRow, devices: Mapping[str, Device]) -> bool:
+    one, other = devices.get(a.device_id), devices.get(b.device_id)
+    if one is None or other is None or (one.gpu_id and one.gpu_id == other.gpu_id):
+        return False
     return (
-        (a.op, a.dtype, a.params, backends[0]) == (b.op, b.dtype, b.params, backends[1])
-        and names.get(a.device_id, a.device_id) == names.get(b.device_id, b.device_id)
+        (a.op, a.dtype, a.params, one.backend, one.name) == (b.op, b.dtype, b.params, other.backend, other.name)
         and a.cells.keys() == b.cells.keys()
         and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
     )

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import math
 import os
+import platform
 import re
 import runpy
 import sys
@@ -45,7 +46,7 @@ Calls = Mapping[str, Callable[..., Any]]
 
 # What drives a device of that name, and the vendor of its GPUs (PCI's numbers); of CUDA's name ROCm is another.
 _APIS = {"cpu": "host", "cuda": "cuda", "xpu": "xpu", "mps": "metal"}
-_VENDORS = {"cuda": 0x10DE, "rocm": 0x1002, "xpu": 0x8086, "metal": 0x106B}
+_VENDORS = {"cuda": 0x10DE, "rocm": 0x1002, "xpu": 0x8086}
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
 # Longest wait in front of timed launches, and the host's time of one launch before any was seen.
@@ -487,10 +488,12 @@ def _gpus(torch: Any) -> list[Device]:
             ]
     if torch.backends.mps.is_available():
         memory = int(torch.mps.recommended_max_memory())
+        name = "Apple GPU" if platform.machine() == "arm64" else "GPU of Metal"
         found.append(
             Device(
-                id="torch:mps:0", backend="torch", kind="gpu", name="Apple GPU", api="metal",
+                id="torch:mps:0", backend="torch", kind="gpu", name=name, api="metal",
                 driver=f"torch {torch.__version__}", memory_bytes=memory, usable_bytes=memory,
+                identity=Identity(),  # Metal tells nothing
             )
         )  # fmt: skip
     return found

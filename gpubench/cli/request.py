@@ -17,7 +17,7 @@ from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result, waiting
 from gpubench.cli.options import RunOptions
 from gpubench.errors import RequiredUnavailable, UsageError, require_choice
-from gpubench.measure import targets
+from gpubench.measure import adapters, targets
 from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
@@ -60,8 +60,9 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     spares = None if options.dry_run else Spares()
     sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
     choice, machine = devices_of(
-        request, one_of_each=not sized.issuperset(declared), spares=spares, tell=waiting(options.quiet)
-    )
+        request, one_of_each=not sized.issuperset(declared), spares=spares, tell=waiting(options.quiet),
+        trial=None if options.dry_run else adapters.try_adapter,
+    )  # fmt: skip
     if health.asked(options.ops):
         chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
     _require_gang(declared, choice)
@@ -81,12 +82,13 @@ def devices_of(
     one_of_each: bool = False,
     spares: Spares | None = None,
     tell: Callable[[str], None] | None = None,
+    trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
     """The devices to measure, and the machine. Its hardware is looked at while the backends list their devices. Raises
     RequiredUnavailable for what was named and is not there."""
     with ThreadPoolExecutor(1) as beside:
         gathering = beside.submit(detect.gather, blas=True, tell=tell)
-        choice = targets.choose(request, one_of_each=one_of_each, spares=spares)
+        choice = targets.choose(request, one_of_each=one_of_each, spares=spares, trial=trial)
     return choice, detect.inspect(extra_records=targets.records(choice.listings), gathered=gathering.result())
 
 
@@ -297,7 +299,7 @@ def _crossings(choice: DeviceSelection) -> bool:
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:
-    gpu_id = detect.gpu_for(machine, device.identity) if device.identity else None
+    gpu_id = detect.gpu_for(machine, device.identity, device.api) if device.identity else None
     members = [detect.gpu_for(machine, one) or "" for one in device.identities]
     return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
 

@@ -159,7 +159,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
 
 
 # What people call the hardware or its interface, and which backend drives it.
-_DRIVEN_BY = {"cuda": "cupy", "cpu": "numpy", "vulkan": "wgpu", "metal": "wgpu", "dx12": "wgpu"}
+_DRIVEN_BY = {"cuda": "cupy", "hip": "cupy", "cpu": "numpy", "vulkan": "wgpu", "metal": "wgpu", "dx12": "wgpu"}
 
 
 def _require_backend(name: str, possible: Sequence[str], option: str) -> None:

@@ -44,10 +44,10 @@ from gpubench.model.machine import (
     SoftwareRenderer,
 )
 
-_MEMORY_ORDER = ("kfd", "drm", "pci-sysfs", "drm-ioctl", "nvml", "proc-nvidia", "cuda")
-_KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "nvml", "drm", "pci-sysfs", "proc-nvidia")
-_OTHER_ORDER = ("pci-sysfs", "drm", "proc-nvidia", "nvml", "kfd", "drm-ioctl", "cuda")
-_NAME_ORDER = ("nvml", "proc-nvidia", "cuda", "drm", "pci-sysfs")
+_MEMORY_ORDER = ("kfd", "drm", "pci-sysfs", "drm-ioctl", "nvml", "proc-nvidia", "cuda", "hip")
+_KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "hip", "nvml", "drm", "pci-sysfs", "proc-nvidia")
+_OTHER_ORDER = ("pci-sysfs", "drm", "proc-nvidia", "nvml", "kfd", "drm-ioctl", "cuda", "hip")
+_NAME_ORDER = ("nvml", "proc-nvidia", "cuda", "hip", "drm", "pci-sysfs")
 _LOCAL = (
     "pci-sysfs",
     "drm",
@@ -286,7 +286,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _compute(device: MergedDevice) -> Compute:
-    order = ("kfd", "nvml", "cuda")
+    order = ("kfd", "nvml", "cuda", "hip")
     names = ("arch", "units", "now_hz", "max_hz", "ecc", "mode")
     fields = {name: _pick(device, f"compute.{name}", order) for name in names}
     return Compute(partitions=partitions(device), **fields)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpubench.model.result import Identity
 
 
-_SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "cuda")
+_SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "cuda", "hip")
 
 
 class MergedDevice:
@@ -88,10 +88,15 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
             parent.records.append(msgspec.structs.replace(record, uuid=None, memory_bytes=None, facts={}))
     devices.sort(key=_device_rank)
     loose = sorted((r for r in found.gpus if r.bdf is None and r.uuid is None), key=_loose_rank)
+    only_metal = [record for record in loose if _is_metal(record) and vendor_of(record) is None]
+    loose = [record for record in loose if record not in only_metal]
     for _, group in groupby(loose, key=lambda record: (record.enumeration, vendor_of(record))):
         left = [record for record in group if not _attach_known(devices, record)]
         for _, rivals in groupby(sorted(left, key=_type), key=_type):
             _share_out(devices, list(rivals), found, warnings)
+    counts = Counter(record.enumeration for record in only_metal)
+    for record in sorted(only_metal, key=lambda record: -counts[record.enumeration]):
+        _attach_metal(devices, record, warnings)
     devices.sort(key=_device_rank)
     return Merged(devices, found, warnings)
 
@@ -102,9 +107,14 @@ def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
     return [msgspec.structs.replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
 
-def gpu_for(machine: Machine, identity: Identity) -> str | None:
-    """`gpus[].id` of a backend's device; None if the document does not have it, or not for certain."""
-    return find_gpu(machine, uuid(identity.uuid), address(identity.pci), identity.vendor_id, identity.device_id)
+def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
+    """`gpus[].id` of a backend's device; None if the document does not have it, or not for certain. Metal tells neither
+    address nor ids: there the device is the only GPU that Metal lists."""
+    own, bdf = uuid(identity.uuid), address(identity.pci)
+    if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
+        return gpu_id
+    metal = [gpu.id for gpu in machine.gpus if any(METAL.search(name) for name in gpu.apis)]
+    return metal[0] if api == "metal" and len(metal) == 1 else None
 
 
 def find_gpu(
@@ -172,6 +182,25 @@ def _attach_known(devices: list[MergedDevice], record: DeviceRecord) -> bool:
         return False
     min(homes, key=lambda device: _kind_distance(device, record)).records.append(record)
     return True
+
+
+METAL = re.compile(r":metal(:|$)")
+
+
+def _is_metal(record: DeviceRecord) -> bool:
+    return bool(METAL.search(record.source))
+
+
+def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
+    """Put a record of Metal, which tells neither address nor ids, onto the only GPU that Metal lists elsewhere."""
+    listed = [device for device in devices if any(map(_is_metal, device.records))]
+    homes = [device for device in listed if not device.listed_by(record)]
+    if len(homes) == len(listed) == 1:
+        homes[0].records.append(record)
+    elif homes:
+        warnings.append(_unmatched(record, f"one that may be any of {len(homes)}"))
+    else:
+        devices.append(MergedDevice(record))
 
 
 def _share_out(
@@ -298,7 +327,7 @@ DeviceSort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x106B: "apple"}
 _CHIP = ("drm", "platform")  # where a GPU without an address comes from: the device tree
 # Sources that list nothing but GPUs.
-_PROOF = ("kfd", "proc-nvidia", "nvml", "cuda")
+_PROOF = ("kfd", "proc-nvidia", "nvml", "cuda", "hip")
 _LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)
 _SOFTWARE = re.compile(r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast", re.I)
 _VENDOR_WORDS = (

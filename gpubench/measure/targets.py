@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 from collections import Counter
@@ -15,7 +16,7 @@ import msgspec
 from gpubench import backends, detect
 from gpubench.catalogue import Reason
 from gpubench.errors import BadPlugin, RequiredUnavailable
-from gpubench.measure import protocol
+from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
 from gpubench.model.case import GANG, gang_id, gang_sizes
@@ -192,12 +193,17 @@ def plugin_warning(error: BadPlugin) -> RunWarning:
 
 
 def choose(
-    request: DeviceRequest, *, one_of_each: bool = False, spares: Spares | None = None
+    request: DeviceRequest,
+    *,
+    one_of_each: bool = False,
+    spares: Spares | None = None,
+    trial: adapters.Trial | None = None,
 ) -> DeviceSelection:
     """Ask the backends and apply the request. Raises RequiredUnavailable for what was named and is not there.
 
     `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
-    for sizes inside a budget has no time to measure eight equal GPUs.
+    for sizes inside a budget has no time to measure eight equal GPUs. `trial` times the adapters of a card that one
+    backend lists several times, of which one is taken; None: the first.
     """
     listings = list_devices(request.asked, yielding=request.auto, spares=spares)
     warnings = [
@@ -217,6 +223,8 @@ def choose(
         and not (request.mode == "cpu" and device.kind != "cpu")
     ]
     targets = _without_yielding(targets, listings, request)
+    targets, said = _one_adapter_each(targets, request, trial)
+    warnings += said
     for device_id in request.devices:
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
@@ -310,6 +318,28 @@ def _without_yielding(
     ]
 
 
+def _one_adapter_each(
+    targets: Sequence[Target], request: DeviceRequest, trial: adapters.Trial | None
+) -> tuple[list[Target], list[RunWarning]]:
+    """The targets with one adapter of each card for each backend, and what is to be said of that. Of what is composed
+    with an adapter, the same one stays."""
+    timed = None if trial is None else functools.cache(trial)
+    by_backend: dict[tuple[str, ...], list[Device]] = {}
+    for target in sorted(targets, key=lambda target: target.device.composed):
+        device = target.device
+        if device.kind == "gpu" and device.backend != GANG:
+            by_backend.setdefault((device.backend,), []).append(device)
+        elif device.kind == "hybrid":
+            by_backend.setdefault(backends.names_of(device.id), []).append(device)
+    left_out, warnings = set[str](), list[RunWarning]()
+    for names, devices in by_backend.items():
+        ids, said = adapters.choose_adapters(devices, request.devices, timed)
+        left_out.update(ids)
+        if names[1:] not in by_backend:  # else it is said of the adapter itself
+            warnings += said
+    return [target for target in targets if target.device.id not in left_out], warnings
+
+
 def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
     """By UUID, which the parts of a divided GPU have of their own, else by address."""
     if a is None or b is None:
@@ -375,9 +405,10 @@ def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
     return [
         {
             # Each source lists a GPU once.
-            "source": "cuda" if listing.backend == "cupy" else f"{listing.backend}:{device.api}",
+            "source": device.api if listing.backend == "cupy" else f"{listing.backend}:{device.api}",
             "ordinal": _ordinal(device.id.rpartition(":")[2]),
             "name": device.name,
+            "vendor": device.name if device.api == "metal" else None,  # Metal tells no ids
             "memory_bytes": device.memory_bytes,
             "adapter_type": "cpu" if device.kind == "software" else None,
             **_identity(device),
@@ -402,6 +433,7 @@ def _identity(device: Device) -> dict[str, str | None]:
         "bdf": known.pci,
         "vendor_id": None if known.vendor_id is None else f"{known.vendor_id:04x}",
         "device_id": None if known.device_id is None else f"{known.device_id:04x}",
+        "driver": known.driver,
     }
 
 

@@ -148,12 +148,13 @@ class Identity(Record, frozen=True, kw_only=True):
     pci: str | None = None
     vendor_id: int | None = None
     device_id: int | None = None
+    driver: str | None = None  # which of several drivers of the same interface lists the device
 
 
 class Device(Record, frozen=True, kw_only=True):
     """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
 
-    `api` is what drives it (host, cuda, vulkan, metal, dx12), or a word of the backend's own.
+    `api` is what drives it (host, cuda, hip, rocm, vulkan, metal, dx12), or a word of the backend's own.
     `cache_bytes` is its last level of cache, where the backend tells.
     `identity` travels from the worker to detection and is cleared before the file is written. A gang has `gpu_ids` and
     `identities` instead, rank by rank.

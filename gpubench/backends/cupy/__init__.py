@@ -1,4 +1,4 @@
-"""CuPy: NVIDIA GPUs through CUDA.
+"""CuPy: NVIDIA GPUs through CUDA, and AMD's through HIP where it was built for ROCm: there by its library alone.
 
 Library form = the array expression on CuPy arrays; tuned form = an op's CUDA kernel compiled by NVRTC.
 The device clock is a pair of events. To keep host time out of it, the timed launches are queued behind
@@ -96,17 +96,19 @@ class CupySession(Session):
         import numpy
 
         self._cupy, self._ordinal = cupy, ordinal
+        self._on_hip = device.api == HIP
         # First of all: without it, whatever comes next would open a context on device 0.
         self.enter()
         self.device = device
-        self.blas = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
+        self.blas = _blas(cupy, device)
         with vendor_errors():
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
-            module = cupy.RawModule(code=SPIN + COUNT)
-            self._nothing = module.get_function("nothing")
             flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
-            self._clock = EventClock(cupy, module.get_function("spin"), flush_bytes)
-            self._cycles = CycleCounter(cupy, module.get_function("count"))
+            # Both kernels read a register of NVIDIA's: elsewhere the device tells no time.
+            module = None if self._on_hip else cupy.RawModule(code=SPIN + COUNT)
+            self._nothing = module and module.get_function("nothing")
+            self._clock = EventClock(cupy, module and module.get_function("spin"), flush_bytes)
+            self._cycles = module and CycleCounter(cupy, module.get_function("count"))
             # Waiting for this one puts the thread to sleep; the stream's own wait spins on a core.
             self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
             self.sync()
@@ -121,7 +123,7 @@ class CupySession(Session):
             multiprocessors=int(properties["multiProcessorCount"]),
             float16=True,
             float64=True,
-            clusters=int(properties["major"]) >= 9,
+            clusters=int(properties["major"]) >= 9 and not self._on_hip,
         )
         self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
         self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -139,6 +141,8 @@ class CupySession(Session):
             return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
+        if self._on_hip and (refusal := no_cuda(op, case)):
+            return refusal
         refusal = no_kernel(op, case) if case.form == "tuned" else no_tf32(op, case, *self._capability)
         if refusal:
             return refusal
@@ -210,9 +214,10 @@ class CupySession(Session):
         """The expression on CuPy arrays, or the op's first CUDA kernel; into an output that is there the program behind
         a library call. Raises BuildError."""
         cupy = self._cupy
-        if calls_library(op, case) and output is None:
+        if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.expr, cupy, *inputs)
-            return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
+            launch = CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
+            return launch if output is None else self._one_by_one([(launch, output)], output)
         with vendor_errors():
             return self._programs.launch(op, case, inputs, output)
 
@@ -246,6 +251,9 @@ class CupySession(Session):
         """Events on the stream, one between two stages. What the host does comes first, by its own clock."""
         hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
+        if self._on_hip:
+            waited = self.waited([*hosts, *(partial(self.run, call) for call in calls)])
+            return StageReading(waited, sum(waited), "waited")
         with vendor_errors():
             before = self.called(hosts)
             found = self._clock.each(calls)
@@ -274,18 +282,25 @@ class CupySession(Session):
 
     @override
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Device seconds between two events around `repeat` launches, without host time; `cold`: after a flush."""
+        """Device seconds between two events around `repeat` launches, without host time; `cold`: after a flush. None
+        on ROCm, where nothing keeps the host's time out."""
+        if self._on_hip:
+            return None
         with vendor_errors():
             return self._clock.time(launch, repeat, cold=cold)
 
     @override
     def core_hz(self) -> float | None:
-        """Cycles against the global timer on one SM, after all enqueued work."""
+        """Cycles against the global timer on one SM, after all enqueued work; None where it has none."""
+        if self._cycles is None:
+            return None
         with vendor_errors():
             return self._cycles.hertz()
 
     def empty_launch(self) -> CudaLaunch:
-        return CudaLaunch(lambda: self._nothing((1,), (1,), ()), None)
+        if self._nothing is None:  # one element is set, the least that a kernel does
+            return CudaLaunch(partial(self.allocate((1,), "float32").fill, 0), None)
+        return CudaLaunch(partial(self._nothing, (1,), (1,), ()), None)
 
     @override
     def flush(self) -> None:
@@ -298,10 +313,21 @@ class CupySession(Session):
         """Return all pooled memory, of the device and of the host."""
         with contextlib.suppress(Exception):
             self._clock.close()
-            self._cycles.close()
+            if self._cycles is not None:
+                self._cycles.close()
             self._staged.close()
             self._pinned.empty()
             self._pool.empty()
+
+
+def no_cuda(op: Op, case: Case) -> Unsupported | None:
+    """Why a case needs CUDA: our kernels use NVIDIA's registers, shuffles and matrix units, which hipRTC has not, and
+    TF32 is a type of NVIDIA's tensor cores. None if CuPy's own functions do for it."""
+    if case.form == "tuned":
+        return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
+    if case.variant is not None:
+        return Unsupported(f"no {case.variant} {op.name}: CuPy runs on ROCm", reason="no-tf32")
+    return None
 
 
 def no_bfloat16(cupy: str, numpy: str) -> str:
@@ -337,12 +363,15 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in itertools.takewhile(str.isdecimal, version.split(".")))
 
 
-def _handle(cupy: Any) -> Any:
-    return cupy.cuda.device.get_cublas_handle()
+def _blas(cupy: Any, device: Device) -> Blas:
+    if device.api == HIP:
+        return Blas(library="rocblas")
+    handle = cupy.cuda.device.get_cublas_handle()
+    return Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(handle)))
 
 
 class CupyBackend(Backend):
-    """CUDA devices in the order that CUDA gives them."""
+    """The devices of CUDA, or of HIP where CuPy was built for ROCm, in the order in which these give them."""
 
     name = "cupy"
     forms: tuple[Form, ...] = ("library", "tuned")
@@ -350,16 +379,17 @@ class CupyBackend(Backend):
     def devices(self) -> list[Device]:
         """One entry per visible CUDA device. Raises BackendUnavailable with the remedy."""
         cupy = _import_cupy()
+        api, maker = ("HIP", "AMD") if is_hip(cupy) else ("CUDA", "NVIDIA")
         try:
             count = cupy.cuda.runtime.getDeviceCount()
-            driver = _cuda_version(cupy.cuda.runtime.driverGetVersion())
+            driver = _driver_text(cupy.cuda.runtime.driverGetVersion(), hip=is_hip(cupy))
         except Exception as error:
             raise BackendUnavailable(
-                f"CUDA found no usable device: {error}",
-                hint="check the NVIDIA driver with `gpubench detect`, and CUDA_VISIBLE_DEVICES",
+                f"{api} found no usable device: {error}",
+                hint=f"check the {maker} driver with `gpubench detect`, and {api}_VISIBLE_DEVICES",
             ) from error
         if not count:
-            raise BackendUnavailable("CUDA lists no device", hint=REASONS["unavailable"].remedy)
+            raise BackendUnavailable(f"{api} lists no device", hint=REASONS["unavailable"].remedy)
         devices, errors = [], []
         for ordinal in range(count):
             try:
@@ -368,7 +398,7 @@ class CupyBackend(Backend):
                 errors.append(f"cupy:{ordinal}: {error}")
         if not devices:
             raise BackendUnavailable(
-                f"no CUDA device answers: {'; '.join(errors)}", hint=REASONS["unavailable"].remedy
+                f"no {api} device answers: {'; '.join(errors)}", hint=REASONS["unavailable"].remedy
             )
         for line in errors:
             print(line, file=sys.stderr)
@@ -418,34 +448,41 @@ def whole_uuid(raw: object) -> str | None:
     return bytes(raw[:16]).hex() if isinstance(raw, (bytes, bytearray)) and len(raw) >= 16 else None
 
 
+HIP = "hip"
+NVIDIA, AMD = 0x10DE, 0x1002
+
+
+def is_hip(cupy: Any) -> bool:
+    """Whether this CuPy was built for ROCm."""
+    return bool(getattr(cupy.cuda.runtime, "is_hip", False))
+
+
 def _device(cupy: Any, ordinal: int, driver: str) -> Device:
     properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
-    name = properties["name"]
+    name, hip = properties["name"], is_hip(cupy)
     domain, bus, slot = (int(properties[k]) for k in ("pciDomainID", "pciBusID", "pciDeviceID"))
     return Device(
-        id=f"cupy:{ordinal}",
-        backend="cupy",
-        kind="gpu",
-        name=name.decode() if isinstance(name, bytes) else str(name),
-        api="cuda",
-        driver=driver,
-        memory_bytes=int(properties["totalGlobalMem"]),
+        id=f"cupy:{ordinal}", backend="cupy", kind="gpu", name=name.decode() if isinstance(name, bytes) else str(name),
+        api=HIP if hip else "cuda", driver=driver, memory_bytes=int(properties["totalGlobalMem"]),
         usable_bytes=int(properties["totalGlobalMem"]),
-        clock=DeviceClock(kind="event", step_s=EVENT_STEP_S),
+        clock=None if hip else DeviceClock(kind="event", step_s=EVENT_STEP_S),
         cache_bytes=int(properties.get("l2CacheSize") or 0) or None,
-        theoretical=vendor_ceilings(
+        theoretical=Theoretical() if hip else vendor_ceilings(
             lambda number: cupy.cuda.runtime.deviceGetAttribute(number, ordinal),
             (int(properties["major"]), int(properties["minor"])),
         ),
+        # What HIP calls a uuid is another number than the driver's: the address decides there.
         identity=Identity(
-            uuid=whole_uuid(properties.get("uuid")),
-            pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0",
-            vendor_id=0x10DE,
+            uuid=None if hip else whole_uuid(properties.get("uuid")), pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0",
+            vendor_id=AMD if hip else NVIDIA,
         ),
-    )
+    )  # fmt: skip
 
 
-def _cuda_version(number: int) -> str:
+def _driver_text(number: int, *, hip: bool) -> str:
+    """`CUDA 13.0` of 13000; of HIP, which counts otherwise, `HIP 6.4` of 60443484."""
+    if hip:
+        return f"HIP {number // 10_000_000}.{number // 100_000 % 100}"
     return f"CUDA {number // 1000}.{number % 1000 // 10}"
 
 

@@ -561,15 +561,15 @@ def _describe(index: int, adapter: Any) -> Device:
     software = is_software(info)
     clock = DeviceClock(kind="pass-timestamp", step_s=1e-9) if "timestamp-query" in adapter.features else None
     return Device(
-        id=f"wgpu:{index}",
-        backend="wgpu",
-        kind="software" if software else "gpu",
-        name=str(info.get("device") or "unknown"),
-        api=_APIS[info["backend_type"]],
-        driver=str(info.get("description") or "") or None,
-        clock=clock,
-        identity=Identity(vendor_id=info.get("vendor_id"), device_id=info.get("device_id")),
-    )
+        id=f"wgpu:{index}", backend="wgpu", kind="software" if software else "gpu",
+        name=str(info.get("device") or "unknown"), api=_APIS[info["backend_type"]],
+        driver=str(info.get("description") or "") or None, clock=clock,
+        # Metal tells no ids, and zero is nobody's. The text called vendor is the name of the driver.
+        identity=Identity(
+            pci=str(info.get("device_pci_bus_id") or "") or None, vendor_id=info.get("vendor_id") or None,
+            device_id=info.get("device_id") or None, driver=str(info.get("vendor") or "") or None,
+        ),
+    )  # fmt: skip
 
 
 BACKEND = WgpuBackend()

@@ -1,4 +1,4 @@
-"""CUDA through CuPy: what compute can use. It creates a context and obeys CUDA_VISIBLE_DEVICES."""
+"""CUDA, or HIP, through CuPy: what compute can use. It creates a context and obeys CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def steps(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
             return
         if error.status != _OLD_DRIVER:
             raise ProbeFailure("invalid", str(error), str(error)) from error
-        hint = "the NVIDIA driver is too old for this CuPy"
+        hint = f"the {'AMD' if _is_hip(cupy) else 'NVIDIA'} driver is too old for this CuPy"
         raise ProbeFailure("mismatch", str(error), hint) from error
     answer: dict[str, Any] = {"records": [], "version": cupy.__version__, "partial": True}
     lost = []
@@ -47,6 +47,11 @@ def steps(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
     yield answer | {"partial": False}
 
 
+def _is_hip(cupy: Any) -> bool:
+    """Whether this CuPy was built for ROCm."""
+    return bool(getattr(cupy.cuda.runtime, "is_hip", False))
+
+
 def _library() -> Any:
     try:
         import cupy
@@ -60,22 +65,28 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     table = cupy.cuda.runtime.getDeviceProperties(index)
     identity = table.get("uuid")
     bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
-    name = table.get("name")
+    hip = _is_hip(cupy)
+    # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up.
+    arch = _text(table.get("gcnArchName")).partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
     record: dict[str, Any] = {
-        "source": "cuda", "ordinal": index, "bdf": bdf, "vendor_id": "10de",
+        "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": "1002" if hip else "10de",
         "version": str(cupy.cuda.runtime.runtimeGetVersion()),
-        "name": name.decode("utf-8", "replace") if isinstance(name, bytes) else name,
+        "name": _text(table.get("name")) or None,
         "memory_bytes": int(table["totalGlobalMem"]),
         "adapter_type": "integrated" if table.get("integrated") else "discrete",
         "compute.units": {"value": int(table["multiProcessorCount"]), "status": "ok"},
-        "compute.arch": {"value": f"sm_{table['major']}{table['minor']}", "status": "ok"},
+        **({"compute.arch": {"value": arch, "status": "ok"}} if arch else {}),
         "memory.unified": {"value": bool(table.get("integrated")), "status": "ok"},
     }  # fmt: skip
-    if isinstance(identity, bytes) and len(identity) == 16 and any(identity):
+    if not hip and isinstance(identity, bytes) and len(identity) == 16 and any(identity):
         record["uuid"] = f"GPU-{uuid.UUID(bytes=identity)}"
-    if _too_old(cupy, 10 * table["major"] + table["minor"]):
+    if not hip and _too_old(cupy, 10 * table["major"] + table["minor"]):
         record["why_not"] = ["TOO_OLD"]
     return record
+
+
+def _text(raw: object) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw or "")
 
 
 def _too_old(cupy: Any, capability: int) -> bool:

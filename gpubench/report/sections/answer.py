@@ -4,7 +4,6 @@ no GPU was compared with a CPU."""
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -155,7 +154,14 @@ def _screen(
     alike = [printable(one.text) for one in analysis.twins]
     alone_there = found.absence is not None and bool(analysis.collectives)
     links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
-    needed = (*_on_host(found), *_unmeasured(analysis.run, found), *_splits(analysis), *alike, *links)
+    needed = (
+        *_on_host(found),
+        *_unmeasured(analysis.run, found),
+        *_splits(analysis),
+        *_adapters(analysis.run),
+        *alike,
+        *links,
+    )
     ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
     # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(analysis.run) if found.absence is not None and not alone_there else ""
@@ -304,15 +310,21 @@ def _seconds_text(run: Run) -> str:
 
 
 def _gpus(run: Run, found: MachineAnswer, length: int) -> str:
-    """`NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them."""
-    names = {device.id: shortened(device.name, length) for device in run.devices}
-    by_name: dict[str, Counter[str]] = {}
+    """`NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them. A GPU that backends name
+    differently has the name that comes first."""
+    names: dict[str, str] = {}
+    for device in run.devices:
+        names.setdefault(device.gpu_id or device.id, shortened(device.name, length))
+    gpus = {device.id: device.gpu_id or device.id for device in run.devices}
+    by_name: dict[str, dict[str, set[str]]] = {}
     for device_id in found.devices or dict.fromkeys(row.device_id for row in found.times):
-        by_name.setdefault(names.get(device_id, device_id), Counter())[backend_text(device_id)] += 1
+        gpu = gpus.get(device_id, device_id)
+        driven = by_name.setdefault(names.get(gpu, device_id), {})
+        driven.setdefault(backend_text(device_id), set()).add(gpu)
     texts = []
-    for name, backends in by_name.items():
-        count = max(backends.values())
-        texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(backends)})")
+    for name, driven in by_name.items():
+        count = max(map(len, driven.values()))
+        texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(driven)})")
     return ", ".join(texts)
 
 
@@ -343,6 +355,11 @@ def _shared_gpus(analysis: Analysis) -> list[str]:
     found = [one for one in analysis.run.warnings if one.code == OTHER_USERS and one.severity == "warning"]
     places = dict.fromkeys(printable(str(one.data.get("devices", "a GPU"))) for one in found)
     return [f"Another process computed on {place}: times there are too long." for place in places]
+
+
+def _adapters(run: Run) -> list[str]:
+    """GPUs that a backend lists several times, and which adapter was measured."""
+    return [printable(f"{one.message}.") for one in run.warnings if one.code == "listed-twice"]
 
 
 def _ops(one: Trouble) -> str:

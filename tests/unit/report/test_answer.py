@@ -341,6 +341,37 @@ def test_equal_gpus_are_one_row_and_others_have_one_each():
     assert "wins both" in lines[0]
 
 
+def test_one_gpu_that_backends_name_differently_is_one():
+    """As on Apple, where WebGPU knows the chip and PyTorch calls it `Apple GPU`."""
+    found = op_rows("add", {WAITED: WINS, ALWAYS: LOSES})
+    found += op_rows("add", {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}, device="wgpu:0", cpu=False)
+    one = [
+        msgspec.structs.replace(GPU, gpu_id="g"),
+        msgspec.structs.replace(WEBGPU, gpu_id="g", name="Apple GPU"),
+    ]
+    text = "\n".join(screen(answer_run(found, devices=(CPU, *one)), by_device=True))
+    assert "Test GPU (CuPy, WebGPU) against " in text
+    assert "Apple GPU" not in text
+
+
+def test_two_adapters_of_one_gpu_are_not_two_gpus():
+    """Both were named: they are contenders, and equally fast."""
+    found = [*op_rows("add", {WAITED: WINS}), *op_rows("add", {WAITED: WINS}, device="cupy:1", cpu=False)]
+    one = [msgspec.structs.replace(device, gpu_id="g") for device in (GPU, SECOND)]
+    text = "\n".join(screen(answer_run(found, devices=(CPU, *one)), by_device=True))
+    assert "2 x" not in text
+    assert "Test GPU (CuPy) against" in text
+
+
+def test_which_adapter_of_a_gpu_was_measured_is_said_on_the_screen():
+    message = "wgpu lists this GPU twice (RADV, AMDVLK); RADV was measured; the other: --devices wgpu:1"
+    run = answer_run(op_rows("add", {WAITED: WINS}))
+    run = msgspec.structs.replace(
+        run, warnings=[RunWarning(code="listed-twice", severity="info", message=message)]
+    )
+    assert f"{message}." in " ".join(" ".join(screen(run)).split())
+
+
 def test_a_failed_backend_is_one_line_and_the_next_has_the_screen():
     found = [
         failed(op_case("add", n, WAITED, "cupy:0"), "worker-crashed", "the driver is too old") for n in ENDS

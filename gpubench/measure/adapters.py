@@ -1,0 +1,218 @@
+"""One adapter of each card: which adapters of a backend are one card, and which of them is measured.
+
+Several drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) list the same card to one backend. All of them are
+listed and can be named; unless one is named, the fastest in a short trial stands for the card.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from gpubench.catalogue import WARNINGS
+from gpubench.measure import protocol
+from gpubench.measure.worker_pool import Worker, WorkerGone
+from gpubench.model.case import Case, inner_device
+from gpubench.model.op import Form
+from gpubench.model.result import Device, RunWarning
+
+Trial = Callable[[str], float | None]
+Card = list[Device]
+
+# One case is bound by arithmetic, one by memory. A tuned form is what differs by the driver's compiler.
+TRIAL_CASES = (("matmul", "square", 1024), ("add", "vector", 1 << 22))
+FORMS: tuple[Form, ...] = ("tuned", "library")  # the first one that the backend has
+DEADLINE_S = 20.0
+# The first adapter stays unless another is so many times as fast: a trial is one look, and the next run decides anew.
+MARGIN = 1.05
+
+
+def try_adapter(device_id: str) -> float | None:
+    """Return the seconds that a launch of TRIAL_CASES takes, as their geometric mean; None if the adapter cannot be
+    opened, if it has none of these cases or if one breaks."""
+    with tempfile.TemporaryDirectory() as scratch, Worker() as worker:
+        try:
+            return _seconds(worker, device_id, scratch)
+        except WorkerGone:
+            return None
+
+
+def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
+    opened = worker.ask(
+        protocol.Open(
+            id=worker.next_id, device_id=device_id, threads=None, seed=1, inputs="random", scratch=scratch,
+            since=time.monotonic(), autotune=False,
+        ), DEADLINE_S,
+    )  # fmt: skip
+    if not isinstance(opened, protocol.Opened):
+        return None
+    logarithms = []
+    for op, family, n in TRIAL_CASES:
+        for form in FORMS:
+            case = Case(op, family, {"n": n}, "float32", form, opened.device.resident_regime, device_id)
+            request = protocol.Prepare(
+                id=worker.next_id, case=case, session=0, part_samples=0, device_clock=False
+            )
+            reply = worker.ask(request, DEADLINE_S)
+            if isinstance(reply, protocol.Prepared) and reply.launch_s:
+                logarithms.append(math.log(reply.launch_s))
+                break
+            if not isinstance(reply, protocol.Refused):
+                return None
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else None
+
+
+def cards(devices: Iterable[Device]) -> list[Card]:
+    """Group the GPUs of one backend by card, in the order of their first adapters.
+
+    One driver of one interface lists a card once, so equal cards stay apart. Two adapters of different drivers are one
+    card if uuid or address are the same; where one of them tells neither, if vendor and device ids are the same: the
+    first of one driver goes with the first of the other.
+    """
+    grouped: list[Card] = []
+    for device in devices:
+        free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]
+        home = next((card for card in free if _is_known_as(card, device)), None)
+        home = home or next((card for card in free if _has_ids_of(card, device)), None)
+        if home is None:
+            grouped.append([device])
+        else:
+            home.append(device)
+    return grouped
+
+
+def _way(device: Device) -> tuple[str, str | None]:
+    """What lists the device: an interface, and the driver behind it."""
+    return device.api, device.identity.driver if device.identity else None
+
+
+def _places(device: Device) -> tuple[str | None, str | None]:
+    identity = device.identity
+    return (None, None) if identity is None else (identity.uuid, identity.pci)
+
+
+def _is_known_as(card: Card, device: Device) -> bool:
+    """Whether an adapter of the card has the device's uuid or address."""
+    return any(
+        mine is not None and mine == theirs
+        for other in card
+        for mine, theirs in zip(_places(device), _places(other), strict=True)
+    )
+
+
+def _has_ids_of(card: Card, device: Device) -> bool:
+    """Whether vendor and device ids are those of the card, and nothing tells the two apart."""
+    ids = _ids(device)
+    told_apart = any(
+        mine is not None and theirs is not None and mine != theirs
+        for other in card
+        for mine, theirs in zip(_places(device), _places(other), strict=True)
+    )
+    return None not in ids and ids == _ids(card[0]) and not told_apart
+
+
+def _ids(device: Device) -> tuple[int | None, int | None]:
+    identity = device.identity
+    return (None, None) if identity is None else (identity.vendor_id or None, identity.device_id or None)
+
+
+def choose_adapters(
+    devices: Sequence[Device], named: Sequence[str], trial: Trial | None
+) -> tuple[list[str], list[RunWarning]]:
+    """Return the ids of the adapters to leave out, and what to say of that.
+
+    `devices`: the GPUs of one backend that a run would measure. `named`: ids that the user gave, which always stay.
+    `trial` times an adapter; without one the first adapter of each card stays. Equal cards take the same driver, so a
+    trial is made of one of them.
+    """
+    repeated = [card for card in cards(devices) if len(card) > 1]
+    left_out: list[str] = []
+    warnings = []
+    models: dict[tuple[int | None, int | None], list[Card]] = {}
+    for card in repeated:
+        models.setdefault(_ids(card[0]), []).append(card)
+    for equal in models.values():
+        unnamed = [card for card in equal if not any(device.id in named for device in card)]
+        left_out += [d.id for card in equal if card not in unnamed for d in card if d.id not in named]
+        if unnamed:
+            times = {} if trial is None else {device.id: trial(_inner(device)) for device in unnamed[0]}
+            best = _fastest(unnamed[0], times)
+            kept = [next((d for d in card if _way(d) == _way(best)), card[0]) for card in unnamed]
+            left_out += [d.id for card in unnamed for d in card if d not in kept]
+            warnings.append(_listed_repeatedly(unnamed, kept, times))
+    return left_out, warnings
+
+
+def _inner(device: Device) -> str:
+    """Return the id of the adapter: of a composed device, the one inside it."""
+    return inner_device(device.id) or device.id
+
+
+def _fastest(card: Card, times: dict[str, float | None]) -> Device:
+    """Return the adapter with the least time; the first one that passed its trial if none is faster by MARGIN."""
+    passed = [device for device in card if times.get(device.id) is not None]
+    if not passed:
+        return card[0]
+    best = min(passed, key=lambda device: times[device.id] or math.inf)
+    first, least = times[passed[0].id] or math.inf, times[best.id] or math.inf
+    return best if first > MARGIN * least else passed[0]
+
+
+def _listed_repeatedly(
+    equal: Sequence[Card], kept: Sequence[Device], times: dict[str, float | None]
+) -> RunWarning:
+    card, taken = equal[0], kept[0]
+    others = [device for device in card if device is not taken]
+    names = _labels(card)
+    count = {2: "twice"}.get(len(card), f"{len(card)} times")
+    what = "this GPU" if len(equal) == 1 else f"each of {len(equal)} equal GPUs"
+    left_out = [device.id for whole in equal for device in whole if device not in kept]
+    rest = f"{'the other' if len(left_out) == 1 else 'the others'}: --devices {','.join(left_out)}"
+    listed = ", ".join(names[device.id] for device in card)
+    return RunWarning(
+        code="listed-twice", severity="info", hint=WARNINGS["listed-twice"].remedy,
+        message=f"{taken.backend} lists {what} {count} ({listed}); {names[taken.id]} was measured, "
+        f"{_why(taken, others, names, times)}; {rest}",
+        data={"left_out": ",".join(left_out), "measured": ",".join(device.id for device in kept)},
+    )  # fmt: skip
+
+
+def _why(taken: Device, others: Card, names: dict[str, str], times: dict[str, float | None]) -> str:
+    """Return by what the taken adapter won: `1.3x faster in a trial`."""
+    ours = times.get(taken.id)
+    failed = [names[device.id] for device in others if device.id in times and times[device.id] is None]
+    rivals = [seconds for device in others if (seconds := times.get(device.id)) is not None]
+    if ours is None:
+        return "the first, as no trial succeeded" if times else "the first, as no trial was made"
+    if not rivals:
+        return f"as the trial of {', '.join(failed)} failed"
+    ratio = min(rivals) / ours
+    return (
+        f"{ratio:.2g}x faster in a trial"
+        if ratio >= MARGIN
+        else "the first, as none is clearly faster in a trial"
+    )
+
+
+_API_NAMES = {"vulkan": "Vulkan", "dx12": "DX12", "metal": "Metal", "gl": "OpenGL"}
+_DRIVER_NAMES = {
+    "radv": "RADV",
+    "AMD open-source driver": "AMDVLK",
+    "AMD proprietary driver": "AMD's own driver",
+}
+
+
+def _labels(card: Card) -> dict[str, str]:
+    """Return a name for each adapter by id: what differs of interface and driver."""
+    apis = {device.id: _API_NAMES.get(device.api, device.api) for device in card}
+    if len(set(apis.values())) == len(card):
+        return apis
+    drivers = {
+        device.id: _DRIVER_NAMES.get(driver, driver) if (driver := _way(device)[1]) else apis[device.id]
+        for device in card
+    }
+    if len(set(apis.values())) == 1:
+        return drivers
+    return {device.id: f"{apis[device.id]} by {drivers[device.id]}" for device in card}

@@ -1,0 +1,315 @@
+"""One adapter of each card: scripted listings of several drivers and interfaces, and a trial whose times are known."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from gpubench import detect
+from gpubench.backends import wgpu as wgpu_backend
+from gpubench.measure import adapters, targets
+from gpubench.measure.adapters import cards, try_adapter
+from gpubench.measure.targets import DeviceRequest, Listing, choose
+from gpubench.model.result import Device, Identity
+
+RADV, AMDVLK = "radv", "AMD open-source driver"
+NAVI, ARC, H200 = (0x1002, 0x744C), (0x8086, 0x56A0), (0x10DE, 0x2335)
+
+
+def adapter(ids=NAVI, driver=RADV, api="Vulkan", kind="DiscreteGPU", **more):
+    vendor_id, device_id = ids
+    info = {
+        "device": f"GPU {device_id:04x}" + (" (RADV NAVI31)" if driver == RADV else ""), "backend_type": api,
+        "adapter_type": kind, "vendor_id": vendor_id, "device_id": device_id, "vendor": driver, "description": "",
+        **more,
+    }  # fmt: skip
+    return SimpleNamespace(info=info, features=frozenset())
+
+
+LAVAPIPE = adapter((0x10005, 0), "llvmpipe", kind="CPU")
+APPLE = adapter((0, 0), "", "Metal", "IntegratedGPU", device="Apple M2")
+
+
+@pytest.fixture
+def wgpu(monkeypatch):
+    """Have wgpu list these adapters; returns its devices."""
+
+    def lists(*listed):
+        import wgpu
+
+        monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: list(listed))
+        return wgpu_backend.BACKEND.devices()
+
+    return lists
+
+
+def grouped(devices):
+    return [[device.id for device in card] for card in cards(d for d in devices if d.kind == "gpu")]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([adapter(), adapter(driver=AMDVLK)], [["wgpu:0", "wgpu:1"]]),
+        ([adapter(driver="", api="D3D12"), adapter()], [["wgpu:0", "wgpu:1"]]),
+        ([adapter(), adapter()], [["wgpu:0"], ["wgpu:1"]]),
+        (
+            [adapter(), adapter(), adapter(driver=AMDVLK), adapter(driver=AMDVLK)],
+            [["wgpu:0", "wgpu:2"], ["wgpu:1", "wgpu:3"]],
+        ),
+        (
+            [adapter(), adapter(driver=AMDVLK), adapter(), adapter(driver=AMDVLK)],
+            [["wgpu:0", "wgpu:1"], ["wgpu:2", "wgpu:3"]],
+        ),
+        ([adapter(), adapter(), adapter(driver=AMDVLK)], [["wgpu:0", "wgpu:2"], ["wgpu:1"]]),
+        ([adapter(), adapter(ARC, "Intel open-source Mesa driver")], [["wgpu:0"], ["wgpu:1"]]),
+        ([adapter(), LAVAPIPE, adapter(driver=AMDVLK)], [["wgpu:0", "wgpu:1"]]),
+        ([APPLE], [["wgpu:0"]]),
+        ([adapter((0, 0)), adapter((0, 0), AMDVLK)], [["wgpu:0"], ["wgpu:1"]]),
+        # Addresses outweigh the order of the listings.
+        (
+            [
+                adapter(device_pci_bus_id="0000:03:00.0"), adapter(device_pci_bus_id="0000:0a:00.0"),
+                adapter(driver=AMDVLK, device_pci_bus_id="0000:0a:00.0"),
+                adapter(driver=AMDVLK, device_pci_bus_id="0000:03:00.0"),
+            ],
+            [["wgpu:0", "wgpu:3"], ["wgpu:1", "wgpu:2"]],
+        ),
+        (
+            [adapter(device_pci_bus_id="0000:03:00.0"), adapter(driver=AMDVLK, device_pci_bus_id="0000:0a:00.0")],
+            [["wgpu:0"], ["wgpu:1"]],
+        ),
+    ],
+)  # fmt: skip
+def test_adapters_of_one_card_are_found_and_equal_cards_stay_apart(wgpu, listed, expected):
+    assert grouped(wgpu(*listed)) == expected
+
+
+@pytest.fixture
+def listed(monkeypatch, wgpu):
+    """Have the backends list NumPy's CPU, a CuPy device if asked for, and these adapters of wgpu."""
+
+    def lists(*found, cupy=()):
+        listings = {
+            "numpy": Listing("numpy", (Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host"),)),
+            "cupy": Listing("cupy", tuple(cupy)),
+            "wgpu": Listing("wgpu", tuple(wgpu(*found)), ("tuned",)),
+        }  # fmt: skip
+        monkeypatch.setattr(targets, "list_devices", lambda names, **_: [listings[name] for name in names])
+        monkeypatch.setattr(targets.backends, "usual", lambda: tuple(listings))
+        return listings
+
+    return lists
+
+
+def timed(**seconds):
+    asked = []
+
+    def trial(device_id):
+        asked.append(device_id)
+        return seconds[device_id.replace(":", "")]
+
+    trial.asked = asked
+    return trial
+
+
+def chosen(request=None, trial=None, **more):
+    found = choose(request or DeviceRequest(), trial=trial, **more)
+    messages = [warning.message for warning in found.warnings if warning.code == "listed-twice"]
+    return [t.device.id for t in found.targets if t.device.kind != "cpu"], messages
+
+
+def test_the_faster_driver_of_a_card_is_measured_and_the_other_is_named(listed):
+    listed(adapter(driver=AMDVLK), adapter())
+    ids, messages = chosen(trial=timed(wgpu0=1.3e-3, wgpu1=1e-3))
+    assert ids == ["wgpu:1"]
+    (message,) = messages
+    assert message == (
+        "wgpu lists this GPU twice (AMDVLK, RADV); RADV was measured, 1.3x faster in a trial; "
+        "the other: --devices wgpu:0"
+    )
+
+
+def test_two_interfaces_of_a_card_are_called_by_their_names(listed):
+    listed(adapter(H200, "NVIDIA"), adapter(H200, "", "D3D12"))
+    ids, messages = chosen(trial=timed(wgpu0=1e-3, wgpu1=2e-3))
+    assert ids == ["wgpu:0"]
+    assert "(Vulkan, DX12); Vulkan was measured, 2x faster in a trial" in messages[0]
+
+
+def test_where_none_is_clearly_faster_the_first_one_stays(listed):
+    listed(adapter(), adapter(driver=AMDVLK))
+    ids, messages = chosen(trial=timed(wgpu0=1.02e-3, wgpu1=1e-3))
+    assert ids == ["wgpu:0"]
+    assert "the first, as none is clearly faster" in messages[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "taken", "why"),
+    [
+        ({"wgpu0": None, "wgpu1": 1e-3}, "wgpu:1", "as the trial of RADV failed"),
+        ({"wgpu0": 1e-3, "wgpu1": None}, "wgpu:0", "as the trial of AMDVLK failed"),
+        ({"wgpu0": None, "wgpu1": None}, "wgpu:0", "the first, as no trial succeeded"),
+    ],
+)
+def test_an_adapter_that_fails_its_trial_is_not_taken(listed, seconds, taken, why):
+    listed(adapter(), adapter(driver=AMDVLK))
+    ids, messages = chosen(trial=timed(**seconds))
+    assert ids == [taken]
+    assert why in messages[0]
+
+
+def test_equal_cards_take_the_same_driver_after_one_trial(listed):
+    """Four adapters, two cards: choosing card by card could take both adapters of one card."""
+    listed(adapter(), adapter(), adapter(driver=AMDVLK), adapter(driver=AMDVLK))
+    trial = timed(wgpu0=2e-3, wgpu2=1e-3)
+    ids, messages = chosen(trial=trial)
+    assert ids == ["wgpu:2", "wgpu:3"]
+    assert trial.asked == ["wgpu:0", "wgpu:2"]
+    assert "each of 2 equal GPUs twice" in messages[0]
+    assert "the others: --devices wgpu:0,wgpu:1" in messages[0]
+
+
+def test_unlike_cards_have_a_trial_each(listed):
+    listed(adapter(), adapter(driver=AMDVLK), adapter(ARC, "a"), adapter(ARC, "b"))
+    ids, messages = chosen(trial=timed(wgpu0=2e-3, wgpu1=1e-3, wgpu2=1e-3, wgpu3=2e-3))
+    assert (ids, len(messages)) == (["wgpu:1", "wgpu:2"], 2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (DeviceRequest(devices=("wgpu:1",)), ["wgpu:1"]),
+        (DeviceRequest(devices=("wgpu:0", "wgpu:1")), ["wgpu:0", "wgpu:1"]),
+        (DeviceRequest(devices=("wgpu:*",)), ["wgpu:0", "wgpu:1"]),
+        (DeviceRequest(required=("wgpu",), devices=("wgpu:1",)), ["wgpu:1"]),
+    ],
+)
+def test_what_is_named_is_measured_without_a_trial(listed, request_, expected):
+    listed(adapter(), adapter(driver=AMDVLK))
+    assert chosen(request_, trial=timed()) == (expected, [])
+
+
+def test_without_a_trial_the_first_adapter_is_taken(listed):
+    listed(adapter(), adapter(driver=AMDVLK))
+    ids, messages = chosen()
+    assert ids == ["wgpu:0"]
+    assert "no trial was made" in messages[0]
+
+
+@pytest.mark.parametrize(
+    "found", [[adapter(H200, "NVIDIA")], [adapter(), adapter()], [adapter(), LAVAPIPE], [APPLE]], ids=len
+)
+def test_where_no_card_is_listed_twice_there_is_no_trial(listed, found):
+    listed(*found)
+    ids, messages = chosen(trial=timed())
+    assert len(ids) == sum(one.info["adapter_type"] != "CPU" for one in found)
+    assert messages == []
+
+
+def test_a_split_uses_the_adapter_that_is_taken(listed, monkeypatch):
+    listings = listed(adapter(), adapter(driver=AMDVLK))
+    split = tuple(
+        msgspec.structs.replace(gpu, id=f"hybrid:{gpu.id}", backend="hybrid", kind="hybrid")
+        for gpu in listings["wgpu"].devices
+    )
+    listings["hybrid"] = Listing("hybrid", split)
+    trial = timed(wgpu0=2e-3, wgpu1=1e-3)
+    ids, messages = chosen(DeviceRequest(required=("numpy", "wgpu", "hybrid")), trial=trial)
+    assert (ids, len(messages)) == (["wgpu:1", "hybrid:wgpu:1"], 1)
+    assert trial.asked == ["wgpu:0", "wgpu:1"]
+
+
+def test_backends_stay_contenders_of_one_gpu(listed):
+    """CuPy and WebGPU on one NVIDIA GPU: both are measured, and both have its id."""
+    cupy = Device(
+        id="cupy:0", backend="cupy", kind="gpu", name="NVIDIA H200", api="cuda",
+        identity=Identity(uuid="ab" * 16, pci="0000:09:00.0", vendor_id=0x10DE),
+    )  # fmt: skip
+    listings = listed(adapter(H200, "NVIDIA"), cupy=[cupy])
+    assert chosen(trial=timed()) == (["cupy:0", "wgpu:0"], [])
+    machine = machine_of(listings.values(), {"source": "nvml", "bdf": "0000:09:00.0", "vendor_id": "10de", "device_id": "2335"})  # fmt: skip
+    assert len(machine.gpus) == 1
+    assert len({gpu_id(machine, device) for device in (cupy, *listings["wgpu"].devices)}) == 1
+
+
+# ------------------------------------------------------------------- what detection makes of the listings
+
+
+def machine_of(listings, *more):
+    return detect.inspect(records=[*targets.records(list(listings)), *more])
+
+
+def gpu_id(machine, device):
+    return detect.gpu_for(machine, device.identity, device.api)
+
+
+@pytest.mark.parametrize("order", [list, lambda found: list(reversed(found))])
+@pytest.mark.parametrize(
+    ("found", "gpus"),
+    [
+        ([adapter(), adapter(driver=AMDVLK)], 1),
+        ([adapter(), adapter(driver="", api="D3D12"), adapter(driver="Dozen")], 1),
+        ([adapter(), adapter()], 2),
+        ([adapter(), adapter(), adapter(driver=AMDVLK), adapter(driver=AMDVLK)], 2),
+        ([adapter(), adapter(), adapter(driver=AMDVLK)], 2),
+        ([adapter(), adapter(ARC)], 2),
+        ([adapter(), LAVAPIPE], 1),
+    ],
+)
+def test_detection_counts_cards_and_not_adapters(wgpu, found, gpus, order):
+    machine = machine_of([Listing("wgpu", tuple(wgpu(*order(found))))])
+    assert len(machine.gpus) == gpus
+    assert machine.warnings == [] or {warning.code for warning in machine.warnings} == {"UNMATCHED_ADAPTER"}
+
+
+def mps(name="Apple GPU"):
+    return Device(id="torch:mps:0", backend="torch", kind="gpu", name=name, api="metal", identity=Identity())
+
+
+def test_wgpu_and_mps_on_apple_are_one_gpu(wgpu):
+    device, listings = wgpu(APPLE)[0], [Listing("wgpu", tuple(wgpu(APPLE))), Listing("torch", (mps(),))]
+    for order in itertools.permutations(listings):
+        machine = machine_of(order)
+        (gpu,) = machine.gpus
+        assert (gpu.vendor.value, sorted(gpu.apis)) == ("apple", ["torch:metal", "wgpu:metal"])
+        assert gpu_id(machine, device) == gpu_id(machine, mps()) == gpu.id
+
+
+def test_a_mac_with_one_gpu_of_another_maker_has_one_gpu(wgpu):
+    radeon = adapter((0, 0), "", "Metal", device="AMD Radeon Pro 5500M")
+    found = wgpu(radeon)
+    machine = machine_of([Listing("wgpu", tuple(found)), Listing("torch", (mps("GPU of Metal"),))])
+    assert [gpu.vendor.value for gpu in machine.gpus] == ["amd"]
+    assert gpu_id(machine, found[0]) == gpu_id(machine, mps()) == machine.gpus[0].id
+
+
+def test_on_a_mac_with_two_gpus_nothing_tells_which_one_mps_is(wgpu):
+    found = wgpu(
+        adapter((0, 0), "", "Metal", device="AMD Radeon Pro 5500M"),
+        adapter((0, 0), "", "Metal", "IntegratedGPU", device="Intel(R) UHD Graphics 630"),
+    )
+    machine = machine_of([Listing("torch", (mps("GPU of Metal"),)), Listing("wgpu", tuple(found))])
+    assert sorted(gpu.vendor.value for gpu in machine.gpus) == ["amd", "intel"]
+    assert [warning.code for warning in machine.warnings] == ["UNMATCHED_ADAPTER", "UNMATCHED_ADAPTER", "UNMATCHED_ADAPTER"]  # fmt: skip
+    assert gpu_id(machine, mps()) is None
+
+
+# ------------------------------------------------------------------- the trial itself
+
+
+def test_a_trial_times_checked_launches_of_a_real_device():
+    assert 0 < (try_adapter("fake:gpu") or 0) < 1e-2
+
+
+@pytest.mark.parametrize("device_id", ["fake:crash", "fake:wrong", "fake:nothing", "wgpu:99"])
+def test_a_trial_that_breaks_has_no_time(device_id):
+    assert try_adapter(device_id) is None
+
+
+def test_a_trial_that_hangs_has_no_time(monkeypatch):
+    monkeypatch.setattr(adapters, "DEADLINE_S", 1.0)
+    assert try_adapter("fake:hang") is None
