@@ -33,7 +33,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if argv is not None:
         return _run(arguments)
     if sys.platform == "win32":
-        arguments = _expanded(arguments)
+        arguments = _expand_wildcards(arguments)
     # Loading modules makes no garbage, and a process that ends need not look for any: together these
     # searches cost a sixth of a short command. `command` switches them on for the command's own work.
     gc.disable()
@@ -47,7 +47,7 @@ def _main(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _expanded(arguments: Sequence[str]) -> list[str]:
+def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
     """The words of a command line, with files in the place of wildcards: no shell of Windows does that.
 
     The value of an option stays as it is: `--label "a*b"` names no file.

@@ -72,23 +72,23 @@ def _positive(value: int | None) -> Fact[int]:
     return known(value, _PSUTIL) if value else missing("absent", _PSUTIL)
 
 
-def read_cpuinfo(cpu: Cpu, told: Mapping[str, Any]) -> Cpu:
+def read_cpuinfo(cpu: Cpu, answer: Mapping[str, Any]) -> Cpu:
     """Return the CPU with the facts that the probe `cpuinfo` sent; what files or psutil told stays."""
-    found: dict[str, Fact[Any]] = {}
+    facts: dict[str, Fact[Any]] = {}
     for name in ("model", "vendor"):
-        text = told.get(name)
+        text = answer.get(name)
         if isinstance(text, str) and not is_placeholder(text):
-            found[name] = known(" ".join(text.split()), _CPUINFO)
-    flags = told.get("flags")
+            facts[name] = known(" ".join(text.split()), _CPUINFO)
+    flags = answer.get("flags")
     if isinstance(flags, list) and flags:
-        found["isa"] = known(cpuinfo.kept(flag for flag in flags if isinstance(flag, str)), _CPUINFO)
-    clock = told.get("base_hz")
+        facts["isa"] = known(cpuinfo.kept(flag for flag in flags if isinstance(flag, str)), _CPUINFO)
+    clock = answer.get("base_hz")
     if isinstance(clock, int) and not isinstance(clock, bool) and clock > 0:
-        found["base_hz"] = known(clock, _CPUINFO)
+        facts["base_hz"] = known(clock, _CPUINFO)
     with contextlib.suppress(msgspec.ValidationError):
-        if caches := msgspec.convert(told.get("caches"), list[Cache]):
-            found["caches"] = known(caches, _CPUINFO, "a size for each level, counted once")
-    changes = {name: fact for name, fact in found.items() if getattr(cpu, name).value is None}
+        if caches := msgspec.convert(answer.get("caches"), list[Cache]):
+            facts["caches"] = known(caches, _CPUINFO, "a size for each level, counted once")
+    changes = {name: fact for name, fact in facts.items() if getattr(cpu, name).value is None}
     return msgspec.structs.replace(cpu, **changes)
 
 
@@ -105,14 +105,14 @@ def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
         gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
     } & _TORCH.keys()
     version = _torch_version() if vendors else ""
-    found = []
+    warnings = []
     for vendor, (name, mark) in _TORCH.items():
         if vendor in vendors and mark not in version:
             text = (
                 f"PyTorch for {name} is not installed, so WebGPU alone measures there: {torch_command(vendor)}"
             )
-            found.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["torch"]))
-    return found
+            warnings.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["torch"]))
+    return warnings
 
 
 def _torch_version() -> str:

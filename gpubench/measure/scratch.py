@@ -31,7 +31,7 @@ class Scratch:
         """Remove what killed runs left, then make the folder. Raises GpubenchError if the temporary folder refuses."""
         try:
             _remove_orphans(Path(tempfile.gettempdir()))
-            self.folder, self._lock = _make_locked(prefix)
+            self.folder, self._lock = _make_folder(prefix)
             self._served: set[str] = set()
         except OSError as error:
             raise GpubenchError(
@@ -54,7 +54,7 @@ class Scratch:
         _discard(self.folder, self._lock)
 
 
-def _make_locked(prefix: str) -> tuple[Path, Lock]:
+def _make_folder(prefix: str) -> tuple[Path, Lock]:
     """Return a fresh folder and the lock of its marker. Raises OSError.
 
     The folder is made under its final name: Windows renames no folder that holds an open file.

@@ -11,14 +11,14 @@ from tests.platforms.conftest import SIMULATED, SYSTEMS
 from tests.platforms.test_runs import FAKE
 
 
-def described(here: Any, *options: str) -> dict[str, Any]:
+def describe(here: Any, *options: str) -> dict[str, Any]:
     done = here.run("detect", "--json", *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_windows(computer: Any) -> None:
-    machine = described(computer("win32"))
+    machine = describe(computer("win32"))
     cpu, gpus = machine["cpu"], machine["gpus"]
     assert cpu["model"]["value"] == "AMD Ryzen 7 5800X 8-Core Processor"
     assert cpu["isa"]["value"] == ["avx", "avx2", "fma", "f16c"]
@@ -38,7 +38,7 @@ def test_windows(computer: Any) -> None:
 
 
 def test_macos(computer: Any) -> None:
-    machine = described(computer("darwin"))
+    machine = describe(computer("darwin"))
     (gpu,) = machine["gpus"]
     assert machine["cpu"]["model"]["value"] == gpu["name"]["value"] == "Apple M3"
     assert (gpu["vendor"]["value"], gpu["memory"]["unified"]["value"]) == ("apple", True)
@@ -51,11 +51,11 @@ def test_macos(computer: Any) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_without_any_library_the_number_of_gpus_is_unknown(computer: Any, system: str) -> None:
     here = computer(system, libraries=False)
-    machine = described(here)
+    machine = describe(here)
     assert machine["gpu_count"]["value"] is None
     assert machine["recommendation"]["reasons"][0]["code"] == "GPU_UNKNOWN"
-    told = here.run("detect")
-    assert (told.returncode, "wgpu is not installed" in told.stderr) == (0, True)
+    shown = here.run("detect")
+    assert (shown.returncode, "wgpu is not installed" in shown.stderr) == (0, True)
 
 
 def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer: Any) -> None:
@@ -64,19 +64,19 @@ def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer: Any) -> None:
 
 @pytest.mark.parametrize("format", ["table", "markdown", "plain"])
 def test_every_format_fits_an_old_code_page(computer: Any, format: str) -> None:
-    told = computer("win32").run("detect", "--format", format)
-    assert (told.returncode, "GeForce" in told.stdout) == (0, True), told.stderr
+    shown = computer("win32").run("detect", "--format", format)
+    assert (shown.returncode, "GeForce" in shown.stdout) == (0, True), shown.stderr
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_results_of_a_run_decide_the_mode(computer: Any, system: str) -> None:
     here = computer(system)
     assert here.run("run", *FAKE, "1").returncode == 0
-    silent = described(here)["recommendation"]
+    silent = describe(here)["recommendation"]
     assert (silent["confidence"], "too small" in str(silent["reasons"])) == ("provisional", True)
     large = [{"64": "1M"}.get(word, word) for word in FAKE]
     assert here.run("run", *large, "1").returncode == 0
-    advice = described(here)["recommendation"]
+    advice = describe(here)["recommendation"]
     assert (advice["mode"], advice["confidence"]) == ("gpu", "measured")
 
 

@@ -26,13 +26,13 @@ else:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.3, "new"), (4, "close the program that has it open, or choose another place")]
+    ("seconds", "text"), [(0.3, "new"), (4, "close the program that has it open, or choose another place")]
 )
 def test_a_file_that_is_read_for_a_moment_is_replaced_after_it(
-    computer: Any, seconds: float, said: str
+    computer: Any, seconds: float, text: str
 ) -> None:
     done = computer("win32").run("-c", _READ_MEANWHILE.replace("SECONDS", str(seconds)))
-    assert done.stdout.strip() == said, done.stderr
+    assert done.stdout.strip() == text, done.stderr
 
 
 def test_a_report_that_is_read_costs_no_result(computer: Any) -> None:
@@ -40,8 +40,8 @@ def test_a_report_that_is_read_costs_no_result(computer: Any) -> None:
     fake = ("--devices", "fake:cpu", "--ops", "add", "--sizes", "64", "--max-samples", "5", "--sessions", "1")
     assert here.run("run", *fake, "-o", "r.json").returncode == 0
     with (here.folder / "r.json").open("rb"):
-        told = here.run("report", "r.json", "-o", "r.md")
-    assert (told.returncode, (here.folder / "r.md").exists()) == (0, True), told.stderr
+        shown = here.run("report", "r.json", "-o", "r.md")
+    assert (shown.returncode, (here.folder / "r.md").exists()) == (0, True), shown.stderr
 
 
 def test_a_result_that_stays_open_is_saved_elsewhere(computer: Any) -> None:
@@ -96,13 +96,13 @@ def test_wildcards_name_files_where_no_shell_expands_them(computer: Any) -> None
 def test_a_folder_is_named_as_a_folder(computer: Any) -> None:
     here = computer("win32")
     (here.folder / "some").mkdir()
-    told = here.run("report", "some")
-    assert (told.returncode, "it is a folder" in told.stderr) == (4, True), told.stderr
+    shown = here.run("report", "some")
+    assert (shown.returncode, "it is a folder" in shown.stderr) == (4, True), shown.stderr
 
 
 def test_hints_are_quoted_for_windows_shells(computer: Any) -> None:
     here = computer("win32", libraries=False)
-    told = here.run("run", "--backends", "cupy", "--ops", "add")
-    assert told.returncode == 5, told.stderr
-    assert '[cuda13]"' in told.stderr
-    assert "'" not in told.stderr.partition("fix:")[2]
+    shown = here.run("run", "--backends", "cupy", "--ops", "add")
+    assert shown.returncode == 5, shown.stderr
+    assert '[cuda13]"' in shown.stderr
+    assert "'" not in shown.stderr.partition("fix:")[2]

@@ -30,9 +30,9 @@ def test_run_append_report_and_compare(computer: Any, system: str) -> None:
         ("compare", "r.json", "r.json"),
         ("report", "r.json", "-o", "r.html"),
     ):
-        told = here.run(*command)
-        assert told.returncode == 0, told.stderr
-        assert "Traceback" not in told.stderr
+        shown = here.run(*command)
+        assert shown.returncode == 0, shown.stderr
+        assert "Traceback" not in shown.stderr
     assert here.files() == ["work/r.html", "work/r.json"]
 
 
@@ -68,6 +68,6 @@ def test_what_a_killed_run_left_is_removed_by_the_next(computer: Any, system: st
 def test_a_folder_of_results_is_found_again(computer: Any) -> None:
     here = computer("win32")
     assert here.run("run", *FAKE, "1").returncode == 0
-    told = here.run("report")
-    assert told.returncode == 0, told.stderr
+    shown = here.run("report")
+    assert shown.returncode == 0, shown.stderr
     assert [Path(name).suffix for name in here.files() if name.count("/") == 3] == [".json"]

@@ -100,12 +100,12 @@ def of_kernel(path):
 def without_kernel(function):
     """The function of a path, for which gpubench finds no file of the kernel."""
 
-    def asked(path, *args, **kwargs):
+    def ask(path, *args, **kwargs):
         if not busy.now and of_kernel(path) and seen_by_us(2):
             raise FileNotFoundError(2, "No such file or directory", path)
         return function(path, *args, **kwargs)
 
-    return asked
+    return ask
 
 
 # ---------------------------------------------------------------- file rules of Windows
@@ -158,7 +158,7 @@ def absolute(path, folder=-1):
     return os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(path))
 
 
-def refuse_held(path, folder=-1):
+def refuse_open(path, folder=-1):
     where = absolute(path, folder)
     for number, target in holders(where):
         error = PermissionError(13, f"{REFUSED} ({number}: {target})", path)
@@ -205,14 +205,14 @@ def on_list(path):
 
 def on_rename(source, target, source_folder=-1, target_folder=-1):
     refuse_name(target)
-    refuse_held(source, source_folder)
+    refuse_open(source, source_folder)
     if os.path.lexists(absolute(target, target_folder)):
-        refuse_held(target, target_folder)
+        refuse_open(target, target_folder)
 
 
 def on_remove(path, folder=-1):
     if not temporary_file():
-        refuse_held(path, folder)
+        refuse_open(path, folder)
 
 
 def on_link(source, target, *_):
@@ -255,7 +255,7 @@ def windows_open(path, flags, mode=0o777, **more):
 
 
 def locking(file, mode, count):
-    """As msvcrt's: the lock belongs to the handle, and LK_NBLCK refuses at once."""
+    """Lock or unlock as msvcrt does: the lock belongs to the handle, and LK_NBLCK refuses at once."""
     import fcntl
 
     try:
@@ -308,7 +308,7 @@ def psutil_view(psutil):
     own = dict.fromkeys(("sensors_temperatures", "sensors_fans"))
 
     def cpu_times(percpu=False):
-        def changed(cpu):
+        def convert(cpu):
             if not WINDOWS:
                 return cpu
             values = (
@@ -321,7 +321,7 @@ def psutil_view(psutil):
             return Times(*(value // TICK_S * TICK_S for value in values))
 
         found = psutil.cpu_times(percpu=percpu)
-        return [changed(cpu) for cpu in found] if percpu else changed(found)
+        return [convert(cpu) for cpu in found] if percpu else convert(found)
 
     class Process(psutil.Process):
         """Without what the system does not tell."""
@@ -378,7 +378,7 @@ def simulate():
     msvcrt = types.ModuleType("msvcrt")
     vars(msvcrt).update(LK_NBLCK=2, LK_UNLCK=0, LK_LOCK=1, locking=locking)
 
-    def imported(name, globals=None, locals=None, fromlist=(), level=0):
+    def load(name, globals=None, locals=None, fromlist=(), level=0):
         file = (globals or {}).get("__file__") or ""
         if not level and file.startswith(PRODUCT):
             if WINDOWS and name == "msvcrt":
@@ -391,7 +391,7 @@ def simulate():
             return found
         return real_import(name, globals, locals, fromlist, level)
 
-    builtins.__import__ = imported
+    builtins.__import__ = load
     for name in ("stat", "lstat", "readlink", "access"):
         setattr(os, name, without_kernel(getattr(os, name)))
     if WINDOWS:
