@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpubench import processes
+from gpubench.cli.inventory import NODE_ARGUMENTS
 from gpubench.detect.inspection import ProbeRequest, run_probes
+from gpubench.fleet import node
 from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
@@ -73,6 +76,18 @@ def test_start_up_code_of_others_costs_no_child(
     (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
     assert (blas.provider.status, blas.provider.error_code) == ("ok", None), blas.provider.hint
     assert ops.load(op).name == op
+
+
+def test_a_node_of_a_cluster_reports_without_what_others_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ctypes; print('hello'); ctypes.CDLL(None).printf(b'hello')"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    sent = list(node.messages(NODE_ARGUMENTS))
+    result = b"".join(message[1:] for message in sent if message[:1] == node.RESULT)
+    assert json.loads(result)["name"] == "gpubench-detect"
 
 
 def interpreter(folder: Path, before: str, then: str = 'exec "$PYTHON" "$@"') -> str:
