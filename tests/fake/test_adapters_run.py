@@ -1,0 +1,78 @@
+"""A whole run on a card that two drivers list to one backend: the faster one is measured, and that is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.packages import install
+
+MODULE = '''
+"""`drivers:0` and `drivers:1`: the scripted GPU by two drivers, of which the second is faster."""
+from msgspec.structs import replace
+
+from gpubench.backends.hidden.fake import FakeBackend
+from gpubench.model.backend import Backend
+from gpubench.model.result import Identity
+
+NAMES = ("radv", "AMD open-source driver")
+
+
+def device(number):
+    identity = Identity(vendor_id=0x1002, device_id=0x744C, driver=NAMES[number])
+    gpu = next(device for device in FakeBackend().devices() if device.id == "fake:gpu")
+    return replace(gpu, id=f"drivers:{number}", backend="drivers", name="Scripted Radeon", identity=identity)
+
+
+class Drivers(Backend):
+    name = "drivers"
+    forms = ("library",)
+    scripted_time = True
+
+    def devices(self):
+        return [device(0), device(1)]
+
+    def open(self, device_id, threads=None, *, autotune=True):
+        session = FakeBackend().open("fake:gpu")
+        session.device = device(int(device_id[-1]))
+        session._slower *= (1.5, 1.0)[int(device_id[-1])]
+        return session
+
+
+BACKEND = Drivers()
+'''
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    site = tmp_path_factory.mktemp("site")
+    return {"PYTHONPATH": str(install(site, "drivers", MODULE, backends={"drivers": "drivers:BACKEND"}))}
+
+
+ASKED = ("--ops", "add", "--sizes", "65536", "--forms", "library")
+
+
+def gpus(ran):
+    return [device["id"] for device in ran.result["devices"] if device["kind"] == "gpu"]
+
+
+def said(ran):
+    return [one["message"] for one in ran.result["warnings"] if one["code"] == "listed-twice"]
+
+
+def test_the_faster_driver_is_measured_and_the_report_says_so(run, env):
+    ran = run("--backends", "fake,drivers", *ASKED, env=env)
+    assert ran.code == 0, ran.err
+    assert sorted(gpus(ran)) == ["drivers:1", "fake:gpu"]
+    (message,) = said(ran)
+    assert message.startswith("drivers lists this GPU twice (RADV, AMDVLK); AMDVLK was measured, 1.")
+    assert message.endswith("x faster in a trial; the other: --devices drivers:0")
+    assert message in " ".join(ran.out.split())
+    machine = ran.result["machine"]
+    assert len(machine["gpus"]) == 1, "two drivers of a card are one GPU"
+
+
+def test_the_other_driver_is_measured_on_request(run, env):
+    ran = run("--devices", "fake:cpu,drivers:0,drivers:1", *ASKED, env=env)
+    assert ran.code == 0, ran.err
+    assert (gpus(ran), said(ran)) == (["drivers:0", "drivers:1"], [])
+    assert len({device["gpu_id"] for device in ran.result["devices"] if device["kind"] == "gpu"}) == 1
