@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 import msgspec
 
 from gpubench.catalogue import DETECTION
+from gpubench.detect import registry
 from gpubench.detect.access import WSL_NODE, Said, hidden, node_state, render_nodes
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.gpu import (
@@ -270,7 +271,7 @@ def gather(
         requests.append(ProbeRequest("blas", LIBRARY_LIMIT_S))
     requests += render_queries(files.records, render_nodes(root), wake=wake)
     answers = run_probes(_with_limits(requests, time.perf_counter() - start), tell)
-    records = [record for answer in answers for record in answer.records]
+    records = registry.describe([record for answer in answers for record in answer.records])
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
     providers.sort(key=lambda provider: (provider.name != "files", provider.name))

@@ -383,6 +383,8 @@ def simulate():
         if not level and file.startswith(PRODUCT):
             if WINDOWS and name == "msvcrt":
                 return msvcrt
+            if WINDOWS and name == "winreg":
+                return real_import("simulated_winreg", globals, locals, fromlist, level)
             if WINDOWS and name in POSIX_MODULES:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             found = real_import(name, globals, locals, fromlist, level)
