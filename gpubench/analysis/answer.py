@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis, Curves  # which ask this module for the recommended mode
 
 ALWAYS = "transfer-always"
-# A threshold is a number where the ends of its interval lie no further apart: a factor of 1.5 either way; else a range.
-ANSWERED = 2.25
+# A threshold is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
+# number up to ROUGHLY; else it is a range.
+SHARP, ROUGHLY = 2.25, 4.0
 NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
 ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
 FEWEST_OPS = 4  # of fewer ops a median says nothing
@@ -76,6 +77,11 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
     mixed: bool = False
     why: str = ""
     gains: tuple[Gain, ...] = ()
+
+    @property
+    def sharp(self) -> bool:
+        """Whether the interval of the threshold is narrow enough for a bare number."""
+        return self.low is not None and self.high is not None and self.high <= self.low * SHARP
 
     @property
     def tied(self) -> bool:
@@ -325,11 +331,10 @@ def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> A
     if curve.verdict == "no-size":
         return AnswerCell(kind="no-size" if whole else "above", low=curve.last, gains=gains)
     low, high = curve.lo, curve.hi
-    if low is None or high is None or not (curve.verdict == "at" or bracketed(curve)):
-        return AnswerCell(kind="open", why=curve.reason or "few-sizes", gains=gains)
-    answered = curve.n is not None and high <= low * ANSWERED
+    if low is None or high is None:
+        return AnswerCell(kind="open", n=curve.n, low=low, high=high, why=curve.reason or "few-sizes", gains=gains)
     return AnswerCell(
-        kind="at" if answered else "range", n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains
+        kind="at" if curve.n is not None and high <= low * ROUGHLY else "range", n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains
     )
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, cast
 
 import msgspec
 
-from gpubench import break_even, stats
-from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, implausible_ids
+from gpubench import stats
+from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.break_even import fresh_crossing
+from gpubench.curves import Series, Threshold, TimeCurve, compare, fit, kind_of
 from gpubench.model.case import Case, SeriesKey, beside_size
-from gpubench.model.result import DeviceKind, Measurement, Outcome, Run
+from gpubench.model.result import DeviceKind, Run
 
 VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
 # `rising` is no doubt: the device loses at every measured size, and its ratio rises still.
 UndecidedReason = Literal[
-    "noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "rising", "flat", "about-equal"
+    "noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "rising", "about-equal"
 ]
 State = Literal["win", "loss", "tie"]
 
@@ -33,12 +33,13 @@ class SizeRatio(msgspec.Struct, frozen=True):
 
 
 class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the device wins at all larger ones that were measured, up to `last`. `n`, `lo` and
-    `hi` are sizes; `crossings` are all sizes at which the sides change, of which `n` is the last.
+    """The smallest size from which the device wins at all larger ones that were measured, up to `last`.
 
-    `all-sizes`, `no-size`: it wins, or loses, at every size measured, from `first` to `last`.
-    `lo` and `hi` without `n`: undecided, but it loses at `lo` and wins at `hi`. `text` says the verdict as tables do
-    (`report/sections/answer_text.py`).
+    `mixed`: it wins and loses by turns below.
+
+    `all-sizes`, `no-size`: it wins, or loses, at every size measured, from `first` to `last`. `n` with `lo` and `hi`,
+    the ends of its interval, stand wherever they are known, of an undecided verdict too. `text` says the verdict as
+    tables do (`report/sections/answer_text.py`).
     """
 
     source: int
@@ -52,7 +53,7 @@ class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None
     lo: int | None
     hi: int | None
-    crossings: tuple[int, ...]
+    mixed: bool
     first: int
     last: int
     last_ratio: float
@@ -68,11 +69,6 @@ class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
     @property
     def at_last(self) -> Speedup:
         return self.points[-1].row
-
-    @property
-    def mixed(self) -> bool:
-        """Whether it wins and loses by turns below the threshold."""
-        return self.verdict == "at" and len(self.crossings) > 1
 
     @property
     def case(self) -> Case:
@@ -104,117 +100,134 @@ def bracketed(row: BreakEven) -> bool:
 WIDEST_INTERVAL = 4.0
 # High / low of a threshold that is known well.
 CLOSE_INTERVAL = 2.25
-# Runs from this protocol on take several blocks at sizes around each crossing, chosen by what they saw before.
-SEARCHED_PROTOCOL = 2
 MIN_SAMPLES = 3
 # Of two timings the work of another program can double one, and nothing shows which: so they tell a win from a tie
 # where the interval lies beyond twice as fast (docs/breakeven.md). One timing tells nothing.
 FEW_SAMPLES, FEW_MARGIN = 2, 2.0
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
+ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, form and regime, by id
+
 
 def break_evens(
     run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup], kind: DeviceKind = "gpu"
 ) -> tuple[BreakEven, ...]:
     """One verdict per op, other params, dtype, regime and device of a kind, in the order of `rows`."""
-    curves: dict[tuple[object, ...], list[Speedup]] = {}
+    by_device: dict[tuple[object, ...], list[Speedup]] = {}
     for row in rows:
         if row.kind == "headline" and row.case.device_kind == kind:
-            curves.setdefault(_curve_key(row.case.case), []).append(row)
-    doubtful = implausible_ids(run, ("estimate",)) if curves else frozenset()
-    doubtful |= {row.id for row in cases if row.reason == IMPLAUSIBLE}
-    # A curve asks for its own series alone: asking all cases for every curve takes minutes of a large file.
-    timed: dict[SeriesKey, list[Outcome]] = {}
-    for outcome in run.outcomes:
-        if isinstance(outcome, Measurement) and any(block.phase == "estimate" for block in outcome.blocks):
-            timed.setdefault(outcome.case.series, []).append(outcome)
+            case = row.case.case
+            by_device.setdefault((case.series, case.regime_id, case.device_id), []).append(row)
+    if not by_device:
+        return ()
+    curves = fit_cases(cases)
+    baselines: dict[SeriesKey, set[ContenderKey]] = {}
+    for row in rows:
+        baselines.setdefault(row.case.case.series, set()).add(contender_key(row.baseline.case))
     missing: dict[SeriesKey, list[CaseResult]] = {}
-    for case in cases:
-        if case.time is None:
-            missing.setdefault(case.case.series, []).append(case)
+    for result in cases:
+        if result.time is None:
+            missing.setdefault(result.case.series, []).append(result)
     return tuple(
-        _judge(
-            msgspec.structs.replace(run, outcomes=timed.get(series, [])),
-            missing.get(series, ()),
-            curve,
-            doubtful,
-        )
-        for curve in curves.values()
-        for series in [curve[0].case.case.series]
+        _judge(run, missing.get(series, ()), points, _threshold(curves, points[0], baselines[series]))
+        for points in by_device.values()
+        for series in [points[0].case.case.series]
     )
 
 
-def _curve_key(case: Case) -> tuple[object, ...]:
-    return (*case.series, case.regime_id, case.device_id)
+def contender_key(case: Case) -> ContenderKey:
+    """The curve on which the case lies."""
+    return case.series, case.device_id, case.form, case.regime_id
+
+
+def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
+    """The curve of each contender that has a time, each by all of its sizes."""
+    groups: dict[ContenderKey, list[CaseResult]] = {}
+    for row in cases:
+        if row.time is not None and row.blocks and row.case.variant is None and row.case.shared_with is None:
+            groups.setdefault(contender_key(row.case), []).append(row)
+    return cast("dict[ContenderKey, TimeCurve]", fit({key: _series(key, rows) for key, rows in groups.items()}))
+
+
+def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> Series:
+    """The times of one contender. It shares a curve with others of its device where each element costs the same bytes
+    at every size, and nothing but the size shapes it."""
+    (_, dtype, params), device_id, form, regime = key
+    traffic = [row.bytes / row.case.params["n"] for row in rows]
+    shares = not params and 0 < max(traffic) <= SAME_TRAFFIC * min(traffic)
+    return Series(
+        kind=kind_of(rows[0].device_kind, regime),
+        blocks={row.case.params["n"]: list(row.blocks.values()) for row in rows},
+        family=(dtype, device_id, form, regime), traffic=statistics.fmean(traffic) if shares else 0.0,
+    )  # fmt: skip
+
+
+# Bytes for each element may differ so much over the sizes: a reduction writes a few besides.
+SAME_TRAFFIC = 1.02
+
+
+def _threshold(
+    curves: Mapping[ContenderKey, TimeCurve], row: Speedup, baselines: Iterable[ContenderKey]
+) -> Threshold | None:
+    """Where the device of `row`, by its fastest implementation, overtakes the fastest of the baselines."""
+    case, regime = row.case.case, row.baseline.case.regime_id
+    place = (case.series, case.device_id, case.regime_id)
+    ours = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == place]
+    theirs = [
+        curves[key]
+        for key in sorted(baselines)
+        if key in curves and key[3] == regime and key[1] != case.device_id
+    ]
+    return compare(ours, theirs)
 
 
 def state(row: Speedup) -> State:
-    """A win or a loss when the ratio's interval excludes 1, and with few samples twice as fast, too; else a tie.
-
-    An unstable or throttled pair takes no headline: it counts only if besides every sample of one side beats every
-    sample of the other.
-    """
+    """A win or a loss when the ratio's interval excludes 1, and with few samples twice as fast, too; else a tie."""
     samples = min(row.baseline.sample_count, row.case.sample_count)
     if samples < FEW_SAMPLES:
         return "tie"
     margin = 1 if samples >= MIN_SAMPLES else FEW_MARGIN
-    low, high = row.lo, row.hi
-    if not row.headline:
-        common = row.baseline.sessions.keys() & row.case.sessions.keys()
-        base = [value for i in common for value in row.baseline.sessions[i]]
-        case = [value for i in common for value in row.case.sessions[i]]
-        low, high = min(low, min(base) / max(case)), max(high, max(base) / min(case))
-    return "win" if low > margin else "loss" if high * margin < 1 else "tie"
+    return "win" if row.lo > margin else "loss" if row.hi * margin < 1 else "tie"
 
 
 def _judge(
-    run: Run, missing: Sequence[CaseResult], curve: Sequence[Speedup], doubtful: Collection[str]
+    run: Run, missing: Sequence[CaseResult], rows: Sequence[Speedup], threshold: Threshold | None
 ) -> BreakEven:
-    """The verdict of one curve; `run` holds the fresh timings of its series, `missing` are its cases without a time."""
-    ordered = sorted(curve, key=lambda row: row.case.case.params["n"])
+    """The verdict of one device; `missing` are cases of its series without a time."""
+    ordered = sorted(rows, key=lambda row: row.case.case.params["n"])
     points = [SizeRatio(row.case.case.params["n"], state(row), row) for row in ordered]
-    crossings = _crossings(points)
-    verdict, low, high = _verdict(points)
-    n: float | None = None
-    fresh = None if len(crossings) > 1 or points[-1].state == "loss" else _fresh(run, points, doubtful)
-    local = _local(run, points) if fresh is None and len(crossings) <= 1 else None
-    if local is not None and local.crossing is not None:
-        fresh = _settled(points, local.crossing)
-    wide = fresh is None or not fresh.low or not fresh.high or fresh.high > CLOSE_INTERVAL * fresh.low
-    flat = local is not None and wide and local.slope < break_even.FLAT
-    if fresh is not None and not flat:
-        verdict, n, low, high, crossings = "at", fresh.n, fresh.low, fresh.high, [fresh.n]
-    elif flat and points[-1].state != "loss":
-        verdict = "undecided"
-        low, high = (low, high) if fresh is None else (fresh.low, fresh.high)
-    elif verdict == "at" and low is not None and high is not None:
-        n = crossings[-1]
-        low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
-    if verdict == "undecided" and low is not None and high is not None and local is not None:
-        low, high = _tightened(low, high, local.crossing)
-    tied = points[-1].row.about_equal
-    verdict = "undecided" if verdict == "no-size" and tied else verdict
-    case, reason = (
-        ordered[-1].case,
-        "flat" if flat and verdict == "undecided" and not tied else _reason(run, missing, verdict, points),
-    )
+    verdict = _verdict(threshold, points)
+    n, low, high = _sizes(threshold, verdict)
+    case = ordered[-1].case.case
+    mixed = threshold is not None and threshold.mixed and verdict == "at"
     return BreakEven(
-        source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
-        regime=case.case.regime_id, device_id=case.case.device_id, baseline_id=ordered[-1].baseline.case.device_id,
-        verdict=verdict, first=points[0].n, last=points[-1].n, last_ratio=ordered[-1].ratio, points=tuple(points),
-        n=None if n is None else round(n),
-        lo=None if low is None else math.floor(low), hi=None if high is None else math.ceil(high),
-        crossings=tuple(round(n) for n in crossings) if n is not None or reason == "loses-again" else (),
-        reason=reason,
+        source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
+        device_id=case.device_id, baseline_id=ordered[-1].baseline.case.device_id, verdict=verdict, n=n, lo=low,
+        hi=high, mixed=mixed, first=points[0].n, last=points[-1].n, last_ratio=ordered[-1].ratio, points=tuple(points), reason=_reason(run, missing, verdict, points),
     )  # fmt: skip
 
 
-def _tightened(low: float, high: float, found: break_even.Crossing | None) -> tuple[float, float]:
-    """What lies between the sure sizes and, too wide for a threshold, inside the interval of the fitted one."""
-    if found is None:
-        return low, high
-    ends = max(low, found.low or low), min(high, found.high or high)
-    return ends if ends[0] < ends[1] else (low, high)
+def _verdict(threshold: Threshold | None, points: Sequence[SizeRatio]) -> VerdictKind:
+    if threshold is None or (points[-1].row.about_equal and threshold.state != "at"):
+        return "undecided"
+    if threshold.state == "never":
+        return "no-size"
+    if threshold.state == "always":
+        return "all-sizes"
+    close = threshold.low > 0 and threshold.high <= threshold.low * WIDEST_INTERVAL
+    return "at" if threshold.state == "at" and close else "undecided"
+
+
+def _sizes(threshold: Threshold | None, verdict: VerdictKind) -> tuple[int | None, int | None, int | None]:
+    """`n`, `lo` and `hi` as far as they are known; of a side that wins everywhere there are none."""
+    if threshold is None or verdict in ("all-sizes", "no-size"):
+        return None, None, None
+    n, low, high = threshold.n, threshold.low, threshold.high
+    return (
+        round(n) if 0 < n < math.inf else None,
+        math.floor(low) if 0 < low < math.inf else None,
+        math.ceil(high) if 0 < high < math.inf else None,
+    )
 
 
 def _reason(
@@ -223,64 +236,6 @@ def _reason(
     if verdict == "no-size":
         return "rising" if _rising(run, points) else None
     return _why_undecided(run, missing, points) if verdict == "undecided" else None
-
-
-def _verdict(points: Sequence[SizeRatio]) -> tuple[VerdictKind, float | None, float | None]:
-    """The verdict, and the last confident loss and the first confident win after it where they are a bracket.
-
-    A bracket wider than WIDEST_INTERVAL decides nothing, but it is still known. A tie leaves open where the side
-    changes; nothing is said of a side that only ties hold.
-    """
-    sure = [point for point in points if point.state != "tie"]
-    changes = [(a, b) for a, b in itertools.pairwise(sure) if a.state != b.state]
-    if not sure or points[-1].state == "tie" or (changes and sure[-1].state == "loss"):
-        return "undecided", None, None  # a device that loses again at the end has no size from which it wins
-    if changes:
-        low, high = changes[-1][0].n, changes[-1][1].n
-        return ("at" if high <= low * WIDEST_INTERVAL else "undecided"), low, high
-    if points[0].state == "tie":
-        return "undecided", None, None
-    return ("all-sizes" if sure[0].state == "win" else "no-size"), None, None
-
-
-def _fresh(run: Run, points: Sequence[SizeRatio], doubtful: Collection[str]) -> break_even.Crossing | None:
-    """The crossing by the timings made for it, where they settle it.
-
-    None if there are none, if an end is open or lies beyond the measured sizes, if the interval is too wide, or if a
-    size outside it says otherwise with confidence. Then the sizes decide as they do without them.
-    """
-    # The fastest CPU at the largest size need not be the one at the crossing.
-    baselines = [point.row.baseline.case for point in points]
-    return _settled(points, fresh_crossing(run, baselines, points[-1].row.case.case, doubtful))
-
-
-def _local(run: Run, points: Sequence[SizeRatio]) -> break_even.Local | None:
-    """The crossing by the very blocks that chose the sizes; None for a file of an engine that took too few of them."""
-    if run.settings.protocol < SEARCHED_PROTOCOL:
-        return None
-    timings = {
-        point.n: {
-            session: (point.row.baseline.blocks[session], point.row.case.blocks[session])
-            for session in point.row.baseline.blocks.keys() & point.row.case.blocks.keys()
-        }
-        for point in points
-    }
-    nearest = min(points, key=lambda point: abs(math.log(point.row.ratio)))
-    return break_even.local_crossing(timings, (nearest.row.baseline.prior, nearest.row.case.prior))
-
-
-def _settled(points: Sequence[SizeRatio], found: break_even.Crossing | None) -> break_even.Crossing | None:
-    """The crossing where it settles the verdict."""
-    if found is None or found.low is None or found.high is None:
-        return None
-    against = any(
-        (point.state == "loss" and point.n > found.high) or (point.state == "win" and point.n < found.low)
-        for point in points
-    )
-    inside = points[0].n * (1 - break_even.NARROWEST) <= found.low and found.high <= points[-1].n * (
-        1 + break_even.NARROWEST
-    )
-    return found if inside and not against and found.high <= found.low * WIDEST_INTERVAL else None
 
 
 def _rising(run: Run, points: Sequence[SizeRatio]) -> bool:
@@ -306,28 +261,6 @@ def _fits(run: Run, points: Sequence[SizeRatio], log_n: float) -> bool:
         return True
     intercept, slope = stats.fit_line(*zip(*sizes[-2:], strict=True))
     return intercept + slope * log_n <= math.log(limit * MEMORY_SHARE)
-
-
-def _crossings(points: Sequence[SizeRatio]) -> list[float]:
-    """The size at each confident change of side, interpolated between the sure sizes around it."""
-    sure = [point for point in points if point.state != "tie"]
-    found = []
-    for a, b in itertools.pairwise(sure):
-        if a.state != b.state:
-            found.append(_root(points, a.n, b.n))
-    return found
-
-
-def _root(points: Sequence[SizeRatio], low: float, high: float) -> float:
-    """The last place in [low, high] where the log-log curve through the measured ratios crosses 1.
-
-    The ends count with the side that they are sure of, so a crossing always lies between them.
-    """
-    inside = [point for point in points if low <= point.n <= high]
-    found = stats.last_crossing(
-        [math.log(point.n) for point in inside], [math.log(point.row.ratio) for point in inside]
-    )
-    return math.sqrt(low * high) if found is None else math.exp(found)
 
 
 def _why_undecided(run: Run, missing: Sequence[CaseResult], points: Sequence[SizeRatio]) -> UndecidedReason:

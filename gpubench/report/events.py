@@ -91,7 +91,7 @@ class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
     n: int | None
     lo: int | None
     hi: int | None
-    crossings: tuple[int, ...]
+    mixed: bool
     reason: UndecidedReason | None = msgspec.field(name="cause")
 
 

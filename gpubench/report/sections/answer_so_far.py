@@ -16,7 +16,7 @@ from gpubench.report.sections.answer_grid import drawn
 
 _PENDING = AnswerCell(kind="pending")
 # What more time does not change.
-_SETTLED = (ABOUT_EQUAL, "flat", "loses-again", "no-cpu-time")
+_SETTLED = (ABOUT_EQUAL, "loses-again", "no-cpu-time")
 
 
 class AnswerSoFar:

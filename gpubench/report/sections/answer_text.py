@@ -34,7 +34,7 @@ _WHY = {
     "failed-cases": "cases failed", "budget": "the time budget ended first",
     "loses-again": "wins and loses by turns", "no-cpu-time": "the CPU has no time",
     "no-samples": "too few samples", "not-reached": "not reached", "out-of-memory": "too little memory",
-    "flat": "hardly depends on the size", ABOUT_EQUAL: "about equal at the largest size",
+    ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
 _UNITS = (("G", 1e9), ("M", 1e6), ("K", 1e3))
@@ -104,7 +104,7 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
     if cell.kind == "range":
         return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
     return {
-        "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": below, "no-size": "no size",
+        "at": ("" if cell.sharp else "~") + size(cell.n) + mixed, "all-sizes": "all sizes", "below": below, "no-size": "no size",
         "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 
@@ -113,7 +113,7 @@ def both_text(cell: AnswerCell, extent: Extent, *, ascii_only: bool = False) -> 
     """The threshold with its interval, `23 K (16-46 K)`; a bracket alone has no number."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, extent, ascii_only=ascii_only)
-    size = size_text(cell.n, extent, ascii_only=ascii_only)
+    size = ("" if cell.sharp else "~") + size_text(cell.n, extent, ascii_only=ascii_only)
     between = range_text(cell.low, cell.high, extent, ascii_only=ascii_only)
     return f"{size} ({between})" + (", mixed" if cell.mixed else "")
 

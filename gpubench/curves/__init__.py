@@ -1,0 +1,12 @@
+"""The mathematics of times over size: one curve of each contender, and where two curves cross.
+
+A `Series` holds what was timed of one contender; `fit` turns all series of a run into `TimeCurve`s, and `compare` turns
+the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
+"""
+
+from gpubench.curves.families import Series, fit
+from gpubench.curves.noise import Kind, kind_of
+from gpubench.curves.threshold import Threshold, compare
+from gpubench.curves.time_curve import TimeCurve
+
+__all__ = ["Kind", "Series", "Threshold", "TimeCurve", "compare", "fit", "kind_of"]

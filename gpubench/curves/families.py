@@ -1,0 +1,265 @@
+"""Fit the curves of one run: contenders of one device whose ops move the same bytes share what they have in common."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
+from gpubench.curves.process import Conditioned, Launch, Process, Sum, Walk, Warp
+from gpubench.curves.time_curve import TimeCurve
+
+
+class Series(NamedTuple):
+    """The times of one contender: an op, a device and an implementation in one situation.
+
+    `family`: contenders with the same value may share a curve; the op is no part of it. `traffic`: bytes that a launch
+    moves for each unit of n; 0 if that is no constant, and the contender shares nothing.
+    """
+
+    kind: Kind
+    blocks: Blocks
+    family: Hashable = None
+    traffic: float = 0.0
+
+
+class Rates(NamedTuple):
+    """Variance of a walk for each unit of ln(n): of its height, and of its slope."""
+
+    height: float
+    bend: float
+
+
+LINE = Rates(0.03, 0.1)
+LAUNCH: Mapping[Kind, Rates] = {
+    "cpu": LINE, "waited": Rates(0.0001, 0.0001), "queued": Rates(0.003, 0.0003), "copied": Rates(0.03, 0.01),
+}  # fmt: skip
+
+
+class Own(NamedTuple):
+    """How far one op lies from its family: standard deviations of level and slope (of a launch: of its fixed cost and
+    of its cost a byte), and the share of the family's walk that each op walks alone."""
+
+    level: float
+    slope: float
+    share: float
+
+
+# An op is as close to its family as its points say: these are tried in turn.
+OWN_LINE = (Own(0.05, 0.02, 0.05), Own(0.30, 0.05, 0.15))
+OWN_LAUNCH: Mapping[Kind, tuple[Own, ...]] = {
+    "waited": (Own(0.02, 0.03, 0.5), Own(0.10, 0.20, 0.5)), "queued": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
+    "copied": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
+}  # fmt: skip
+# Of a contender that shares nothing: anything is possible.
+ALONE_LINE = Own(3.0, 1.5, 1.0)
+ALONE_LAUNCH = Own(0.5, 0.7, 1.0)
+# Points of a family that lie closer than this factor are one: a family has some dozen.
+BIN = math.log(1.4)
+# The expected scatter counts as much as so many points that show their own, which changes it by this factor at most.
+USUAL_DEGREES, MOST_MISFIT = 8, 4.0
+# A GPU whose time follows no launch cost plus bytes (matmul) is a line as a CPU's is; which one the points say.
+
+
+def fit(series: Mapping[Hashable, Series]) -> dict[Hashable, TimeCurve]:
+    """The curve of each contender that has a time."""
+    known = {key: points(one.kind, one.blocks) for key, one in series.items()}
+    known = {key: places for key, places in known.items() if places}
+    families: dict[Hashable, list[Hashable]] = {}
+    for key in known:
+        one = series[key]
+        if one.traffic > 0 and one.family is not None:
+            # CPUs leave their caches at sizes that the bytes decide, and by then each traffic has its own shape.
+            shape = one.traffic if one.kind == "cpu" else None
+            families.setdefault((one.family, one.kind, shape), []).append(key)
+    members = {key: [other for other in keys if other != key] for keys in families.values() for key in keys}
+    curves: dict[Hashable, TimeCurve] = {}
+    for key, places in known.items():
+        one = series[key]
+        shift = math.log(one.traffic) if one.traffic > 0 else 0.0
+        relatives = [
+            [_shifted(point, math.log(series[other].traffic)) for point in known[other]]
+            for other in members.get(key, ())
+        ]
+        belief = _belief(one.kind, [_shifted(point, shift) for point in places], relatives)
+        offset = offset_variance(one.kind, one.blocks)
+        curves[key] = TimeCurve(belief, places, offset, shift=shift, may_step=one.kind == "cpu")
+    return curves
+
+
+def _shifted(point: Point, shift: float) -> Point:
+    return point._replace(x=point.x + shift)
+
+
+def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
+    """What the points of one contender, and those of its relatives, say of its curve: of several ways to tell them that
+    which makes them the most likely."""
+    found = [_line(places)]
+    if relatives:
+        found += _beside_lines(places, relatives) if kind == "cpu" else []
+    if kind != "cpu" and len(places) > 1:
+        found.append(_launch(kind, places))
+        found += _beside_launches(kind, places, relatives) if relatives else []
+    return max(found, key=lambda belief: belief.likelihood)
+
+
+def _line(places: Sequence[Point]) -> Conditioned:
+    low, mean = places[0].x, statistics.fmean(point.y for point in places)
+
+    def walk(warp: Warp) -> Walk:
+        return Walk(low, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
+
+    return _guarded(walk, places)
+
+
+def _guarded(walk: Callable[[Warp], Walk], places: Sequence[Point]) -> Conditioned:
+    """Condition a walk that leaves the place of each step open, with variances as the points show them."""
+    factor = _evenness(places)
+    scaled = [point._replace(variance=point.variance * factor) for point in places]
+    even = Warp.even(places[0].x, LINE.height)
+    return Conditioned(walk(Warp.guarded(scaled, LINE.height) if len(places) > 2 else even), scaled)
+
+
+def _evenness(places: Sequence[Point]) -> float:
+    """How far the points lie off the lines between their neighbours, as a share of the variance that is expected: the
+    median, so that a step does not count, beside the expected share."""
+    shares = []
+    for a, b, c in zip(places, places[1:], places[2:], strict=False):
+        weight = (b.x - a.x) / (c.x - a.x)
+        off = b.y - (1 - weight) * a.y - weight * c.y
+        expected = b.variance + (1 - weight) ** 2 * a.variance + weight**2 * c.variance
+        expected += LINE.height * (b.x - a.x) * (c.x - b.x) / (c.x - a.x)
+        shares.append(off**2 / expected)
+    seen = statistics.median(shares) / MEDIAN_SQUARE if shares else 1.0
+    factor = (USUAL_DEGREES + seen * len(shares)) / (USUAL_DEGREES + len(shares))
+    return min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
+
+
+MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
+
+
+def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
+    found = []
+    for own in OWN_LINE:
+        knots = _binned(relatives, own)
+        if len(knots) < 2:
+            continue
+        low, mean = min(knots[0].x, places[0].x), statistics.fmean(point.y for point in knots)
+
+        def walk(warp: Warp, low: float = low, mean: float = mean) -> Walk:
+            return Walk(low, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
+
+        common = _guarded(walk, knots)
+        apart = _apart(own, relatives)
+        alone = Walk(
+            low, 0.0, level=own.level * apart, slope=own.slope * apart,
+            warp=Warp.even(low, LINE.height * own.share), bend=LINE.bend * own.share,
+        )  # fmt: skip
+        found.append(Conditioned(Sum(common, alone), places))
+    return found
+
+
+def _apart(own: Own, relatives: Sequence[object]) -> float:
+    """How much further an op lies from the mean of its relatives than from the family's true curve."""
+    return math.sqrt(1 + 1 / len(relatives))
+
+
+def _binned(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
+    """The points of all relatives, near ones as one; each relative lies off the family by its own part."""
+    every = sorted(point for places in relatives for point in places)
+    bins: list[list[Point]] = []
+    for point in every:
+        if bins and point.x - bins[-1][0].x < BIN:
+            bins[-1].append(point)
+        else:
+            bins.append([point])
+    return [_together(near, own.level) for near in bins]
+
+
+def _together(near: Sequence[Point], level: float) -> Point:
+    """Points that lie close as one, each brought to the middle along the usual slope between them."""
+    weights = [1 / (point.variance + level**2) for point in near]
+    total = sum(weights)
+    x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total
+    y = sum(w * point.y for w, point in zip(weights, near, strict=True)) / total
+    return Point(x, y, 1 / total)
+
+
+def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
+    fixed_s, per_n_s = _fixed_and_per_n(places)
+    return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
+
+
+def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> Launch:
+    rates = LAUNCH[kind]
+    return Launch(
+        fixed_s, per_n_s, fixed=own.level, per_n=own.slope, low=low, rate=rates.height * own.share,
+        bend=rates.bend * own.share,
+    )  # fmt: skip
+
+
+def _beside_launches(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
+    found = []
+    for own in OWN_LAUNCH[kind]:
+        knots = _binned(relatives, own)
+        if len(knots) < 3:
+            continue
+        low = min(knots[0].x, places[0].x)
+        fixed_s, per_n_s = _fixed_and_per_n(knots)
+        common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
+        apart = _apart(own, relatives)
+        alone = _launch_process(
+            kind, low, fixed_s, per_n_s, Own(own.level * apart, own.slope * apart, own.share)
+        )
+        found.append(_eased(_Beside(common, alone), places, 0))
+    return found
+
+
+class _Beside:
+    """The common curve of a family with what one op has of its own, whose mean is nothing."""
+
+    def __init__(self, common: Conditioned, own: Launch) -> None:
+        self._both = Sum(common, own)
+        self._common = common
+
+    def place(self, x: float) -> object:
+        return self._both.place(x)
+
+    def mean(self, place: object) -> float:
+        return self._common.mean(place[0])  # type: ignore[index]
+
+    def covariance(self, a: object, b: object) -> float:
+        return self._both.covariance(a, b)  # type: ignore[arg-type]
+
+
+def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
+    """Condition the prior; where the points lie further off than they should, or nearer, so do their variances."""
+    belief = Conditioned(prior, places)
+    degrees = max(0, len(places) - free)
+    factor = (USUAL_DEGREES + belief.misfit) / (USUAL_DEGREES + degrees)
+    factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
+    return Conditioned(prior, [point._replace(variance=point.variance * factor) for point in places])
+
+
+def _fixed_and_per_n(places: Sequence[Point]) -> tuple[float, float]:
+    """The a and b of ln(a + b n) that fit best, in seconds: a profile over b / a, which is refined twice."""
+    low, high = math.log(1e-14), math.log(1.0)
+    best = 0.0
+    for steps in (28, 12, 12):
+        grid = [low + (high - low) * i / steps for i in range(steps + 1)]
+        best = min(grid, key=lambda log_ratio: _misfit(places, log_ratio)[0])
+        width = (high - low) / steps
+        low, high = best - width, best + width
+    fixed = math.exp(_misfit(places, best)[1])
+    return fixed, fixed * math.exp(best)
+
+
+def _misfit(places: Iterable[Point], log_ratio: float) -> tuple[float, float]:
+    """The weighted sum of squares for b / a = exp(`log_ratio`), and ln(a)."""
+    ratio = math.exp(log_ratio)
+    rest = [(point.y - math.log1p(ratio * math.exp(point.x)), 1 / point.variance) for point in places]
+    total = sum(weight for _, weight in rest)
+    log_a = sum(value * weight for value, weight in rest) / total
+    return sum(weight * (value - log_a) ** 2 for value, weight in rest), log_a

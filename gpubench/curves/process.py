@@ -1,0 +1,182 @@
+"""Gaussian processes over x = ln(size): what is believed of ln(seconds) before and after some points are known.
+
+A process answers two questions about places that it has prepared: the mean at one, and the covariance of two. Preparing
+a place once makes the answers cheap, since each place is asked about together with many others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from gpubench.curves.linear import cholesky, dot, solve_lower
+from gpubench.curves.noise import Point
+
+
+class Process(Protocol):
+    """A belief about a curve. What `place` returns is opaque to others; only the same process understands it."""
+
+    def place(self, x: float) -> Any:
+        """Prepare x = ln(size)."""
+
+    def mean(self, place: Any) -> float:
+        """The expected ln(seconds) there."""
+
+    def covariance(self, a: Any, b: Any) -> float:
+        """The covariance of ln(seconds) at two places."""
+
+
+class Warp(NamedTuple):
+    """How much a walk may move up to each place: `heights` at `knots`, straight in between and beyond."""
+
+    knots: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    @classmethod
+    def even(cls, low: float, rate: float) -> Warp:
+        """The same `rate` of variance everywhere, from 0 at `low`."""
+        return cls((low, low + 1), (0.0, rate))
+
+    @classmethod
+    def guarded(cls, points: Sequence[Point], rate: float) -> Warp:
+        """As `even`, but where the time between two points changes by more than the slopes beside them and chance tell,
+        the whole excess may be one step, which may lie anywhere in the gap."""
+        heights = [0.0]
+        for i, (a, b) in enumerate(itertools.pairwise(points)):
+            heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
+        return cls(tuple(point.x for point in points), tuple(heights))
+
+    def at(self, x: float) -> float:
+        """The variance that a walk from the first knot has gathered at x; never negative."""
+        i = min(max(bisect_right(self.knots, x), 1), len(self.knots) - 1)
+        (a, b), (low, high) = self.knots[i - 1 : i + 1], self.heights[i - 1 : i + 1]
+        return max(low + (high - low) * (x - a) / (b - a), 0.0)
+
+
+def step(points: Sequence[Point], i: int) -> float:
+    """What ln(seconds) rises from point `i` to the next beyond the slopes below and above, or at an end beyond the one
+    slope beside it and STEEP; 0 where chance may have done it."""
+    gap = points[i + 1].x - points[i].x
+    below = next((j for j in range(i - 1, -1, -1) if points[i].x - points[j].x >= REACH), None)
+    above = next((j for j in range(i + 2, len(points)) if points[j].x - points[i + 1].x >= REACH), None)
+    beside = [pair for pair in ((below, i), (i + 1, above)) if None not in pair]
+    shares = {i: -1.0, i + 1: 1.0}  # what each point adds to the excess
+    for j, k in beside:
+        assert j is not None
+        assert k is not None
+        slope = gap / (points[k].x - points[j].x) / len(beside)
+        shares[j] = shares.get(j, 0.0) + slope
+        shares[k] = shares.get(k, 0.0) - slope
+    excess = sum(share * points[j].y for j, share in shares.items())
+    chance = sum(share**2 * points[j].variance for j, share in shares.items())
+    if len(beside) < 2:
+        steep = points[i + 1].y - points[i].y - STEEP * gap
+        excess = max(0.0, min(excess, steep) if beside else steep)
+    return excess if excess**2 > SURE_STEP * chance else 0.0
+
+
+# The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
+REACH = math.log(1.8)
+# So many times the variance that chance explains makes a step of it.
+SURE_STEP = 6.0
+# At an end of a curve, a time that rises faster than this power of n is taken for a step.
+STEEP = 1.2
+
+
+class Walk:
+    """A straight line of unknown level and slope, and a random walk of its height (`warp`) and of its slope (`bend`,
+    variance for each unit of x). Standard deviations: `level` at `low`, and `slope`."""
+
+    def __init__(
+        self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float
+    ) -> None:
+        self._low, self._mean, self._warp, self._bend = low, mean, warp, bend
+        self._level, self._slope = level**2, slope**2
+
+    def place(self, x: float) -> tuple[float, float]:
+        return x - self._low, self._warp.at(x)
+
+    def mean(self, place: tuple[float, float]) -> float:
+        return self._mean
+
+    def covariance(self, a: tuple[float, float], b: tuple[float, float]) -> float:
+        (u, s), (v, t) = a, b
+        near, far = (u, v) if u < v else (v, u)
+        bent = self._bend * near * near * (3 * far - near) / 6 if near > 0 else 0.0
+        return self._level + self._slope * u * v + (s if s < t else t) + bent
+
+
+class Launch:
+    """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
+    standard deviations `fixed` and `per_n`, and a small walk beside it."""
+
+    def __init__(
+        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, low: float, rate: float, bend: float
+    ) -> None:
+        self._fixed_s, self._per_n_s = fixed_s, per_n_s
+        self._fixed, self._per_n = fixed**2, per_n**2
+        self._walk = Walk(low, 0.0, level=0.0, slope=0.0, warp=Warp.even(low, rate), bend=bend)
+
+    def place(self, x: float) -> tuple[float, float, tuple[float, float]]:
+        work = self._per_n_s * math.exp(x)
+        total = self._fixed_s + work
+        return math.log(total), work / total, self._walk.place(x)
+
+    def mean(self, place: tuple[float, float, Any]) -> float:
+        return place[0]
+
+    def covariance(self, a: tuple[float, float, Any], b: tuple[float, float, Any]) -> float:
+        (_, u, walk), (_, v, other) = a, b
+        return self._fixed * (1 - u) * (1 - v) + self._per_n * u * v + self._walk.covariance(walk, other)
+
+
+class Sum:
+    """Two independent processes together."""
+
+    def __init__(self, first: Process, second: Process) -> None:
+        self._first, self._second = first, second
+
+    def place(self, x: float) -> tuple[Any, Any]:
+        return self._first.place(x), self._second.place(x)
+
+    def mean(self, place: tuple[Any, Any]) -> float:
+        return self._first.mean(place[0]) + self._second.mean(place[1])
+
+    def covariance(self, a: tuple[Any, Any], b: tuple[Any, Any]) -> float:
+        return self._first.covariance(a[0], b[0]) + self._second.covariance(a[1], b[1])
+
+
+class Conditioned:
+    """A process after some points are known. `likelihood`: ln of the density of these points, before they were."""
+
+    def __init__(self, prior: Process, points: Sequence[Point]) -> None:
+        self._prior = prior
+        self._places = [prior.place(point.x) for point in points]
+        matrix = []
+        for i, (place, point) in enumerate(zip(self._places, points, strict=True)):
+            values = [prior.covariance(place, other) for other in self._places[: i + 1]]
+            values[i] += point.variance
+            matrix.append(values)
+        self._lower = cholesky(matrix)
+        rest = [point.y - prior.mean(place) for place, point in zip(self._places, points, strict=True)]
+        self._whitened = solve_lower(self._lower, rest)
+        self.misfit = dot(self._whitened, self._whitened)
+        self.likelihood = -self.misfit / 2 - sum(math.log(row[-1]) for row in self._lower)
+
+    def place(self, x: float) -> tuple[Any, list[float]]:
+        place = self._prior.place(x)
+        return place, solve_lower(self._lower, [self._prior.covariance(place, other) for other in self._places])
+
+    def mean(self, place: tuple[Any, list[float]]) -> float:
+        return self._prior.mean(place[0]) + dot(place[1], self._whitened)
+
+    def covariance(self, a: tuple[Any, list[float]], b: tuple[Any, list[float]]) -> float:
+        return self._prior.covariance(a[0], b[0]) - dot(a[1], b[1])
+
+    def at(self, x: float) -> tuple[float, float]:
+        """The mean and the variance of ln(seconds) at x."""
+        place = self.place(x)
+        return self.mean(place), max(0.0, self.covariance(place, place))

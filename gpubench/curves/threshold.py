@@ -1,0 +1,170 @@
+"""From which size on one side is faster than the other: where two curves cross, and how sure that is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from gpubench.curves.time_curve import Height, TimeCurve
+
+# The interval of a threshold leaves out so much on either side.
+TAIL = 0.025
+# ln(n) between two places at which both sides are looked at.
+STEP = math.log(1.12)
+
+State = Literal["at", "always", "never", "unsure"]
+
+
+class Margin(NamedTuple):
+    """Both sides at one place: ln(other / case), above 0 where the case is faster, its standard deviation, and the
+    probability that the case is faster."""
+
+    x: float
+    log_ratio: float
+    deviation: float
+    wins: float
+
+
+class Threshold(NamedTuple):
+    """From which size on the case is faster than the other side.
+
+    `at`: it loses at the smallest size and wins at the largest, both surely: `n` is the size, `low` and `high` hold it
+    with 95 %. `always`, `never`: it surely wins, or loses, everywhere. `unsure`: which side wins at an end is not
+    known: `n`, `low` and `high` are as far as they are, infinite where the end is open. `mixed`: below it the case wins
+    and loses by turns. `first` and `last` are the ends of the sizes that both sides share; all are sizes.
+    """
+
+    state: State
+    n: float
+    low: float
+    high: float
+    first: float
+    last: float
+    mixed: bool
+    margins: tuple[Margin, ...]
+
+
+def normal(z: float) -> float:
+    """The standard normal distribution function."""
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Threshold | None:
+    """The threshold from which the fastest of `case` beats the fastest of `other`; None without a common size."""
+    if not case or not other:
+        return None
+    low = max(min(curve.first for curve in side) for side in (case, other))
+    high = min(max(curve.last for curve in side) for side in (case, other))
+    if low > high + 1e-9:
+        return None
+    steps = max(1, math.ceil((high - low) / STEP))
+    places = sorted({low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low})
+    margins = [margin_at(case, other, x) for x in places]
+    return _threshold(margins)
+
+
+def margin_at(case: Sequence[TimeCurve], other: Sequence[TimeCurve], x: float) -> Margin:
+    """Both sides at x = ln(n)."""
+    ours, theirs = fastest_at(case, x), fastest_at(other, x)
+    offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
+    log_ratio, deviation = theirs.mean - ours.mean, math.sqrt(ours.variance + theirs.variance + offsets)
+    wins = 0.0
+    # Each side is before its step, or behind it.
+    for our_chance, our_mean in _branches(ours):
+        for their_chance, their_mean in _branches(theirs):
+            wins += our_chance * their_chance * normal((their_mean - our_mean) / deviation)
+    return Margin(x, log_ratio, deviation, wins)
+
+
+def _branches(height: Height) -> list[tuple[float, float]]:
+    """(probability, mean) of the curve behind and before a step; one pair where there is none."""
+    if not height.jump:
+        return [(1.0, height.mean)]
+    before = height.mean - height.share * height.jump
+    return [(height.share, before + height.jump), (1 - height.share, before)]
+
+
+def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
+    """The least of several ln(seconds) at x, of the contenders that were timed around it (Clark 1961, two at a time).
+    A step is that of the fastest one."""
+    near = [curve for curve in curves if curve.knows(x)]
+    inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
+    least = inside[0]
+    for other in inside[1:]:
+        spread = math.sqrt(least.variance + other.variance)
+        z = (other.mean - least.mean) / spread
+        if z > NEAREST:
+            continue
+        first, density = normal(z), math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        mean = least.mean * first + other.mean * (1 - first) - spread * density
+        square = (
+            (least.mean**2 + least.variance) * first
+            + (other.mean**2 + other.variance) * (1 - first)
+            - (least.mean + other.mean) * spread * density
+        )
+        least = least._replace(mean=mean, variance=max(square - mean**2, LEAST_VARIANCE))
+    return least
+
+
+# A contender that is slower by more standard deviations than this is out of the race.
+NEAREST = 4.0
+LEAST_VARIANCE = 1e-9
+
+
+def _threshold(margins: Sequence[Margin]) -> Threshold:
+    wins = [margin.wins for margin in margins]
+    begin, mixed = _last_rise(wins)
+    x = [margin.x for margin in margins]
+    rising = isotonic(wins[begin:])
+    low, n, high = (_crosses(x[begin:], rising, share) for share in (TAIL, 0.5, 1 - TAIL))
+    first, last = math.exp(x[0]), math.exp(x[-1])
+    state: State = "at"
+    if wins[-1] < TAIL:
+        state = "never"
+    elif begin == 0 and rising[0] > 1 - TAIL:
+        state = "always"
+    elif rising[-1] < 1 - TAIL or rising[0] > TAIL:
+        state = "unsure"
+    return Threshold(
+        state, _size(n), _size(low), _size(high), first, last, mixed, tuple(margins)
+    )
+
+
+def _size(x: float) -> float:
+    return math.exp(x) if math.isfinite(x) else (0.0 if x < 0 else math.inf)
+
+
+def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
+    """Where the last stretch from loss to win begins, and whether the case surely wins below it: then it begins at the
+    surest loss above the last such win."""
+    sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
+    if sure_loss is None:
+        return 0, False
+    below = [i for i, share in enumerate(wins[:sure_loss]) if share > 1 - TAIL]
+    if not below:
+        return 0, False
+    return min(range(below[-1], len(wins)), key=lambda i: wins[i]), True
+
+
+def isotonic(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls (pool adjacent violators)."""
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while blocks and blocks[-1][0] >= mean:
+            before, size = blocks.pop()
+            mean, count = (before * size + mean * count) / (size + count), size + count
+        blocks.append((mean, count))
+    return [mean for mean, count in blocks for _ in range(count)]
+
+
+def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
+    """Where `rising` passes `share`; minus infinity if it begins above it, infinity if it never does."""
+    if rising[0] > share:
+        return -math.inf
+    for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
+        if high > share:
+            return a + (b - a) * (share - low) / (high - low) if high > low else b
+    return math.inf

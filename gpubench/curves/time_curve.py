@@ -1,0 +1,99 @@
+"""The time of one contender over the size, with its uncertainty."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpubench.curves.noise import Point
+from gpubench.curves.process import Conditioned, step
+
+# Between two points that lie further apart than this factor the curve is looked at in so many steps.
+STEP = math.log(1.6)
+
+
+# A contender that was timed at two sizes further apart than this is no rival between them.
+WIDEST = math.log(20)
+
+
+class Height(NamedTuple):
+    """ln(seconds) at one size: mean and variance. Within a gap that holds a step of `jump`, at `share` of it, the mean
+    goes straight from one end to the other, and the step lies below with the probability `share`."""
+
+    mean: float
+    variance: float
+    jump: float = 0.0
+    share: float = 0.0
+
+
+class TimeCurve:
+    """ln(seconds) over ln(n) between the smallest and the largest size that was timed, never beyond.
+
+    `offset`: the variance by which another run would shift the whole curve.
+    """
+
+    def __init__(
+        self, belief: Conditioned, points: Sequence[Point], offset: float, *, shift: float = 0.0,
+        may_step: bool = True,
+    ) -> None:  # fmt: skip
+        self._belief, self._shift = belief, shift
+        self.points = tuple(points)
+        self.offset = offset
+        self._may_step = may_step
+        self._grid: list[tuple[float, float, float]] | None = None
+
+    @property
+    def first(self) -> float:
+        """ln of the smallest size."""
+        return self.points[0].x
+
+    @property
+    def last(self) -> float:
+        """ln of the largest size."""
+        return self.points[-1].x
+
+    def knows(self, x: float) -> bool:
+        """Whether sizes that lie close enough to each other were timed on both sides of x."""
+        if not self.first - 1e-9 <= x <= self.last + 1e-9:
+            return False
+        i = bisect_right(self.points, (x - 1e-9,))
+        around = self.points[max(i - 1, 0) : i + 1]
+        return around[-1].x - around[0].x <= WIDEST or min(abs(point.x - x) for point in around) <= STEP
+
+    def at(self, x: float) -> Height:
+        """ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside.
+
+        It is computed at the points and at a few places between them, and goes straight between those.
+        """
+        grid = self._grid if self._grid is not None else self._prepare()
+        if not grid[0][0] - 1e-9 <= x <= grid[-1][0] + 1e-9:
+            raise ValueError("a curve says nothing beyond the sizes that were timed")
+        if len(grid) == 1:
+            return Height(*grid[0][1:])
+        i = min(max(bisect_right(grid, (x, math.inf)), 1), len(grid) - 1)
+        (a, low, low_variance), (b, high, high_variance) = grid[i - 1], grid[i]
+        share = (x - a) / (b - a)
+        mean, variance = low + (high - low) * share, low_variance + (high_variance - low_variance) * share
+        return self._with_step(x, mean, variance)
+
+    def _with_step(self, x: float, mean: float, variance: float) -> Height:
+        i = min(max(bisect_right(self._places, x), 1), len(self._places) - 1)
+        jump = self._steps[i - 1]
+        if not jump:
+            return Height(mean, variance)
+        share = min(max((x - self._places[i - 1]) / (self._places[i] - self._places[i - 1]), 0.0), 1.0)
+        least = min(self.points[i - 1].variance, self.points[i].variance)
+        return Height(mean, max(variance - jump**2 * share * (1 - share), least), jump, share)
+
+    def _prepare(self) -> list[tuple[float, float, float]]:
+        places = [self.first]
+        for point in self.points[1:]:
+            steps = max(1, math.ceil((point.x - places[-1]) / STEP - 1e-9))
+            start = places[-1]
+            places += [start + (point.x - start) * i / steps for i in range(1, steps + 1)]
+        self._grid = [(x, *self._belief.at(x + self._shift)) for x in places]
+        self._places = [point.x for point in self.points]
+        self._steps = [step(self.points, i) if self._may_step else 0.0 for i in range(len(self.points) - 1)]
+        return self._grid
