@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
+from gpubench.analysis.break_even import BreakEven, SizeRatio
 from gpubench.analysis.estimate import CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
 from gpubench.analysis.overheads import CALLS
@@ -331,11 +331,12 @@ def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> A
     if curve.verdict == "no-size":
         return AnswerCell(kind="no-size" if whole else "above", low=curve.last, gains=gains)
     low, high = curve.lo, curve.hi
-    if low is None or high is None:
-        return AnswerCell(kind="open", n=curve.n, low=low, high=high, why=curve.reason or "few-sizes", gains=gains)
-    return AnswerCell(
-        kind="at" if curve.n is not None and high <= low * ROUGHLY else "range", n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains
-    )
+    if curve.reason == ABOUT_EQUAL or low is None or high is None:
+        return AnswerCell(
+            kind="open", n=curve.n, low=low, high=high, why=curve.reason or "few-sizes", gains=gains
+        )
+    kind = "at" if curve.n is not None and high <= low * ROUGHLY else "range"
+    return AnswerCell(kind=kind, n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains)
 
 
 def _without_numbers(cases: Sequence[CaseResult]) -> AnswerCell:

@@ -203,7 +203,8 @@ def _judge(
     return BreakEven(
         source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
         device_id=case.device_id, baseline_id=ordered[-1].baseline.case.device_id, verdict=verdict, n=n, lo=low,
-        hi=high, mixed=mixed, first=points[0].n, last=points[-1].n, last_ratio=ordered[-1].ratio, points=tuple(points), reason=_reason(run, missing, verdict, points),
+        hi=high, mixed=mixed, first=points[0].n, last=points[-1].n,
+        last_ratio=ordered[-1].ratio, points=tuple(points), reason=_reason(run, missing, verdict, points),
     )  # fmt: skip
 
 

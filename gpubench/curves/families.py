@@ -200,7 +200,9 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
     )  # fmt: skip
 
 
-def _beside_launches(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
+def _beside_launches(
+    kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]
+) -> list[Conditioned]:
     found = []
     for own in OWN_LAUNCH[kind]:
         knots = _binned(relatives, own)

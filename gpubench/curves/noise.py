@@ -65,7 +65,9 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
     """One point for each size that has a block, ascending."""
-    logs = {n: [[math.log(value) for value in session] for session in blocks[n] if session] for n in sorted(blocks)}
+    logs = {
+        n: [[math.log(value) for value in session] for session in blocks[n] if session] for n in sorted(blocks)
+    }
     return [_point(kind, n, sessions) for n, sessions in logs.items() if sessions]
 
 
@@ -73,7 +75,9 @@ def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
     means = [statistics.fmean(session) for session in sessions]
     y = statistics.fmean(means)
     expected = BLOCK[kind].of(y)
-    squares = sum((value - mean) ** 2 for session, mean in zip(sessions, means, strict=True) for value in session)
+    squares = sum(
+        (value - mean) ** 2 for session, mean in zip(sessions, means, strict=True) for value in session
+    )
     degrees = sum(len(session) - 1 for session in sessions)
     seen = min(squares, degrees * (FARTHEST * expected) ** 2)
     block = (PRIOR_DEGREES * expected**2 + seen) / (PRIOR_DEGREES + degrees)

@@ -90,9 +90,7 @@ class Walk:
     """A straight line of unknown level and slope, and a random walk of its height (`warp`) and of its slope (`bend`,
     variance for each unit of x). Standard deviations: `level` at `low`, and `slope`."""
 
-    def __init__(
-        self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float
-    ) -> None:
+    def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
         self._low, self._mean, self._warp, self._bend = low, mean, warp, bend
         self._level, self._slope = level**2, slope**2
 
@@ -114,7 +112,15 @@ class Launch:
     standard deviations `fixed` and `per_n`, and a small walk beside it."""
 
     def __init__(
-        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, low: float, rate: float, bend: float
+        self,
+        fixed_s: float,
+        per_n_s: float,
+        *,
+        fixed: float,
+        per_n: float,
+        low: float,
+        rate: float,
+        bend: float,
     ) -> None:
         self._fixed_s, self._per_n_s = fixed_s, per_n_s
         self._fixed, self._per_n = fixed**2, per_n**2

@@ -127,9 +127,7 @@ def _threshold(margins: Sequence[Margin]) -> Threshold:
         state = "always"
     elif rising[-1] < 1 - TAIL or rising[0] > TAIL:
         state = "unsure"
-    return Threshold(
-        state, _size(n), _size(low), _size(high), first, last, mixed, tuple(margins)
-    )
+    return Threshold(state, _size(n), _size(low), _size(high), first, last, mixed, tuple(margins))
 
 
 def _size(x: float) -> float:

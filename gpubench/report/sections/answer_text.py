@@ -104,8 +104,9 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
     if cell.kind == "range":
         return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
     return {
-        "at": ("" if cell.sharp else "~") + size(cell.n) + mixed, "all-sizes": "all sizes", "below": below, "no-size": "no size",
-        "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed", "pending": "...",
+        "at": ("" if cell.sharp else "~") + size(cell.n) + mixed, "all-sizes": "all sizes", "below": below,
+        "no-size": "no size",
+        "above": f"> {size(cell.low)}", "open": "?" if cell.low is None else f"> {size(cell.low)}", "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 
 
