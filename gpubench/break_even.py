@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench import stats
-from gpubench.model.case import Case
-from gpubench.model.result import Measurement, Run
+from gpubench.model.result import Run
 from gpubench.stats import Prior
 
 # Seconds of the baseline and of the case, a value for each block.
@@ -413,33 +412,6 @@ def _log_ratio(sides: Sides) -> float:
     return base - case
 
 
-def fresh_crossing(
-    run: Run, baselines: Iterable[Case], case: Case, without: Collection[str] = ()
-) -> Crossing | None:
-    """Where the ratio of the curves on which the cases lie crosses 1, by blocks of phase "estimate" alone; None if
-    they do not tell.
-
-    Search timings chose the sizes and would bias the answer. Of each side one form of one device takes part: the pair
-    with the most blocks at common sizes. `without`: the ids of cases whose times are not to be believed.
-    """
-    bases, cases = _forms(run, baselines, without), _forms(run, [case], without)
-    pairs = [(_paired(base, case), names) for base, case, names in _combinations(bases, cases)]
-    pairs = [(timings, names) for timings, names in pairs if timings]
-    if not pairs:
-        return None
-    timings, names = min(pairs, key=lambda pair: (-_count(pair[0]), pair[1]))
-    base, other = (_prior(run, name[0], [sides[i] for row in timings.values() for sides in row.values()])
-                   for i, name in enumerate(names))  # fmt: skip
-    return crossing(timings, (base, other))
-
-
-def _prior(run: Run, device_id: str, blocks: Iterable[Sequence[float]]) -> Prior:
-    """Of times like these on this device."""
-    return stats.prior_of(
-        stats.median(value for one in blocks for value in one), empty_launch_s(run, device_id)
-    )
-
-
 def empty_launch_s(run: Run, device_id: str) -> float:
     """What an empty launch takes on a device, by all its workers; 0 where nobody measured it."""
     found = [
@@ -450,60 +422,3 @@ def empty_launch_s(run: Run, device_id: str) -> float:
         for value in worker.overhead_s
     ]
     return stats.median(found) if found else 0.0
-
-
-def _forms(run: Run, like: Iterable[Case], without: Collection[str]) -> BlocksByForm:
-    """By device and form the fresh blocks of the curves on which the cases `like` lie."""
-    found: BlocksByForm = {}
-    wanted = {curve(case) for case in like}
-    for outcome in run.outcomes:
-        case = outcome.case
-        if not isinstance(outcome, Measurement) or case.variant is not None or curve(case) not in wanted:
-            continue
-        if outcome.id in without:
-            continue
-        for session, blocks in _fresh(run, outcome).items():
-            if sum(map(len, blocks)) >= MIN_SAMPLES:
-                form = found.setdefault((case.device_id, case.form), {})
-                form.setdefault(case.params["n"], {})[session] = [stats.median(kept) for kept in blocks]
-    return found
-
-
-def _fresh(run: Run, outcome: Measurement) -> dict[int, list[list[float]]]:
-    """The fresh samples of each session that counts, neither warm-up nor discarded, a list for each block."""
-    unused = {session.index for session in run.sessions if session.superseded}
-    found: dict[int, list[list[float]]] = {}
-    for block in outcome.blocks:
-        if block.phase == "estimate" and block.session not in unused:
-            kept = [
-                v
-                for i, v in enumerate(block.wall_s)
-                if i >= block.warmup and str(i) not in block.discarded and 0 < v < math.inf
-            ]
-            if kept:
-                found.setdefault(block.session, []).append(kept)
-    return found
-
-
-def curve(case: Case) -> tuple[object, ...]:
-    """What the sizes of one curve have in common, but for the form."""
-    return (*case.series, case.device_id, case.regime_id)
-
-
-def _combinations(
-    bases: BlocksByForm, cases: BlocksByForm
-) -> Iterable[tuple[SideBlocks, SideBlocks, tuple[tuple[str, str], tuple[str, str]]]]:
-    return ((bases[base], cases[case], (base, case)) for base in bases for case in cases)
-
-
-def _paired(base: SideBlocks, case: SideBlocks) -> dict[int, dict[int, Sides]]:
-    """Both sides of the sizes and sessions that have both."""
-    paired = {
-        n: {session: (base[n][session], case[n][session]) for session in base[n].keys() & case[n].keys()}
-        for n in base.keys() & case.keys()
-    }
-    return {n: by_session for n, by_session in paired.items() if by_session}
-
-
-def _count(timings: Timings) -> int:
-    return sum(len(side) for by_session in timings.values() for sides in by_session.values() for side in sides)

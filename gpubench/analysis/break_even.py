@@ -212,7 +212,7 @@ def _verdict(threshold: Threshold | None, points: Sequence[SizeRatio]) -> Verdic
     if threshold is None or (points[-1].row.about_equal and threshold.state != "at"):
         return "undecided"
     if threshold.state == "never":
-        return "no-size"
+        return "undecided" if threshold.mixed else "no-size"
     if threshold.state == "always":
         return "all-sizes"
     close = threshold.low > 0 and threshold.high <= threshold.low * WIDEST_INTERVAL

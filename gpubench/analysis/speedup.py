@@ -43,7 +43,7 @@ class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def about_equal(self) -> bool:
         """Whether the times of both sides differ by less than 15 %, and that is known."""
-        within = self.headline and 1 / EQUAL <= self.ratio <= EQUAL
+        within = 1 / EQUAL <= self.ratio <= EQUAL
         return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
     @property

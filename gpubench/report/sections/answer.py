@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench import units
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import OUT_OF_TIME, Absence, AnswerCell, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import count_sessions
 from gpubench.escaping import columns, cut, filled, printable, shortened
@@ -414,11 +414,7 @@ def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     # One op shows all its situations, a table of many two of them.
     regimes = found.regimes if len(found.rows) > 1 else found.rows[0].cells if found.rows else ()
     cells = [cell for row in found.rows for regime, cell in row.cells.items() if regime in regimes]
-    ranged = any(cell.kind == "range" for cell in cells) and not found.named
-    texts = ["A range: the threshold lies in it."] if ranged else []
-    timed = [row for row in analysis.cases if row.time is not None]
-    noisy = sum(bool({"noisy", "unstable"} & set(row.findings)) for row in timed)
-    texts += [f"{noisy} of {len(timed)} times {'is' if noisy == 1 else 'are'} noisy."] if noisy else []
+    texts = [] if found.named else _sureness(cells)
     count = count_sessions(analysis.run)
     texts.append(f"{count} session{'s' if count != 1 else ''}")
     took = _seconds_text(analysis.run)
@@ -426,6 +422,22 @@ def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     text, longer = (f"{' '.join(texts)}{end}." for end in ("", f", {took}"))
     shown = not took or f", {took}." in sides_line(analysis.run, found, width)
     return text if shown or columns(longer) > width else longer
+
+
+def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
+    """How closely the thresholds are known: `Thresholds: 9 within 1.5x, 5 within 2x either way.`"""
+    known = [cell for cell in cells if cell.kind in ("at", "range")]
+    sharp, rough = (
+        sum(cell.sharp for cell in known),
+        sum(cell.kind == "at" and not cell.sharp for cell in known),
+    )
+    wide = len(known) - sharp - rough
+    texts = [f"{sharp} within 1.5x"] if sharp else []
+    texts += [f"{rough} within 2x"] if rough else []
+    either = [f"{', '.join(texts)} either way"] if texts else []
+    return (
+        [f"Thresholds: {'; '.join([*either, *([f'{wide} within a range'] if wide else [])])}."] if known else []
+    )
 
 
 def _reasons(found: MachineAnswer) -> list[str]:

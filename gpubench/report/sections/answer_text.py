@@ -37,7 +37,7 @@ _WHY = {
     ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
-_UNITS = (("G", 1e9), ("M", 1e6), ("K", 1e3))
+_UNITS = (("G", 2**30), ("M", 2**20), ("K", 2**10))  # as --sizes reads them
 
 
 def why_text(why: str) -> str:
@@ -52,10 +52,18 @@ def backend_text(device_id: str) -> str:
 
 
 def size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
-    """`23 K`, `16.8 M` elements (K and M are 1,000); `182²` or `182^2` of a square matrix."""
+    """`23 K`, `16 M` elements (K is 1024, M is 1024 K); `182²` or `182^2` of a square matrix."""
     if extent == "elements":
         return " ".join(_scaled(n)).strip()
     return f"{n}{_square(extent, ascii_only)}"
+
+
+def rough_size_text(n: float) -> str:
+    """About so many elements, with one digit: `0.7 M`, `60 K`."""
+    unit, scale = next(((unit, scale) for unit, scale in _UNITS if n >= scale / 2), ("", 1))
+    digits = 10 ** math.floor(math.log10(n / scale))
+    value = round(n / scale / digits) * digits
+    return f"{value:.1f} {unit}" if value < 1 else f"{value:.0f} {unit}".strip()
 
 
 def named_size_text(n: int, extent: Extent) -> str:
@@ -106,7 +114,8 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
     return {
         "at": ("" if cell.sharp else "~") + size(cell.n) + mixed, "all-sizes": "all sizes", "below": below,
         "no-size": "no size",
-        "above": f"> {size(cell.low)}", "open": "?" if cell.low is None else f"> {size(cell.low)}", "wrong": "wrong", "failed": "failed", "pending": "...",
+        "above": f"> {size(cell.low)}", "open": "?" if cell.low is None else f"> {size(cell.low)}",
+        "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 
 
@@ -282,25 +291,26 @@ class _Clauses(msgspec.Struct, frozen=True):
         return listed(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], said: str) -> str:
-        """From how many elements on half of those that win do so for sure; empty where that is not known.
-
-        The upper ends of the intervals count, and of a matrix its elements: so it is true of all that win.
-        """
+        """From about how many elements on half of those that win do so, of a matrix its elements; empty where that is
+        not known."""
         winners = [self.rows[i] for i in places]
         vectors = sum(row.extent == "elements" for row in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS or self.detail == "short":
             return ""
-        ends = sorted(_upper_end(row, row.cells[regime]) for row in winners)
-        middle = ends[(len(ends) - 1) // 2]
+        guesses = sorted(_guess(row, row.cells[regime]) for row in winners)
+        middle = guesses[(len(guesses) - 1) // 2]
         if not math.isfinite(middle):
             return ""
         whom = f"the {len(winners)}" if ", not " in said or ": " in said else "them"
-        return f", half of {whom} from {size_text(int(middle), 'elements')} elements or less"
+        return f", half of {whom} from about {rough_size_text(middle)} elements"
 
 
-def _upper_end(row: AnswerRow, cell: AnswerCell) -> float:
-    known = cell.kind in ("at", "range", "all-sizes", "below") and cell.high is not None
-    return row.elements(cell.high) if known and cell.high is not None else math.inf
+def _guess(row: AnswerRow, cell: AnswerCell) -> float:
+    """The most likely threshold in elements; infinity where none is known."""
+    size = (
+        cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
+    )
+    return math.inf if size is None else row.elements(size)
 
 
 def op_sentence(row: AnswerRow, regimes: Sequence[str], *, ascii_only: bool) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpubench.analysis.answer import ANSWERED, answer
+from gpubench.analysis.answer import SHARP, answer
 from gpubench.model.result import Check, Failure, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
@@ -133,7 +133,7 @@ def test_an_op_that_is_unknown_here_has_no_ends():
 def test_a_threshold_is_a_number_only_within_a_narrow_interval():
     narrow = cells(ops([rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0)]), "add")
     assert narrow.kind == "at"
-    assert narrow.high <= narrow.low * ANSWERED
+    assert narrow.high <= narrow.low * SHARP
     assert cells(ops([rising(VECTOR, 30_000)]), "add").kind == "range"
 
 
