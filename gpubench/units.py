@@ -235,11 +235,11 @@ def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
 
 
 def format_size(n: int, *, table: bool = False) -> str:
-    """A size as a plain integer; in tables, whole multiples from 2^20 up as `16Mi`, `2Gi`."""
+    """A size as a plain integer; in tables, whole multiples from 2^20 up as `16 M`, `2 G`."""
     if table:
-        for suffix, scale in (("Gi", 2**30), ("Mi", 2**20)):
+        for suffix, scale in (("G", 2**30), ("M", 2**20)):
             if n >= scale and n % scale == 0:
-                return f"{n // scale}{suffix}"
+                return f"{n // scale} {suffix}"
     return str(n)
 
 

@@ -192,17 +192,16 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
 
 
 def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Position and text of what the axis names: its ends, and the powers of ten that leave them `room`. The name of the
+    """Position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The name of the
     last end lies before it, so it takes more."""
     low, high = found.low, found.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
         return [(0.5, named[0][1])]
-    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    for power in powers:
-        place = found.position(10.0**power)
+    for power in range(math.ceil(math.log2(low) / 3), math.floor(math.log2(high) / 3) + 1):
+        place = found.position(8.0**power)
         if place - named[-1][0] >= room and 1 - place >= room * 1.7:
-            named.append((place, size_text(10**power, "elements")))
+            named.append((place, size_text(8**power, "elements")))
     return [*named, (1.0, size_text(round(high), "elements"))]
 
 
