@@ -75,13 +75,15 @@ def step(points: Sequence[Point], i: int) -> float:
     if len(beside) < 2:
         steep = points[i + 1].y - points[i].y - STEEP * gap
         excess = max(0.0, min(excess, steep) if beside else steep)
-    return excess if excess**2 > SURE_STEP * chance else 0.0
+    sure = SURE_STEP if gap > NARROW else SURE_NARROW_STEP
+    return excess if excess**2 > sure * chance else 0.0
 
 
 # The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
 REACH = math.log(1.8)
-# So many times the variance that chance explains makes a step of it.
-SURE_STEP = 6.0
+# So many times the variance that chance explains makes a step of it. In a narrow gap a step that is none costs little:
+# an interval is no wider than the gap for it.
+SURE_STEP, SURE_NARROW_STEP, NARROW = 7.0, 0.7, math.log(1.6)
 # At an end of a curve, a time that rises faster than this power of n is taken for a step.
 STEEP = 1.2
 
