@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
 from gpubench.curves.process import Conditioned, Launch, Process, Sum, Walk, Warp
@@ -36,6 +37,8 @@ LINE = Rates(0.03, 0.1)
 LAUNCH: Mapping[Kind, Rates] = {
     "cpu": LINE, "waited": Rates(0.0001, 0.0001), "queued": Rates(0.003, 0.0003), "copied": Rates(0.03, 0.01),
 }  # fmt: skip
+# Launches in a row hide behind each other's work: such a call takes little more than the longer of the two.
+OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 
 
 class Own(NamedTuple):
@@ -63,29 +66,34 @@ USUAL_DEGREES, MOST_MISFIT = 8, 4.0
 # A GPU whose time follows no launch cost plus bytes (matmul) is a line as a CPU's is; which one the points say.
 
 
-def fit(series: Mapping[Hashable, Series]) -> dict[Hashable, TimeCurve]:
-    """The curve of each contender that has a time."""
-    known = {key: points(one.kind, one.blocks) for key, one in series.items()}
-    known = {key: places for key, places in known.items() if places}
-    families: dict[Hashable, list[Hashable]] = {}
-    for key in known:
-        one = series[key]
+K = TypeVar("K", bound=Hashable)
+
+
+def fit(series: Mapping[K, Series], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
+    """The curve of each contender that has a time; `only` chooses some, which all others may still be relatives of."""
+    families: dict[Hashable, list[K]] = {}
+    for key, one in series.items():
         if one.traffic > 0 and one.family is not None:
             # CPUs leave their caches at sizes that the bytes decide, and by then each traffic has its own shape.
             shape = one.traffic if one.kind == "cpu" else None
             families.setdefault((one.family, one.kind, shape), []).append(key)
     members = {key: [other for other in keys if other != key] for keys in families.values() for key in keys}
-    curves: dict[Hashable, TimeCurve] = {}
-    for key, places in known.items():
-        one = series[key]
+    chosen = {key: (key, *members.get(key, ())) for key in series if only(key)}
+    known = {key: points(series[key].kind, series[key].blocks) for key in {*itertools.chain(*chosen.values())}}
+    curves: dict[K, TimeCurve] = {}
+    for key in chosen:
+        one, places = series[key], known[key]
+        if not places:
+            continue
         shift = math.log(one.traffic) if one.traffic > 0 else 0.0
         relatives = [
             [_shifted(point, math.log(series[other].traffic)) for point in known[other]]
             for other in members.get(key, ())
+            if known[other]
         ]
         belief = _belief(one.kind, [_shifted(point, shift) for point in places], relatives)
         offset = offset_variance(one.kind, one.blocks)
-        curves[key] = TimeCurve(belief, places, offset, shift=shift, may_step=one.kind == "cpu")
+        curves[key] = TimeCurve(belief, places, offset, kind=one.kind, shift=shift)
     return curves
 
 
@@ -188,16 +196,22 @@ def _together(near: Sequence[Point], level: float) -> Point:
 
 
 def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
-    fixed_s, per_n_s = _fixed_and_per_n(places)
+    fixed_s, per_n_s = _fixed_and_per_n(kind, places)
     return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
 
 
 def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> Launch:
     rates = LAUNCH[kind]
-    return Launch(
-        fixed_s, per_n_s, fixed=own.level, per_n=own.slope, low=low, rate=rates.height * own.share,
+    walk = Walk(
+        low,
+        0.0,
+        level=0.0,
+        slope=0.0,
+        warp=Warp.even(low, rates.height * own.share),
         bend=rates.bend * own.share,
-    )  # fmt: skip
+    )
+    power = OVERLAP.get(kind, 1.0)
+    return Launch(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
 
 
 def _beside_launches(
@@ -209,7 +223,7 @@ def _beside_launches(
         if len(knots) < 3:
             continue
         low = min(knots[0].x, places[0].x)
-        fixed_s, per_n_s = _fixed_and_per_n(knots)
+        fixed_s, per_n_s = _fixed_and_per_n(kind, knots)
         common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
         apart = _apart(own, relatives)
         alone = _launch_process(
@@ -245,23 +259,26 @@ def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
     return Conditioned(prior, [point._replace(variance=point.variance * factor) for point in places])
 
 
-def _fixed_and_per_n(places: Sequence[Point]) -> tuple[float, float]:
-    """The a and b of ln(a + b n) that fit best, in seconds: a profile over b / a, which is refined twice."""
+def _fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
+    """The a and b of a launch that fit best, in seconds: a profile over b / a, which is refined twice."""
+    power = OVERLAP.get(kind, 1.0)
     low, high = math.log(1e-14), math.log(1.0)
     best = 0.0
     for steps in (28, 12, 12):
         grid = [low + (high - low) * i / steps for i in range(steps + 1)]
-        best = min(grid, key=lambda log_ratio: _misfit(places, log_ratio)[0])
+        best = min(grid, key=lambda log_ratio: _misfit(places, log_ratio, power)[0])
         width = (high - low) / steps
         low, high = best - width, best + width
-    fixed = math.exp(_misfit(places, best)[1])
+    fixed = math.exp(_misfit(places, best, power)[1])
     return fixed, fixed * math.exp(best)
 
 
-def _misfit(places: Iterable[Point], log_ratio: float) -> tuple[float, float]:
+def _misfit(places: Iterable[Point], log_ratio: float, power: float) -> tuple[float, float]:
     """The weighted sum of squares for b / a = exp(`log_ratio`), and ln(a)."""
-    ratio = math.exp(log_ratio)
-    rest = [(point.y - math.log1p(ratio * math.exp(point.x)), 1 / point.variance) for point in places]
+    rest = [
+        (point.y - math.log1p(math.exp(power * (log_ratio + point.x))) / power, 1 / point.variance)
+        for point in places
+    ]
     total = sum(weight for _, weight in rest)
     log_a = sum(value * weight for value, weight in rest) / total
     return sum(weight * (value - log_a) ** 2 for value, weight in rest), log_a

@@ -111,27 +111,19 @@ class Walk:
 
 class Launch:
     """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
-    standard deviations `fixed` and `per_n`, and a small walk beside it."""
+    standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
+    the larger of both the larger it is."""
 
     def __init__(
-        self,
-        fixed_s: float,
-        per_n_s: float,
-        *,
-        fixed: float,
-        per_n: float,
-        low: float,
-        rate: float,
-        bend: float,
+        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0
     ) -> None:
-        self._fixed_s, self._per_n_s = fixed_s, per_n_s
-        self._fixed, self._per_n = fixed**2, per_n**2
-        self._walk = Walk(low, 0.0, level=0.0, slope=0.0, warp=Warp.even(low, rate), bend=bend)
+        self._fixed_s, self._per_n_s, self._power = fixed_s, per_n_s, power
+        self._fixed, self._per_n, self._walk = fixed**2, per_n**2, walk
 
     def place(self, x: float) -> tuple[float, float, tuple[float, float]]:
-        work = self._per_n_s * math.exp(x)
-        total = self._fixed_s + work
-        return math.log(total), work / total, self._walk.place(x)
+        ratio = (self._per_n_s * math.exp(x) / self._fixed_s) ** self._power
+        height = math.log(self._fixed_s) + math.log1p(ratio) / self._power
+        return height, ratio / (1 + ratio), self._walk.place(x)
 
     def mean(self, place: tuple[float, float, Any]) -> float:
         return place[0]
