@@ -1,14 +1,15 @@
 """How often `gpubench advise` and `gpubench.Policy` are right, beside constant thresholds; and what a call takes.
 
-Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; a minute). Every size at which
-a CPU and another device were measured is left out once, with all that was measured there, and asked for. What the
-answer costs is the measured time of the advised device and form over the best that was measured there, less 1; what its
-side costs, that of the best form there of the CPU, or of all else. Once all devices of the file compete, once each form
-of each device alone against the CPU. Beside it, on the same sizes and on all: a threshold in the size n, fitted for
-each op, dtype, regime and set of devices to the sizes that are left, and 100,000 elements of the first input; both take
-the best form of the side that they choose. What no rule can know stands beside it, too: how often the interval of the
-times left out shows that the answer is wrong, and what an answer costs that is measured at the very size, in the other
-half of its blocks or in another file of the machine. Exit code 0 in any case.
+Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; five minutes).
+
+Every size at which a CPU and another device were measured is left out once, with all that was measured there, of other
+ops too, and asked for. What the answer costs is the measured time of the advised device and form over the best that was
+measured there, less 1; what its side costs, that of the best form there of the CPU, or of all else. Once all devices of
+the file compete, once each form of each device alone against the CPU. Beside it, on the same sizes and on all: a
+threshold in the size n, fitted for each op, dtype, regime and set of devices to the sizes that are left, and 100,000
+elements of the first input; both take the best form of the side that they choose. What no rule can know stands beside
+it, too: how often the interval of the times left out shows that the answer is wrong, and what an answer costs that is
+measured at the very size, in the other half of its blocks or in another file of the machine. Exit code 0 in any case.
 """
 
 from __future__ import annotations
@@ -18,16 +19,26 @@ import math
 import statistics
 import sys
 import timeit
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gpubench import kernels, store
 from gpubench.analysis.advice import advise
-from gpubench.analysis.contenders import CaseGroup, ContenderSet, Key, case_groups, contender_set
+from gpubench.analysis.break_even import ContenderKey
+from gpubench.analysis.contenders import (
+    CaseGroup,
+    Contender,
+    ContenderSet,
+    Key,
+    case_groups,
+    compete,
+    contenders,
+)
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
 from gpubench.analysis.speedup import paired
+from gpubench.curves import Series
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.op import Form
 from gpubench.model.result import Run
@@ -68,12 +79,15 @@ class Times(NamedTuple):
 
 class Question(NamedTuple):
     """One size, left out and asked for. Costs are shares, `side` that of the best form on the advised side; None:
-    unknown. `shown`: whether the interval of the advised time over the best one lies above 1."""
+    unknown, or the answer was not measured. `between`: whether both sides were timed below and above. `shown`: whether
+    the interval of the advised time over the best one lies above 1."""
 
     alone: bool
     regime: str
     basis: str
-    clear: bool
+    confidence: str
+    between: bool
+    answered: bool
     cost: float | None
     side: float | None
     shown: bool
@@ -88,66 +102,99 @@ class Question(NamedTuple):
 def times_at(field: ContenderSet, n: int) -> Times | None:
     """None where one side was not measured."""
     sides = [
-        {(one.device_id, one.form): one.curve.seconds(n) or 0.0 for one in side if one.curve.measured(n)}
+        {(one.device_id, one.form): one.points[n].time.estimate for one in side if one.measured(n)}
         for side in (field.cpu, field.others)
     ]
     if not all(sides):
         return None
-    rows = {
-        (one.device_id, one.form): one.curve.expected(n).rows[0]  # type: ignore[union-attr]
-        for one in (*field.cpu, *field.others)
-        if one.curve.measured(n)
-    }
+    rows = {(one.device_id, one.form): one.points[n].rows[0] for one in field.contenders if one.measured(n)}
     return Times({**sides[0], **sides[1]}, rows, *(min(side.values()) for side in sides))
 
 
-def fields(paths: Sequence[Path]) -> Iterator[tuple[Path, Run, Key, CaseGroup, str, bool]]:
-    """Every op, dtype, regime and set of devices of every file; whether it is one device and form against the CPU."""
+class Field(NamedTuple):
+    """An op, dtype, regime and set of devices of a file; `alone`: one device and form against the CPU."""
+
+    path: Path
+    run: Run
+    key: Key
+    group: CaseGroup
+    regime: str
+    alone: tuple[str, Form] | None
+
+    def chosen(self, one: Contender) -> bool:
+        return self.alone is None or one.kind == "cpu" or (one.device_id, one.form) == self.alone
+
+    def without(self, n: int, series: Mapping[ContenderKey, Series]) -> CaseGroup:
+        """The cases of other sizes."""
+        return CaseGroup(tuple(row for row in self.group.rows if row.case.params["n"] != n), (), series)
+
+
+def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
+    """Every op, dtype and regime of every file: all devices first, then each form of each device."""
     for path in paths:
         run = store.load(path)
-        for key, family in case_groups(run).items():
-            cpu = tuple(row for row in family.rows if row.device_kind == "cpu")
-            forms = {(row.case.device_id, row.case.form) for row in family.rows if row.device_kind != "cpu"}
+        for key, group in case_groups(run).items():
+            forms = {(row.case.device_id, row.case.form) for row in group.rows if row.device_kind != "cpu"}
             for regime in (WAITED, QUEUED, "transfer-always", f"transfer-once-{run.selection.calls}"):
-                yield path, run, key, CaseGroup(family.rows, ()), regime, False
-                for form in sorted(forms):
-                    ours = tuple(r for r in family.rows if (r.case.device_id, r.case.form) == form)
-                    yield path, run, key, CaseGroup((*cpu, *ours), ()), regime, True
+                yield [Field(path, run, key, group, regime, form) for form in (None, *sorted(forms))]
 
 
 def questions(paths: Sequence[Path]) -> Iterator[Question]:
-    """Each size of each field, asked for without what was measured there."""
-    for path, run, key, family, regime, alone in fields(paths):
-        whole = contender_set(run, family, regime)
-        measured = {n: found for n in _sizes(whole) if (found := times_at(whole, n))}
-        op = kernels.load(key.op)
-        for n, found in measured.items():
-            left = CaseGroup(tuple(row for row in family.rows if row.case.params["n"] != n), ())
-            cut = contender_set(run, left, regime)
-            answer = advise(key, cut, n, regime)
-            cost = side = None
-            shown = False
-            if answer.device_id is not None:
-                side = found.cost(cpu=any(one.device_id == answer.device_id for one in whole.cpu))
-                of_device = [s for (device, _), s in found.by_form.items() if device == answer.device_id]
-                seconds = min(of_device, default=math.nan)
-                if (answer.device_id, answer.form) in found.by_form:
-                    seconds = found.by_form[answer.device_id, answer.form]  # type: ignore[index]
-                    ratio = paired(found.rows[answer.device_id, answer.form], found.rows[found.best])  # type: ignore[index]
-                    shown = ratio is not None and ratio.low > 1
-                cost = seconds / min(found.cpu, found.other) - 1
-            if cost is not None and math.isnan(cost):
-                continue  # the advised device was not measured at this size: nobody knows what it costs
-            rest = {size: times for size, times in measured.items() if size != n}
-            elements = math.prod(op.inputs[0].shape({"n": n, **dict(key.params)}))
-            yield Question(
-                alone, regime, answer.basis, answer.confidence == "clear", cost, side, shown,
-                found.cost(cpu=n < fitted(rest)), found.cost(cpu=elements < ELEMENTS), path.parent, key, n, found,
-            )  # fmt: skip
+    """Each size of each field, asked for without what was measured there, of other ops neither: curves share that."""
+    for same in fields(paths):
+        first = same[0]
+        every = list(contenders(first.group, first.regime))
+        wholes = [
+            compete(field.run, field.group, field.regime, [*filter(field.chosen, every)]) for field in same
+        ]
+        measured = [{n: at for n in _sizes(whole) if (at := times_at(whole, n))} for whole in wholes]
+        for n in sorted({*itertools.chain(*measured)}):
+            series = {
+                key: one._replace(blocks={size: blocks for size, blocks in one.blocks.items() if size != n})
+                for key, one in first.group.series.items()
+            }
+            rest = list(contenders(first.without(n, series), first.regime))
+            for field, whole, times in zip(same, wholes, measured, strict=True):
+                if n in times:
+                    yield ask(field, rest, whole, times, n)
+
+
+def ask(
+    field: Field, rest: Sequence[Contender], whole: ContenderSet, measured: dict[int, Times], n: int
+) -> Question:
+    """The question for one size, answered by the contenders that are left."""
+    times = measured[n]
+    ours = [*filter(field.chosen, rest)]
+    forms = {(one.device_id, one.form) for one in ours}
+    group = field.without(n, {})
+    rows = tuple(r for r in group.rows if r.device_kind == "cpu" or (r.case.device_id, r.case.form) in forms)
+    cut = compete(field.run, group._replace(rows=rows), field.regime, ours)
+    answer = advise(field.key, cut, n, field.regime)
+    cost = side = None
+    shown = False
+    if answer.device_id is not None:
+        side = times.cost(cpu=any(one.device_id == answer.device_id for one in whole.cpu))
+        of_device = [s for (device, _), s in times.by_form.items() if device == answer.device_id]
+        seconds = min(of_device, default=math.nan)
+        if (answer.device_id, answer.form) in times.by_form:
+            seconds = times.by_form[answer.device_id, answer.form]  # type: ignore[index]
+            ratio = paired(times.rows[answer.device_id, answer.form], times.rows[times.best])  # type: ignore[index]
+            shown = ratio is not None and ratio.low > 1
+        cost = seconds / min(times.cpu, times.other) - 1
+    if cost is not None and math.isnan(cost):
+        cost = side = None  # the advised device was not measured at this size
+    others = {size: found for size, found in measured.items() if size != n}
+    elements = math.prod(kernels.load(field.key.op).inputs[0].shape({"n": n, **dict(field.key.params)}))
+    between = all(any(one.first < n < one.last for one in contestants) for contestants in (cut.cpu, cut.others))
+    return Question(
+        field.alone is not None, field.regime, answer.basis, answer.confidence, between,
+        answer.device_id is not None, cost, side, shown,
+        times.cost(cpu=n < fitted(others)), times.cost(cpu=elements < ELEMENTS), field.path.parent, field.key, n, times,
+    )  # fmt: skip
 
 
 def _sizes(field: ContenderSet) -> list[int]:
-    return sorted({n for one in (*field.cpu, *field.others) for n in one.curve.sizes})
+    return sorted({n for one in field.contenders for n in one.points})
 
 
 def fitted(measured: dict[int, Times]) -> float:
@@ -162,12 +209,16 @@ def fitted(measured: dict[int, Times]) -> float:
 def line(name: str, found: Sequence[Question]) -> str:
     """One row of the table."""
     known = [one for one in found if one.cost is not None]
-    clear = [one.cost for one in known if one.clear]
+    answered = [one for one in found if one.answered]
+    clear = [one for one in answered if one.confidence == "clear"]
+    between = [one.answered for one in found if one.between]
     cells = [
-        name, str(len(found)), f"{len(known) / len(found):.0%}", _shares([one.cost for one in known]),
+        name, str(len(found)), f"{len(answered) / len(found):.0%}",
+        f"{sum(between) / max(1, len(between)):.0%} of {len(between)}", _shares([one.cost for one in known]),
         f"{sum(one.shown and one.cost > BAD for one in known) / max(1, len(known)):.1%}",  # type: ignore[operator]
         _shares([*itertools.chain(*(one.times.halves() for one in known))]),
-        _shares([one.side for one in known]), f"{len(clear) / len(found):.0%}", _shares(clear),
+        _shares([one.side for one in known]),
+        f"{len(clear) / max(1, len(answered)):.0%}", _shares([one.cost for one in clear]),
         _shares([one.fitted for one in known]), _shares([one.constant for one in known]),
         _shares([one.fitted for one in found]), _shares([one.constant for one in found]),
     ]  # fmt: skip
@@ -183,19 +234,19 @@ def _shares(costs: Sequence[float | None]) -> str:
 def table(found: Sequence[Question]) -> Iterator[str]:
     """Shares as `more than 5 %, mean cost`."""
     yield (
-        "| | sizes left out | answered | advice | shown wrong | half of its blocks | its side | clear | of these "
-        "| fitted threshold | 100,000 elements | fitted, all sizes | 100,000, all sizes |"
+        "| | sizes left out | answered | between sizes | advice | shown wrong | half of its blocks | its side | clear "
+        "| of these | fitted threshold | 100,000 elements | fitted, all sizes | 100,000, all sizes |"
     )
-    yield "|---" * 13 + "|"
+    yield "|---" * 14 + "|"
     for alone, name in ((False, "all devices compete"), (True, "one device and form against the CPU")):
         ours = [one for one in found if one.alone == alone]
         if ours:
             yield line(name, ours)
         for regime in sorted({one.regime for one in ours}):
             yield line(f"- {regime}", [one for one in ours if one.regime == regime])
-        for basis in ("interpolated", "bracketed"):
-            if some := [one for one in ours if one.basis == basis]:
-                yield line(f"- {basis}", some)
+        for word in ("clear", "close", "noisy"):
+            if some := [one for one in ours if one.confidence == word]:
+                yield line(f"- {word}", some)
 
 
 def again(found: Sequence[Question]) -> str:

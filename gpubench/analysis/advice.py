@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.contenders import (
+    HIGHEST_COST,
     NO_ROOM,
-    WIDEST_GAP,
     Basis,
     Contender,
     ContenderSet,
@@ -19,30 +19,32 @@ from gpubench.analysis.contenders import (
     Expected,
     Key,
     TimedSplit,
-    bracket,
     calls_of,
     case_groups,
     choose,
     contender_set,
     fastest,
     first_to_know,
+    is_unsure,
     split_of,
     timed,
     weaker,
 )
 from gpubench.analysis.estimate import CaseResult, Estimate
 from gpubench.analysis.hybrid import Hybrid
-from gpubench.analysis.labels import NO_HEADLINE, Label
+from gpubench.analysis.labels import Label
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
+from gpubench.curves import doubt
 from gpubench.errors import InputError
 from gpubench.escaping import shortened
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.result import DeviceKind, Run
 from gpubench.stats import Interval
 
-RIVAL = 1.25  # times between measured sizes are good to a quarter: a device so near may be the faster one
+# A clear choice is wrong (another one more than 5 % faster) with at most this probability.
+CLEAR = 0.04
 AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
@@ -102,9 +104,10 @@ class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one call should run. `device_id` is null where the answer is unknown; `reason` then says why. Where the
-    basis is `bracketed`, the sizes around it are far apart and tell the winner alone: there is no time and no gain.
-    `command` measures what was not: null where it was.
+    """The place where one call should run. `device_id` is null where the answer is unknown; `reason` then says why, and
+    `command` measures what is missing. `confidence` is clear where another device or form is hardly the faster one,
+    close where it may be and the choice is expected to cost little, noisy at a measured size whose times do not even
+    tell that.
 
     `split` is null unless the answer is to split the call over the CPU and a GPU, or to place its stages on both:
     `backend` is then hybrid.
@@ -148,14 +151,7 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
     best, against = known.get(best_id or ""), known.get(against_id or "")
     gain = split.row.interval if split else _gain(best, against)
     chosen = next((one for one in candidates if decision.best is not None and one.device_id == best_id), None)
-    grounds = _basis(best, against) if decision.around is None else "bracketed"
-    confidence = (
-        _confidence(best, against, gain)
-        if decision.around is None
-        else _confidence_around(contenders, decision)
-    )
-    if confidence == "clear" and grounds == "interpolated" and _has_rival(contenders, n, decision):
-        confidence = "close"
+    grounds = _basis(best, against)
     return Advice(
         op=key.op, n=n, params=dict(key.params), dtype=key.dtype,
         data="device" if regime in (WAITED, QUEUED) else "host",
@@ -165,8 +161,8 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
         form=chosen.form if chosen else None, time=chosen.time if chosen else None,
         gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
         if gain is not None and against is not None and against_id is not None else None,
-        confidence=confidence, reason=_reason(contenders, n, decision, candidates),
-        command=None if grounds in ("measured", "interpolated") else _command(key, n), split=split and _split(split),
+        confidence=_confidence(contenders, n, decision, split), reason=_reason(contenders, n, decision, candidates),
+        command=_command(key, n) if decision.best is None else None, split=split and _split(split),
         candidates=tuple(candidates), source=_source(contenders.run),
     )  # fmt: skip
 
@@ -215,15 +211,10 @@ def _candidates(
         )  # fmt: skip
 
     for device_id, kind in {row.case.device_id: row.device_kind for row in contenders.rows}.items():
-        ours = [one for one in (*contenders.cpu, *contenders.others) if one.device_id == device_id]
-        decided = (one for one in (decision.best, decision.against) if one and one.device_id == device_id)
-        best = next(decided, None) or fastest(ours, n)[0]
-        if best is not None and best.curve.gap(n) > WIDEST_GAP:
-            low, high = between = best.curve.around(n)
-            add(device_id, kind, best.form, None, f"measured at n = {low} and {high}, too far apart for a time")
-            found[-1] = msgspec.structs.replace(found[-1], basis="bracketed", between=between)
-        elif best is not None:
-            add(device_id, kind, best.form, best.curve.expected(n))
+        ours = [one for one in contenders.contenders if one.device_id == device_id]
+        best = fastest(ours, n)[0]
+        if best is not None:
+            add(device_id, kind, best.form, best.expected(n))
         else:
             rows = [row for row in contenders.rows if row.case.device_id == device_id]
             add(device_id, kind, None, None, _why_no_time(ours, rows, n))
@@ -247,7 +238,7 @@ def _candidates(
 
 def _behind(contenders: ContenderSet, one: Contender, n: int) -> list[CaseResult]:
     """The cases of a contender at n, or at the sizes around it."""
-    sizes = (n,) if one.curve.measured(n) else one.curve.around(n)
+    sizes = one.around(n)
     return [
         row
         for row in contenders.rows
@@ -263,7 +254,7 @@ def _why_no_time(ours: Sequence[Contender], rows: Sequence[CaseResult], n: int) 
     if refused:
         return f"{refused[0].outcome} at n = {refused[0].case.params['n']}: {refused[0].reason}"
     if ours:
-        low, high = min(one.curve.sizes[0] for one in ours), max(one.curve.sizes[-1] for one in ours)
+        low, high = min(one.first for one in ours), max(one.last for one in ours)
         return f"measured from n = {low} to {high}" if low < high else f"measured at n = {low} alone"
     if any(timed(row) for row in rows):
         return "not measured with the data there"
@@ -284,79 +275,51 @@ def _gain(ours: Expected | None, theirs: Expected | None) -> Interval | None:
         if ratio is not None:
             return ratio
     a, b = theirs.time, ours.time
-    return Interval(a.low / b.high, a.estimate / b.estimate, a.high / b.low, weaker(a.kind, b.kind))
+    down = math.hypot(math.log(a.estimate / a.low), math.log(b.high / b.estimate))
+    up = math.hypot(math.log(a.high / a.estimate), math.log(b.estimate / b.low))
+    ratio_s = a.estimate / b.estimate
+    return Interval(ratio_s * math.exp(-down), ratio_s, ratio_s * math.exp(up), weaker(a.kind, b.kind))
 
 
-def _confidence(best: Expected | None, against: Expected | None, gain: Interval | None) -> AdviceConfidence:
-    if best is None:
+def _confidence(
+    contenders: ContenderSet, n: int, decision: Decision, split: TimedSplit | None
+) -> AdviceConfidence:
+    if decision.best is None:
         return "none"
-    if gain is None or against is None:
-        return "alone"
-    if (best.labels | against.labels) & NO_HEADLINE:
-        return "noisy"
-    return "clear" if gain.low > 1 else "close"
-
-
-def _has_rival(contenders: ContenderSet, n: int, decision: Decision) -> bool:
-    """Whether a third device is so near to the advised one at n that it may be the faster one."""
-    if decision.best is None or decision.against is None:
-        return False
-    apart = (decision.best.device_id, decision.against.device_id)
-    seconds = [
-        one.curve.seconds(n) for one in (*contenders.cpu, *contenders.others) if one.device_id not in apart
-    ]
-    return any(found is not None and found < RIVAL * decision.seconds for found in seconds)
-
-
-def _confidence_around(contenders: ContenderSet, decision: Decision) -> AdviceConfidence:
-    """Of a winner that is so on both sides of a wide gap: as sure as the less sure of the two ends, with the same
-    device."""
+    if split is not None:
+        return "clear" if split.row.lo > 1 else "close"
     if decision.against is None:
         return "alone"
-    ends = []
-    for n in decision.around or ():
-        there = choose(contenders, n)
-        best, against = (one and one.curve.expected(n) for one in (there.best, there.against))
-        same = there.best is not None and decision.best is not None and there.best[:2] == decision.best[:2]
-        same = same and not _has_rival(contenders, n, there)
-        found = _confidence(best, against, _gain(best, against))
-        ends.append(found if same or found != "clear" else "close")
-    return next((word for word in ("noisy", "close") if word in ends), "clear")
+    choice = decision.best.curve
+    rivals = [
+        one.curve for one in contenders.contenders if one.first <= n <= one.last and one.curve is not choice
+    ]
+    wrong, cost = doubt(choice, rivals, math.log(n))
+    return "clear" if wrong <= CLEAR else "close" if cost <= HIGHEST_COST else "noisy"
 
 
 def _reason(
     contenders: ContenderSet, n: int, decision: Decision, candidates: Sequence[AdviceCandidate]
 ) -> str | None:
-    """Why no time, or no device, is known; None where both are."""
-    if decision.around is not None:
-        (low, high), ends = decision.around, bracket(contenders, n)
-        too_far = "they are too far apart for a time between them"
-        if decision.against and ends is not None and ends[0][1] != ends[1][1]:
-            words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
-            return f"{words[0]} wins at n = {low}, {words[1]} at {high}, and n = {n} is far from the change; {too_far}"
-        what = "the same side wins" if decision.against else "it was measured"
-        return f"{what} at n = {low} and at {high}; {too_far}"
+    """Why no device is known; None where one is."""
     if decision.best is not None:
         return None
-    ends = bracket(contenders, n)
-    if ends is not None and ends[0][1] != ends[1][1]:
-        words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
-        return (
-            f"{words[0]} wins at n = {ends[0][0]}, {words[1]} at {ends[1][0]}, and nothing closer was measured"
-        )
+    cpu, other = (fastest(side, n)[0] for side in (contenders.cpu, contenders.others))
+    if cpu is not None and other is not None and is_unsure(contenders, n, cpu, other):
+        return f"{cpu.device_id} and {other.device_id} cannot be told apart by the sizes around n = {n}"
     missing = [f"{one.device_id} {one.reason}" for one in candidates if one.time is None]
     return "; ".join(missing) or f"nothing was measured around n = {n}"
 
 
 def _command(key: Key, n: int) -> str:
-    """What measures the size that was asked for."""
+    """Return the command that measures the size that was asked for."""
     params = f" --params {','.join(f'{name}={value}' for name, value in key.params)}" if key.params else ""
     dtype = f" --dtypes {key.dtype}" if key.dtype != "float32" else ""
     return f"gpubench run --ops {key.op} --sizes {n}{dtype}{params}"
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Where a call of size n and this regime should run: by the first of `runs` (newest first) that compares two
+    """Return where a call of size n and this regime should run: by the first of `runs` (newest first) that compares two
     devices there, else by what is known.
 
     Raises InputError if no run has a result for the op, dtype and params, naming what there is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -142,11 +142,16 @@ def contender_key(case: Case) -> ContenderKey:
 
 def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
     """The curve of each contender that has a time, each by all of its sizes."""
+    return fit(case_series(cases))
+
+
+def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, Series]:
+    """The times of each contender that has one."""
     groups: dict[ContenderKey, list[CaseResult]] = {}
     for row in cases:
         if row.time is not None and row.blocks and row.case.variant is None and row.case.shared_with is None:
             groups.setdefault(contender_key(row.case), []).append(row)
-    return cast("dict[ContenderKey, TimeCurve]", fit({key: _series(key, rows) for key, rows in groups.items()}))
+    return {key: _series(key, rows) for key, rows in groups.items()}
 
 
 def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> Series:

@@ -1,6 +1,6 @@
 """`gpubench.Policy`: where one call should run, asked by a program at every call in place of a constant threshold.
 
-Everything that a file tells is worked out when it is loaded; a call looks at one curve for each device and form.
+The first call for an op, dtype and regime fits its curves; every other one looks at a curve for each device and form.
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ from gpubench.model.result import Measurement, Run
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
 Others = tuple[tuple[str, int], ...]  # the params beside the size, by name
 # A caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory.
-MOST_CONTENDERS = MOST_SHAPES = 4096
+MOST_QUESTIONS = MOST_SHAPES = 4096
 _Question = tuple[str, str, Others, str]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Where to run: `device_id` as "cupy:0", its `backend`, and the form that was the fastest there.
+    """The place where to run: `device_id` as "cupy:0", its `backend`, and the form that was the fastest there.
 
     `expected_s` is the time of one call, transfers included where the regime has them; `gain` how many times as long
-    the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated,
-    bracketed: the sizes around it lie far apart and tell the winner alone, so that both are None; or unknown: then all
-    else is None. `fraction` is the GPU's share of the work where the call should be split over the
+    the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated, or
+    unknown: then all else is None. `fraction` is the GPU's share of the work where the call should be split over the
     CPU and a GPU, `placement` the side of each stage of a workload, c or g: then `backend` is "hybrid", `device_id` as
     "hybrid:cupy:0", and `gain` is over the better of the two.
     """
@@ -75,14 +74,11 @@ class Policy:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """`runs`, the newest first: an op is answered by the newest that compares two devices there."""
-        self._found: dict[Key, list[tuple[Run, CaseGroup]]] = {}
+        self._groups: dict[Key, list[tuple[Run, CaseGroup]]] = {}
         for run in runs:
             for key, group in case_groups(run).items():
-                self._found.setdefault(key, []).append((run, group))
-        self._contenders: dict[_Question, tuple[ContenderSet, ...]] = {}
-        for key in self._found:
-            for regime in (WAITED, "transfer-always"):
-                self._known(key.op, key.dtype, key.params, regime)
+                self._groups.setdefault(key, []).append((run, group))
+        self._sets: dict[_Question, _Sets] = {}
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Policy:
@@ -92,7 +88,7 @@ class Policy:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        return tuple(sorted({key.op for key in self._found}))
+        return tuple(sorted({key.op for key in self._groups}))
 
     def choose(
         self,
@@ -103,7 +99,7 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Where to run `op`, in about ten microseconds.
+        """Return where to run `op`, in about ten microseconds; the first call for an op and regime takes milliseconds.
 
         `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), the shapes of the op's inputs
         ([a.shape, b.shape]), or that of the first alone: what it does not tell is then square. `dtype` is a name or
@@ -118,11 +114,11 @@ class Policy:
         if n < 1:
             return UNKNOWN
         name = dtype if type(dtype) is str else _dtype_name(dtype)
-        contenders = self._contenders.get((op, name, params, regime))
-        if contenders is None:
-            contenders = self._known(op, name, params, regime)
+        sets = self._sets.get((op, name, params, regime))
+        if sets is None:
+            sets = self._prepare(op, name, params, regime)
         answer = UNKNOWN
-        for one in contenders:
+        for one in sets:
             if not may_know(one, n, two_sides=answer is not UNKNOWN):
                 continue
             decision = choose(one, n)
@@ -131,8 +127,8 @@ class Policy:
                 if split is not None:
                     return _splitting(split)
                 best = decision.best
-                seconds = decision.seconds if decision.around is None else None
-                gain = None if seconds is None or decision.against is None else decision.against_s / seconds
+                seconds = decision.seconds
+                gain = None if decision.against is None else decision.against_s / seconds
                 answer = Answer(
                     best.device_id,
                     best.device_id.partition(":")[0],
@@ -145,15 +141,29 @@ class Policy:
                     break
         return answer
 
-    def _known(self, op: str, dtype: str, params: Others, regime: str) -> tuple[ContenderSet, ...]:
+    def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Sets:
         regime_id = require_regime(regime)
-        found = self._found.get(Key(op, dtype, params))
-        if found is None:  # not remembered: what a caller makes up must not fill the memory
-            return ()
-        contenders = tuple(contender_set(run, group, regime_id) for run, group in found)
-        if len(self._contenders) < MOST_CONTENDERS:
-            self._contenders[op, dtype, params, regime] = contenders
-        return contenders
+        groups = self._groups.get(Key(op, dtype, params))
+        sets = _Sets(groups or (), regime_id)
+        # What a caller makes up must not fill the memory.
+        if groups is not None and len(self._sets) < MOST_QUESTIONS:
+            self._sets[op, dtype, params, regime] = sets
+        return sets
+
+
+class _Sets:
+    """The contenders for one kind of call by each file, the newest first. A curve is fitted when it is asked for."""
+
+    def __init__(self, groups: Sequence[tuple[Run, CaseGroup]], regime: str) -> None:
+        self._groups, self._regime = groups, regime
+        self._sets: dict[int, ContenderSet] = {}
+
+    def __iter__(self) -> Iterator[ContenderSet]:
+        for i, (run, group) in enumerate(self._groups):
+            known = self._sets.get(i)
+            if known is None:
+                known = self._sets[i] = contender_set(run, group, self._regime)
+            yield known
 
 
 def _splitting(split: TimedSplit) -> Answer:

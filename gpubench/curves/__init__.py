@@ -4,9 +4,12 @@ A `Series` holds what was timed of one contender; `fit` turns all series of a ru
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
+from gpubench.curves.choice import Doubt, doubt, interval
 from gpubench.curves.families import Series, fit
 from gpubench.curves.noise import Kind, kind_of
 from gpubench.curves.threshold import Threshold, compare
 from gpubench.curves.time_curve import TimeCurve
 
-__all__ = ["Kind", "Series", "Threshold", "TimeCurve", "compare", "fit", "kind_of"]
+__all__ = [
+    "Doubt", "Kind", "Series", "Threshold", "TimeCurve", "compare", "doubt", "fit", "interval", "kind_of",
+]  # fmt: skip

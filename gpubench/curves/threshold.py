@@ -70,20 +70,17 @@ def margin_at(case: Sequence[TimeCurve], other: Sequence[TimeCurve], x: float) -
     ours, theirs = fastest_at(case, x), fastest_at(other, x)
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = theirs.mean - ours.mean, math.sqrt(ours.variance + theirs.variance + offsets)
-    wins = 0.0
-    # Each side is before its step, or behind it.
-    for our_chance, our_mean in _branches(ours):
-        for their_chance, their_mean in _branches(theirs):
-            wins += our_chance * their_chance * normal((their_mean - our_mean) / deviation)
+    wins = sum(chance * normal(mean / deviation) for chance, mean in differences(ours, theirs))
     return Margin(x, log_ratio, deviation, wins)
 
 
-def _branches(height: Height) -> list[tuple[float, float]]:
-    """(probability, mean) of the curve behind and before a step; one pair where there is none."""
-    if not height.jump:
-        return [(1.0, height.mean)]
-    before = height.mean - height.share * height.jump
-    return [(height.share, before + height.jump), (1 - height.share, before)]
+def differences(ours: Height, theirs: Height) -> list[tuple[float, float]]:
+    """(probability, mean) of theirs less ours, where each is before its step, or behind it."""
+    return [
+        (our_chance * their_chance, their_mean - our_mean)
+        for our_chance, our_mean in ours.branches()
+        for their_chance, their_mean in theirs.branches()
+    ]
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:

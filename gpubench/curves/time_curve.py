@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpubench.curves.noise import Point
+from gpubench.curves.noise import CASE, Kind, Point
 from gpubench.curves.process import Conditioned, step
 
 # Between two points that lie further apart than this factor the curve is looked at in so many steps.
@@ -27,6 +27,13 @@ class Height(NamedTuple):
     jump: float = 0.0
     share: float = 0.0
 
+    def branches(self) -> list[tuple[float, float]]:
+        """(probability, mean) of the curve behind and before its step; one pair where there is none."""
+        if not self.jump:
+            return [(1.0, self.mean)]
+        before = self.mean - self.share * self.jump
+        return [(self.share, before + self.jump), (1 - self.share, before)]
+
 
 class TimeCurve:
     """ln(seconds) over ln(n) between the smallest and the largest size that was timed, never beyond.
@@ -35,14 +42,15 @@ class TimeCurve:
     """
 
     def __init__(
-        self, belief: Conditioned, points: Sequence[Point], offset: float, *, shift: float = 0.0,
-        may_step: bool = True,
+        self, belief: Conditioned, points: Sequence[Point], offset: float, *, kind: Kind, shift: float = 0.0,
     ) -> None:  # fmt: skip
         self._belief, self._shift = belief, shift
         self.points = tuple(points)
         self.offset = offset
-        self._may_step = may_step
+        self._kind = kind
         self._grid: list[tuple[float, float, float]] | None = None
+        self._x: list[float] = []
+        self._means: list[float] = []
 
     @property
     def first(self) -> float:
@@ -61,6 +69,20 @@ class TimeCurve:
         i = bisect_right(self.points, (x - 1e-9,))
         around = self.points[max(i - 1, 0) : i + 1]
         return around[-1].x - around[0].x <= WIDEST or min(abs(point.x - x) for point in around) <= STEP
+
+    def mean(self, x: float) -> float:
+        """The mean of `at`, where every microsecond counts; at its ends beyond them."""
+        if self._grid is None:
+            self._prepare()
+        grid, means = self._x, self._means
+        i = bisect_right(grid, x)
+        if i == 0 or i == len(grid):
+            return means[max(i - 1, 0)]
+        return means[i - 1] + (means[i] - means[i - 1]) * (x - grid[i - 1]) / (grid[i] - grid[i - 1])
+
+    def case_variance(self, x: float) -> float:
+        """The variance by which a single size lies off the curve in a run."""
+        return CASE[self._kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:
         """ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside.
@@ -95,5 +117,7 @@ class TimeCurve:
             places += [start + (point.x - start) * i / steps for i in range(1, steps + 1)]
         self._grid = [(x, *self._belief.at(x + self._shift)) for x in places]
         self._places = [point.x for point in self.points]
-        self._steps = [step(self.points, i) if self._may_step else 0.0 for i in range(len(self.points) - 1)]
+        self._x, self._means = [x for x, _, _ in self._grid], [mean for _, mean, _ in self._grid]
+        may_step = self._kind == "cpu"
+        self._steps = [step(self.points, i) if may_step else 0.0 for i in range(len(self.points) - 1)]
         return self._grid

@@ -20,15 +20,10 @@ _HEADER = ("device", "form", "one call", "interval", "basis")
 _RIGHT = (False, False, True, False, False)
 _APART = ", each on its own part of the data"
 _MEANING = {
-    "clear": "the interval of the gain lies above 1",
-    "close": "it may be the other way round, or a third device may be faster",
-    "noisy": "a case behind it is unstable or throttled: measure again",
+    "clear": "the others are slower, or at most 5 % faster",
+    "close": "another device or form may be faster, but hardly by much",
+    "noisy": "the times tell too little, and a wrong choice may cost much: measure this size",
     "alone": "nothing else was measured, or could run it",
-}
-
-_AROUND = _MEANING | {
-    "clear": "at both sizes the interval of the gain lies above 1",
-    "close": "at one of them the interval of the gain holds 1, or another device is the fastest",
 }
 
 
@@ -141,11 +136,6 @@ def _evidence(advice: Advice) -> list[str]:
     against = advice.candidate(advice.gain.device_id) if advice.gain else None
     if advice.device_id is None:
         lines += [f"Unknown: {advice.reason}.", f"Nothing is extrapolated. To know: {advice.command}"]
-    elif advice.basis == "bracketed":
-        lines += [
-            f"Which side, and no time: {advice.reason}; {advice.confidence}: {_AROUND[advice.confidence]}.",
-            f"To know the time: {advice.command}",
-        ]
     elif advice.gain is not None and against is not None:
         gain = Interval(advice.gain.lo, advice.gain.ratio, advice.gain.hi, "prior")
         lines.append(

@@ -39,7 +39,11 @@ def test_an_answer_costs_what_was_measured_and_the_interval_shows_whether_it_is_
         for one in questions([path])
         if not one.alone and one.cost is not None and one.regime == "transfer-always"
     )
-    assert (one.n, one.basis) == (1024, "bracketed")  # the ends of a ladder have no answer
+    assert (one.n, one.basis, one.between) == (
+        1024,
+        "interpolated",
+        True,
+    )  # the ends of a ladder have no answer
     assert (one.cost, one.side, one.shown) == (pytest.approx(cost), 0.0, shown)
     assert one.times.halves() == (0.0, 0.0)  # all blocks are alike
 

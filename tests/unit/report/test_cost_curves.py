@@ -1,116 +1,80 @@
-"""Interpolation: exact at measured points, between them monotone, beyond them nothing."""
+"""What a contender's call takes: as measured, between sizes by its curve, between numbers of calls by a line, beyond
+what was measured nothing."""
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.analysis.contenders import LEAST_SCATTER, Curve, Point, call_time, curve
+from gpubench.analysis.contenders import Contender, call_time, case_groups, contenders
 from gpubench.analysis.estimate import case_results
 from gpubench.model.result import Parts
-from gpubench.stats import Interval
 from tests.unit.report.builders import case, measured, regime_of, run_of
 
-ROW = case_results(run_of([measured(case(), 1.0)]))[0]
+
+def contender(seconds: dict[int, float]) -> Contender:
+    """A CPU with these times by size."""
+    (group,) = case_groups(run_of([measured(case(n=n), s) for n, s in seconds.items()])).values()
+    (found,) = contenders(group, "resident-waited")
+    return found
 
 
-def point(n: int, seconds: float, width: float = 0.01) -> Point:
-    time = Interval(seconds * (1 - width), seconds, seconds * (1 + width), "prior")
-    return Point(n=n, time=time, rows=(ROW,))
+TIMES = st.dictionaries(st.integers(1, 2**40), st.floats(1e-7, 1e3), min_size=1, max_size=6)
 
 
-@st.composite
-def curves(draw: st.DrawFn, apart: float = 1.0) -> Curve:
-    """Each size `apart` times as large as the one before, at least."""
-    drawn = sorted(draw(st.lists(st.integers(1, 2**40), min_size=1, max_size=8, unique=True)))
-    sizes = drawn[:1]
-    for n in drawn[1:]:
-        if n >= apart * sizes[-1]:
-            sizes.append(n)
-    times = draw(st.lists(st.floats(1e-9, 1e4), min_size=len(sizes), max_size=len(sizes)))
-    return curve(point(n, seconds) for n, seconds in zip(sizes, times, strict=True))
-
-
-@given(curves(), st.integers(1, 2**40))
-def test_nothing_is_told_outside_the_measured_sizes(found: Curve, n: int) -> None:
-    inside = found.sizes[0] <= n <= found.sizes[-1]
+@given(TIMES, st.integers(1, 2**40))
+def test_nothing_is_told_outside_the_measured_sizes(seconds: dict[int, float], n: int) -> None:
+    found = contender(seconds)
+    inside = min(seconds) <= n <= max(seconds)
     assert (found.seconds(n) is not None) == (found.expected(n) is not None) == inside
 
 
-@given(curves())
-def test_measured_points_are_given_back_as_they_are(found: Curve) -> None:
-    for one in found.points:
-        expected = found.expected(one.n)
+@given(TIMES)
+def test_measured_sizes_are_given_back_as_they_are(seconds: dict[int, float]) -> None:
+    found = contender(seconds)
+    assert (found.first, found.last) == (min(seconds), max(seconds))
+    for n, point in found.points.items():
+        expected = found.expected(n)
         assert expected is not None
-        assert (expected.time, expected.basis, expected.between) == (one.time, "measured", (one.n, one.n))
-        assert found.seconds(one.n) == one.time.estimate
-        assert found.measured(one.n)
+        assert (expected.time, expected.basis, expected.between) == (point.time, "measured", (n, n))
+        assert found.seconds(n) == point.time.estimate
+        assert found.measured(n)
 
 
-@given(curves(apart=3.0), st.data())
-def test_between_two_points_the_time_lies_between_theirs_and_is_monotone(
-    found: Curve, data: st.DataObject
+@given(TIMES, st.integers(1, 2**40))
+def test_the_interval_holds_the_estimate_and_the_fast_way_says_the_same(
+    seconds: dict[int, float], n: int
 ) -> None:
-    if len(found.sizes) < 2:
-        return
-    i = data.draw(st.integers(1, len(found.sizes) - 1))
-    a, b = found.sizes[i - 1], found.sizes[i]
-    sizes = sorted(data.draw(st.lists(st.integers(a, b), min_size=2, max_size=6)))
-    ends = (found.points[i - 1].time.estimate, found.points[i].time.estimate)
-    times = [found.seconds(n) for n in (a, *sizes, b)]
-    low, high = min(ends) * (1 - 1e-12), max(ends) * (1 + 1e-12)
-    assert all(time is not None and low <= time <= high for time in times)
-    rising = [time * (1 if ends[0] <= ends[1] else -1) for time in times if time is not None]
-    assert all(y >= x - 1e-12 * abs(x) for x, y in itertools.pairwise(rising))
-
-
-@given(curves(), st.integers(1, 2**40))
-def test_the_interval_holds_the_estimate_and_the_fast_way_says_the_same(found: Curve, n: int) -> None:
+    found = contender(seconds)
     expected = found.expected(n)
     if expected is not None:
         assert 0 < expected.time.low <= expected.time.estimate <= expected.time.high
-        assert found.seconds(n) == expected.time.estimate
-        assert (expected.basis == "measured") == found.measured(n) == (n in found.sizes)
+        assert found.seconds(n) == pytest.approx(expected.time.estimate, rel=1e-9)
+        assert (expected.basis == "measured") == found.measured(n) == (n in seconds)
+        low, high = expected.between
+        assert low <= n <= high
 
 
-def test_a_power_of_n_is_interpolated_exactly() -> None:
-    found = curve(point(n, 1e-9 * n**3) for n in (64, 256, 1024))
-    assert found.seconds(700) == pytest.approx(1e-9 * 700**3)
+@given(st.floats(0.1, 1.0), st.floats(1e-9, 1e-3))
+def test_a_power_of_n_is_found_again_between_sizes(power: float, unit_s: float) -> None:
+    found = contender({4**i: unit_s * 4 ** (i * power) for i in range(4, 12)})
+    for n in (300, 5000, 100_000, 3_000_000):
+        assert found.seconds(n) == pytest.approx(unit_s * n**power, rel=0.05)
 
 
-def test_the_interval_is_as_wide_as_the_curve_bends() -> None:
-    straight = curve(point(n, 1e-9 * n) for n in (64, 256, 1024, 4096)).expected(512)
-    bent = curve(point(n, s) for n, s in ((64, 1e-6), (256, 1e-6), (1024, 1e-3), (4096, 1e-3))).expected(512)
-    alone = curve(point(n, s) for n, s in ((256, 1e-6), (1024, 1e-3))).expected(512)
-    assert straight is not None
+def test_the_interval_is_wider_far_from_the_sizes_and_holds_a_step_anywhere_in_its_gap() -> None:
+    straight = contender({4**i: 1e-9 * 4**i for i in (4, 5, 6, 7, 12)})
+    near, far = straight.expected(2000), straight.expected(4**9)
+    bent = contender({64: 1e-6, 256: 1e-6, 1024: 1e-3, 4096: 1e-3}).expected(512)
+    assert near is not None
+    assert far is not None
     assert bent is not None
-    assert alone is not None
-    least = math.exp(2 * LEAST_SCATTER)  # single sizes lie so far off any line
-    assert straight.time.high / straight.time.estimate == pytest.approx(1.25 * 1.01 * least, rel=0.01)
-    for wide in (bent, alone):  # a jump anywhere in the gap is inside
-        assert wide.time.low <= 1.02e-6
-        assert wide.time.high >= 0.98e-3
-
-
-@given(st.floats(-1.0, 3.0), st.floats(1e-9, 1.0), st.integers(101, 199))
-def test_a_power_of_n_is_found_again_however_close_the_sizes_are(power: float, unit_s: float, n: int) -> None:
-    found = curve(point(size, unit_s * size**power) for size in range(100, 201, 10)).seconds(n)
-    assert found == pytest.approx(unit_s * n**power, rel=1e-3)
-
-
-@given(st.floats(0.05, 0.4))
-def test_sizes_close_by_share_a_trend_and_their_scatter_widens_the_interval(off: float) -> None:
-    """Every second size is slower by `off` than its trend, the others faster."""
-    sizes = range(500, 781, 10)
-    found = curve(point(n, 1e-3 * math.exp(off if i % 2 else -off)) for i, n in enumerate(sizes)).expected(645)
-    assert found is not None
-    assert found.time.estimate == pytest.approx(1e-3, rel=0.35 * off)
-    assert found.time.high / found.time.estimate > math.exp(1.8 * off)
-    assert found.time.estimate / found.time.low > math.exp(1.8 * off)
+    assert far.time.high / far.time.low > 1.2 * near.time.high / near.time.low
+    assert bent.time.low <= 1.02e-6
+    assert bent.time.high >= 0.98e-3
 
 
 def times(*, upload_s: float = 9.8e-3, **seconds: float) -> dict[str, object]:

@@ -1,0 +1,67 @@
+"""The choice of one of several curves at a size: what it may cost, and what a single call will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpubench.curves.threshold import differences, normal
+from gpubench.curves.time_curve import TimeCurve
+
+# A choice is wrong if another one takes less time by more than this share.
+WRONG = 0.05
+# Standard deviations on either side of an interval of 95 %.
+Z = 1.96
+
+
+class Doubt(NamedTuple):
+    """How likely a choice is wrong, and the time that it is expected to lose, as a share."""
+
+    wrong: float
+    cost: float
+
+
+def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
+    """Return the doubt of `choice` at x = ln(n), beside rivals that were timed on both sides of x.
+
+    It is that of a call in another run: the offsets of whole curves and the scatter of single sizes count.
+    """
+    height, own_variance = choice.at(x), variance(choice, x)
+    wrong = cost = 0.0
+    for rival in rivals:
+        deviation = math.sqrt(own_variance + variance(rival, x))
+        lost = 0.0
+        for chance, mean in differences(height, rival.at(x)):
+            wrong += chance * normal((-LOG_WRONG - mean) / deviation)
+            lost += chance * _expected_loss(-mean, deviation)
+        cost = max(cost, lost)
+    return Doubt(min(wrong, 1.0), cost)
+
+
+LOG_WRONG = math.log1p(WRONG)
+
+
+def variance(curve: TimeCurve, x: float) -> float:
+    """Return the variance of ln(seconds) of a single call in another run, without a step."""
+    shape = 0.0 if curve.knows(x) else WIDE_GAP
+    return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
+
+
+# In a gap wider than `TimeCurve.knows` accepts, caches bend a curve by this variance more than its shape says: leaving
+# out each size of the stored runs, choices with a chance of at most 4 % of being wrong were so in 4.9 % without it, and
+# in 2 % with it (benchmarks/advice.py).
+WIDE_GAP = 0.03
+
+
+def _expected_loss(mean: float, deviation: float) -> float:
+    """Return the mean of max(0, exp(d) - 1) for a normal d."""
+    shifted = mean + deviation**2
+    return math.exp(mean + deviation**2 / 2) * normal(shifted / deviation) - normal(mean / deviation)
+
+
+def interval(curve: TimeCurve, x: float) -> tuple[float, float, float]:
+    """Return the low end, the expected value and the high end of the seconds of a single call (95 %)."""
+    height, reach = curve.at(x), Z * math.sqrt(variance(curve, x))
+    means = [mean for _, mean in height.branches()]
+    return math.exp(min(means) - reach), math.exp(height.mean), math.exp(max(means) + reach)
