@@ -29,6 +29,10 @@ class Process(Protocol):
         """The covariance of ln(seconds) at two places."""
 
 
+# So many times the variance that chance explains makes a step of what a curve rises in a gap.
+SURE_STEP = 7.0
+
+
 class Warp(NamedTuple):
     """How much a walk may move up to each place: `heights` at `knots`, straight in between and beyond."""
 
@@ -56,9 +60,9 @@ class Warp(NamedTuple):
         return max(low + (high - low) * (x - a) / (b - a), 0.0)
 
 
-def step(points: Sequence[Point], i: int) -> float:
+def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """What ln(seconds) rises from point `i` to the next beyond the slopes below and above, or at an end beyond the one
-    slope beside it and STEEP; 0 where chance may have done it."""
+    slope beside it and STEEP; 0 where it is not `sure` times the variance that chance explains."""
     gap = points[i + 1].x - points[i].x
     below = next((j for j in range(i - 1, -1, -1) if points[i].x - points[j].x >= REACH), None)
     above = next((j for j in range(i + 2, len(points)) if points[j].x - points[i + 1].x >= REACH), None)
@@ -75,15 +79,11 @@ def step(points: Sequence[Point], i: int) -> float:
     if len(beside) < 2:
         steep = points[i + 1].y - points[i].y - STEEP * gap
         excess = max(0.0, min(excess, steep) if beside else steep)
-    sure = SURE_STEP if gap > NARROW else SURE_NARROW_STEP
     return excess if excess**2 > sure * chance else 0.0
 
 
 # The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
 REACH = math.log(1.8)
-# So many times the variance that chance explains makes a step of it. In a narrow gap a step that is none costs little:
-# an interval is no wider than the gap for it.
-SURE_STEP, SURE_NARROW_STEP, NARROW = 7.0, 0.7, math.log(1.6)
 # At an end of a curve, a time that rises faster than this power of n is taken for a step.
 STEEP = 1.2
 

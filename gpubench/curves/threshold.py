@@ -67,11 +67,21 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Threshold 
 
 def margin_at(case: Sequence[TimeCurve], other: Sequence[TimeCurve], x: float) -> Margin:
     """Both sides at x = ln(n)."""
-    ours, theirs = fastest_at(case, x), fastest_at(other, x)
+    ours, theirs = (_settled(height, case, other) for height in (fastest_at(case, x), fastest_at(other, x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = theirs.mean - ours.mean, math.sqrt(ours.variance + theirs.variance + offsets)
     wins = sum(chance * normal(mean / deviation) for chance, mean in differences(ours, theirs))
     return Margin(x, log_ratio, deviation, wins)
+
+
+def _settled(height: Height, case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Height:
+    """The height without its step where the same side clearly wins at both ends of the step's gap: there it does not
+    matter where the step lies."""
+    if not height.jump:
+        return height
+    ends = [fastest_at(other, x).mean - fastest_at(case, x).mean for x in height.gap]
+    deviation = math.sqrt(height.variance)
+    return height if min(ends) < deviation and max(ends) > -deviation else height._replace(jump=0.0)
 
 
 def differences(ours: Height, theirs: Height) -> list[tuple[float, float]]:

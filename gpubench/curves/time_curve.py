@@ -18,14 +18,23 @@ STEP = math.log(1.6)
 WIDEST = math.log(20)
 
 
+# In a gap no wider than NARROW a step that is none costs little, so one is suspected sooner: an interval that the step
+# widens ends with the gap.
+NARROW, SURE_NARROW_STEP = math.log(1.6), 0.7
+
+
 class Height(NamedTuple):
-    """ln(seconds) at one size: mean and variance. Within a gap that holds a step of `jump`, at `share` of it, the mean
-    goes straight from one end to the other, and the step lies below with the probability `share`."""
+    """ln(seconds) at one size: mean and variance.
+
+    Within a `gap` that holds a step of `jump`, at `share` of it, the mean goes straight from one end to the other, and
+    the step lies below with the probability `share`.
+    """
 
     mean: float
     variance: float
     jump: float = 0.0
     share: float = 0.0
+    gap: tuple[float, float] = (0.0, 0.0)
 
     def branches(self) -> list[tuple[float, float]]:
         """(probability, mean) of the curve behind and before its step; one pair where there is none."""
@@ -107,7 +116,12 @@ class TimeCurve:
             return Height(mean, variance)
         share = min(max((x - self._places[i - 1]) / (self._places[i] - self._places[i - 1]), 0.0), 1.0)
         least = min(self.points[i - 1].variance, self.points[i].variance)
-        return Height(mean, max(variance - jump**2 * share * (1 - share), least), jump, share)
+        variance = max(variance - jump**2 * share * (1 - share), least)
+        return Height(mean, variance, jump, share, (self._places[i - 1], self._places[i]))
+
+    def _step(self, i: int) -> float:
+        narrow = self.points[i + 1].x - self.points[i].x <= NARROW
+        return step(self.points, i, SURE_NARROW_STEP) if narrow else step(self.points, i)
 
     def _prepare(self) -> list[tuple[float, float, float]]:
         places = [self.first]
@@ -118,6 +132,6 @@ class TimeCurve:
         self._grid = [(x, *self._belief.at(x + self._shift)) for x in places]
         self._places = [point.x for point in self.points]
         self._x, self._means = [x for x, _, _ in self._grid], [mean for _, mean, _ in self._grid]
-        may_step = self._kind == "cpu"
-        self._steps = [step(self.points, i) if may_step else 0.0 for i in range(len(self.points) - 1)]
+        gaps = range(len(self.points) - 1) if self._kind == "cpu" else ()
+        self._steps = [self._step(i) for i in gaps] or [0.0] * (len(self.points) - 1)
         return self._grid
