@@ -4,10 +4,10 @@ The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e
 
     list   = item { "," item }              item  = number | range
     range  = number ":" number [ ":x" factor | ":+" number ]        default step x2
-    number = digits [ "." digits ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
+    number = digits [ "." digits ] [ " " ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
 
-Suffixes are powers of 1024, with or without `i`, in any case. The item "auto" belongs to the caller,
-who knows the ladder of the op.
+Suffixes are powers of 1024, with or without `i`, in any case; what they give is rounded to whole elements. The
+item "auto" belongs to the caller, who knows the ladder of the op.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = re.compile(
     rf"(?P<base>{_DIGITS})\^(?P<power>{_DIGITS})"
     rf"|(?P<digits>{_DIGITS})[eE](?P<exponent>{_DIGITS})"
-    rf"|(?P<plain>{_DIGITS}(?:\.{_DIGITS})?)(?:(?P<suffix>[kKmMgG])[iI]?)?"
+    rf"|(?P<plain>{_DIGITS}(?:\.{_DIGITS})?)(?: ?(?P<suffix>[kKmMgG])[iI]?)?"
 )
 _SUFFIXES = {"k": 2**10, "m": 2**20, "g": 2**30}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -69,6 +69,8 @@ class _SizeText:
         if not found:
             self.fail(part, start, "this is not a number of the size grammar")
         value = _value(found)
+        if found["suffix"]:
+            value = Fraction(round(value))  # 1.1K is what a report calls 1.1 K
         if value < 1:
             self.fail(part, start, "a size is at least 1")
         if value > MAX_SIZE:

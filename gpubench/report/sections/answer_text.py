@@ -37,6 +37,7 @@ _WHY = {
     ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
+CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told without `~`
 _UNITS = (("G", 2**30), ("M", 2**20), ("K", 2**10))  # as --sizes reads them
 
 
@@ -66,9 +67,21 @@ def rough_size_text(n: float) -> str:
     return f"{value:.1f} {unit}" if value < 1 else f"{value:.0f} {unit}".strip()
 
 
+def asked_size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
+    """A size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
+    if extent != "elements":
+        return size_text(n, extent, ascii_only=ascii_only)
+    for unit, scale in _UNITS:
+        for decimals in (0, 1):
+            value = round(n / scale, decimals)
+            if value >= 1 and round(value * scale) == n:
+                return f"{value:.{decimals}f} {unit}"
+    return f"{n:,}"
+
+
 def named_size_text(n: int, extent: Extent) -> str:
-    """A size that was asked for, with all its digits: `n = 1024`, `side 1024`."""
-    return f"side {n}" if extent == "side" else f"n = {n}"
+    """As `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
+    return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
 
 
 def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False) -> str:
@@ -148,21 +161,21 @@ def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
     return Cell(text, tone)
 
 
-def factor_text(factor: float) -> str:
-    """`14x`, `2.1x`: two digits."""
+def factor_text(factor: float, within: float = 0.0) -> str:
+    """`14x`, `2.1x`: two digits; `~14x` where it may be off by a larger share than CLOSE_GAIN."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
-    return f"{rounded:.{decimals}f}x"
+    return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
 
 
 def gain_text(gain: Gain) -> str:
-    """`GPU 14x`, `CPU 2.1x`: the winner and its factor; `about equal`; `GPU 1.5x ?` where the other may
+    """`GPU 14x`, `CPU ~2.1x`: the winner and its factor; `about equal`; `GPU ~1.5x ?` where the other may
     win, `about equal ?` where either may."""
     doubt = " ?" if gain.winner == "noisy" else ""
     if gain.about_equal:
         return f"about equal{doubt}"
     side, factor = ("GPU", gain.ratio) if gain.ratio >= 1 else ("CPU", 1 / gain.ratio)
-    return f"{side} {factor_text(factor)}" + doubt
+    return f"{side} {factor_text(factor, gain.within)}" + doubt
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
