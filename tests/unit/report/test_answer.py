@@ -524,7 +524,9 @@ def three_sizes_run(*, named=False):
             found.append(measured(op_case(op, n, form="tuned"), 1e-3 / (1 + i), sessions=5))
             found.append(measured(op_case(op, n, device="torch:cpu"), 2e-3, sessions=5))
     sizes = {"add": [8192, 2**20]} if named else {}
-    found = [one for one in found if not named or one.case.op == "add" and one.case.params["n"] in sizes["add"]]
+    found = [
+        one for one in found if not named or (one.case.op == "add" and one.case.params["n"] in sizes["add"])
+    ]
     return answer_run(found, devices=(CPU, TORCH), with_machine=False, named=sizes)
 
 
