@@ -112,7 +112,9 @@ def _claimed_text(row: ClaimResult, unit: str) -> str:
         return f"{first.removesuffix(last[last.index(' ') :])}-{last}"
     if row.claimed_break_even is not None:
         low, high = row.claimed_break_even
-        return f"{low:,.0f}-{high:,.0f}" if low != high else f"{low:,.0f}"  # decimal, as their source says it
+        unit, scale = ("million", 1e6) if high >= 1e6 else ("thousand", 1e3)  # decimal, as their source says it
+        ends = dict.fromkeys(f"{end / scale:g}" for end in (low, high))
+        return f"{'-'.join(ends)} {unit}"
     if row.claimed_speedup is None:
         return seconds_text(row.claimed_cpu_s if row.claimed_gpu_s is None else row.claimed_gpu_s, unit)
     return f"{row.claimed_speedup:.3g}x"
