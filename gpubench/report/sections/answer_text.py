@@ -342,6 +342,10 @@ def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool, *, ends: bool
             return f"both are about equal at {last}, the largest size"
         sides = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are about equal"}
         side = sides.get(cell.gain.winner, "it is too noisy to say")
+        if cell.low is not None:
+            return (
+                f"the GPU does not pay below {size.removeprefix('> ')} ({why_text(cell.why)}); at {last} {side}"
+            )
         return f"no threshold is known ({why_text(cell.why)}); at {last} {side}"
     measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
     first = size.removeprefix("< ")

@@ -195,7 +195,9 @@ def test_a_threshold_without_an_upper_end_says_from_where_on():
     open_top = {1024: 0.1, 131072: 0.3, 16777216: 1.3}
     cell = cells(ops([open_top], shifts=APART), "add")
     assert (cell.kind, cell.high) == ("open", None)
-    assert cell_text(cell, "elements") == f"> {size_text(cell.low, 'elements')}"
+    low = size_text(cell.low, "elements")
+    assert cell_text(cell, "elements") == f"> {low}"
+    assert f"the GPU does not pay below {low} (" in sentence(ops([open_top], shifts=APART))
 
 
 def test_how_sure_the_thresholds_are_stands_below_the_table():
