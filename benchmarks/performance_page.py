@@ -273,7 +273,7 @@ def _overheads(analyses: Sequence[Analysis]) -> str:
     ]  # fmt: skip
     pools = [
         f"{pool.op.case.device_id}: {format_bytes(pool.allocate.case.params['n'])} from the pool take "
-        f"{pool_share(pool)} of {pool.op.case.op} at 1 Mi elements."
+        f"{pool_share(pool)} of {pool.op.case.op} at 1 M elements."
         for analysis in analyses
         for pool in analysis.overheads.pools
     ]

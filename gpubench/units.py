@@ -4,10 +4,10 @@ The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e
 
     list   = item { "," item }              item  = number | range
     range  = number ":" number [ ":x" factor | ":+" number ]        default step x2
-    number = digits [ "." digits ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
+    number = digits [ "." digits ] [ " " ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
 
-Suffixes are powers of 1024, with or without `i`, in any case. The item "auto" belongs to the caller,
-who knows the ladder of the op.
+Suffixes are powers of 1024, with or without `i`, in any case; what they give is rounded to whole elements. The
+item "auto" belongs to the caller, who knows the ladder of the op.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = re.compile(
     rf"(?P<base>{_DIGITS})\^(?P<power>{_DIGITS})"
     rf"|(?P<digits>{_DIGITS})[eE](?P<exponent>{_DIGITS})"
-    rf"|(?P<plain>{_DIGITS}(?:\.{_DIGITS})?)(?:(?P<suffix>[kKmMgG])[iI]?)?"
+    rf"|(?P<plain>{_DIGITS}(?:\.{_DIGITS})?)(?: ?(?P<suffix>[kKmMgG])[iI]?)?"
 )
-_SUFFIXES = {"k": 2**10, "m": 2**20, "g": 2**30}
+SIZE_UNITS = (("G", 2**30), ("M", 2**20), ("K", 2**10))  # as `parse_sizes` reads them
+_SUFFIXES = {suffix.lower(): scale for suffix, scale in SIZE_UNITS}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{0,12})?)\s*(?P<unit>ns|us|ms|s|min|m|h)?")
 _PERCENT = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{0,12})?)\s*%?")
@@ -69,6 +70,8 @@ class _SizeText:
         if not found:
             self.fail(part, start, "this is not a number of the size grammar")
         value = _value(found)
+        if found["suffix"]:
+            value = Fraction(round(value))  # 1.1K is what a report calls 1.1 K
         if value < 1:
             self.fail(part, start, "a size is at least 1")
         if value > MAX_SIZE:
@@ -235,12 +238,25 @@ def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
 
 
 def format_size(n: int, *, table: bool = False) -> str:
-    """A size as a plain integer; in tables, whole multiples from 2^20 up as `16 M`, `2 G`."""
-    if table:
-        for suffix, scale in (("G", 2**30), ("M", 2**20)):
+    """A size as a plain integer; in tables, whole multiples as `64 K`, `16 M`, `2 G`, from 16 K on: no matrix has a
+    side that large."""
+    if table and n >= 2**14:
+        for suffix, scale in SIZE_UNITS:
             if n >= scale and n % scale == 0:
                 return f"{n // scale} {suffix}"
     return str(n)
+
+
+def scale_size(n: int) -> tuple[str, str]:
+    """Return a size to two or three digits with its unit: ("23", "K"), ("1.5", "M"), ("512", "")."""
+    for unit, scale in SIZE_UNITS:
+        value = n / scale
+        # 10.4 K is 10 K; a million more or less is more than people round away.
+        decimals = 1 if value < (10 if unit == "K" else 100) else 0
+        if round(value, decimals) >= 1:
+            text = f"{value:.{decimals}f}"
+            return (text.rstrip("0").rstrip(".") if "." in text else text), unit
+    return str(n), ""
 
 
 def _exponent(value: float) -> int:

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from gpubench import store
 from gpubench.analysis.analyse import Analysis, analyse
-from gpubench.analysis.answer import ABOUT_EQUAL, ALWAYS, AnswerRow, MachineAnswer, answer, threshold
+from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer, threshold
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
 from gpubench.model.case import WAITED
 from gpubench.report import plots
-from gpubench.report.sections.answer_text import factor_text, range_text, size_text
+from gpubench.report.sections.answer_text import cell_text, factor_text, size_text
 from gpubench.units import format_size, listed
 
 ROOT = Path(__file__).parents[1]
@@ -119,40 +119,34 @@ def _lead(found: MachineAnswer) -> str:
 
 
 def _reading(found: MachineAnswer) -> str:
-    ranged = min((row for row in found.rows if row.cells[WAITED].kind == "range"), key=_width, default=None)
-    exact = [row for row in found.rows if row.cells[WAITED].kind == "at"]
-    known = next((row for row in exact if row.extent == "elements"), next(iter(exact), None))
+    known = [row for row in found.rows if row.cells[WAITED].kind == "at"]
+    known = [row for row in known if row.extent == "elements"] or known
+    best = min(known, key=_width, default=None)
+    rough = next((row for row in known if row is not best and not row.cells[WAITED].sharp), None)
     none = next((row for row in found.rows if row.cells[ALWAYS].kind == "no-size"), None)
     said = []
-    if known is not None:
-        cell, side = known.cells[WAITED], known.extent == "side"
+    if best is not None:
+        cell, side = best.cells[WAITED], best.extent == "side"
         of = (
             "is the side of a square matrix"
             if side
-            else "counts the elements of one array (K is 1,000, M is a million)"
+            else "counts the elements of one array (K is 1024, M is 1024 K)"
         )
-        said.append(
-            f"How to read it: `{known.op}` is faster on the GPU from `{size_text(cell.n or 0, known.extent)}` on, *if "
-            f"the data is already there*. That number {of}. The true one is at most 1.5 times smaller or larger."
-        )
-    if ranged is not None:
-        cell, gain = ranged.cells[WAITED], ranged.cells[WAITED].gain
-        between = range_text(cell.low or 0, cell.high or 0, ranged.extent)
-        more = (
-            f"; at {size_text(gain.n, ranged.extent)} the GPU is {factor_text(gain.ratio)[:-1]} times as fast"
-            if gain
+        off = "1.5 times smaller or larger at most" if cell.sharp else "up to 2 times smaller or larger"
+        gain = cell.gain
+        top = (
+            f"; at {size_text(gain.n, best.extent)} the GPU is {factor_text(gain.ratio)[:-1]} times as fast"
+            if gain is not None
             else ""
         )
-        if known is None:
-            said.append(
-                f"How to read it: `{ranged.op}` is faster on the GPU from a size on that lies somewhere in "
-                f"`{between}`, *if the data is already there*. These numbers count the elements of an array (K is "
-                f"1,000, M is a million){more}."
-            )
-        else:
-            said.append(
-                f"A range is less exact: the threshold of `{ranged.op}` lies somewhere in `{between}`{more}."
-            )
+        said.append(
+            f"How to read it: `{best.op}` is faster on the GPU from `{cell_text(cell, best.extent)}` on, *if the data "
+            f"is already there*{top}. That number {of}. The true one is {off}."
+        )
+    if best is not None and best.cells[WAITED].sharp and rough is not None:
+        said.append(
+            f"`~` is less exact: `{cell_text(rough.cells[WAITED], rough.extent)}` may be off by 2 times."
+        )
     if none is not None:
         gain = none.cells[ALWAYS].gain
         top = f", up to {size_text(gain.n, none.extent)}" if gain else ""
@@ -167,17 +161,14 @@ def _answered(analysis: Analysis) -> str:
     """How many thresholds the run has, of how many, and where it stands why there are no more."""
     curves = analysis.break_even
     cells = [(curve, threshold(curve)) for curve in curves]
-    done = sum(
-        cell.kind in ("at", "all-sizes", "no-size") or curve.reason in ("flat", ABOUT_EQUAL)
-        for curve, cell in cells
-    )
+    done = sum(cell.kind in ("at", "all-sizes", "no-size") or cell.tied for _, cell in cells)
     ops = len({curve.case.op for curve in curves})
     gpus = len({curve.device_id for curve in curves})
     regimes = len({curve.regime for curve in curves})
     return (
         f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This minute answers "
-        f"{done} of them: by a number, by `no size`, or because the ratio hardly depends on the size. 90 % are wanted "
-        "([why it is less](docs/decisions/0019-open-cells-stay-open.md)). `--ops add` gives the minute to one op "
+        f"{done} of them: within 2 times, by `no size`, or because the sides are about equal "
+        "([how far to trust it](docs/breakeven.md#how-far-to-trust-it)). `--ops add` gives the minute to one op "
         "([how](docs/measuring.md))."
     )
 

@@ -1,7 +1,5 @@
 """What the final screen of a run says: for each op from which size on one GPU backend pays, and by how much. The words
 are those of `report/sections/answer.py`.
-
-And why a run has no numbers of a GPU and a CPU to compare, by the run's own words.
 """
 
 from __future__ import annotations
@@ -13,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from gpubench.analysis.absence import Absence, absence, out_of_budget
 from gpubench.analysis.break_even import BreakEven, SizeRatio
-from gpubench.analysis.estimate import CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult
-from gpubench.analysis.machine import fact
+from gpubench.analysis.estimate import HOST_STAGE, CaseResult
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
@@ -32,6 +30,8 @@ SHARP, ROUGHLY = 2.25, 4.0
 NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
 ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
 FEWEST_OPS = 4  # of fewer ops a median says nothing
+# Without a GPU the CPU's forms are compared at sizes near these, in elements.
+FORM_SIZES = (2**13, 2**20, 2**24)
 
 # `at`: one size. `range`: the threshold lies in it. `below`, `above`: one side wins at every size measured, but the
 # ladder's ends were not. `open`: no verdict, `why` says the reason. `pending`: none yet, the run goes on.
@@ -63,7 +63,11 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def within(self) -> float:
         """How far the ratio may be off, as a share of it."""
-        return max(self.high / self.ratio - 1, 1 - self.low / self.ratio)
+        return _within(self.ratio, self.low, self.high)
+
+
+def _within(ratio: float, low: float, high: float) -> float:
+    return max(high / ratio - 1, 1 - low / ratio)
 
 
 class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +127,25 @@ class BestForm(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]
     n: int
     extent: Extent
+    place: int  # which of FORM_SIZES the size stands for
+    asked: bool  # somebody named this size
     plain_s: float | None
+    allocates: bool  # plain NumPy makes a new array for its result at every call
     device_id: str | None = None
     form: str = ""
     best_s: float = 0.0
     ratio: float | None = None
+    within: float = 0.0  # how far the ratio may be off, as a share of it
+
+    @property
+    def elements(self) -> int:
+        """How many elements one array has."""
+        return self.n * self.n if self.extent == "side" else self.n
+
+    @property
+    def seconds(self) -> float:
+        """The time of the best form."""
+        return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
 
 
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +157,7 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str
     n: int
     extent: Extent
+    asked: bool  # somebody named this size
     seconds: dict[str, float]
 
 
@@ -222,7 +241,7 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         wrong=wrong, broken=broken, missing=tuple(sorted(missing)), late=_late(run, cases, missing),
         unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
-        host=_forms(run, [row for row in cases if row.case.op in staying]) if rows else (),
+        host=_forms(run, [row for row in cases if row.case.op in staying], largest=True) if rows else (),
         cpu=cpu_codes(run, held_against(analysis, devices) or [row for row in cases if row.time is not None]),
     )  # fmt: skip
 
@@ -236,7 +255,7 @@ def held_against(analysis: Analysis | Curves, devices: Collection[str]) -> list[
 def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:
     """Ops that were not reached: without a time that the budget left them, or asked for and not even planned."""
     run = analysis.run
-    found = {row.case.op for row in cases if row.outcome == "planned" or _out_of_budget(run, row)}
+    found = {row.case.op for row in cases if row.outcome == "planned" or out_of_budget(run, row)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
         found |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
     return found - {row.case.op for row in cases if row.time is not None}
@@ -248,7 +267,7 @@ def _late(
     found = {
         (row.case.op, row.case.params["n"], extent(row.case))
         for row in cases
-        if row.case.op not in missing and run.selection.sizes.get(row.case.op) and _out_of_budget(run, row)
+        if row.case.op not in missing and run.selection.sizes.get(row.case.op) and out_of_budget(run, row)
     }
     return tuple(sorted(found))
 
@@ -405,20 +424,43 @@ def _size(row: AnswerRow, regime: str) -> int | None:
     return cell.n if cell is not None and cell.kind in ("at", "range") else None
 
 
-def _forms(run: Run, cases: Sequence[CaseResult]) -> tuple[BestForm, ...]:
-    """One for each op and dtype that has a time on the CPU, at its largest size, or at each one that was asked for; the
-    plain form is that of NumPy's library."""
+def _forms(run: Run, cases: Sequence[CaseResult], *, largest: bool = False) -> tuple[BestForm, ...]:
+    """The CPU's forms of each op and dtype that has a time on it: at each size that was asked for, or near FORM_SIZES.
+
+    `largest`: at the largest of these alone.
+    """
     sizes: dict[SeriesKey, dict[int, list[CaseResult]]] = {}
     for row in cases:
         if row.time is not None and row.device_kind == "cpu":
             sizes.setdefault(row.case.series, {}).setdefault(row.case.params["n"], []).append(row)
-    found = []
+    forms = []
     for series, by_size in sizes.items():
         plain = {n: _plain(rows) for n, rows in by_size.items()}
         timed = sorted(n for n, row in plain.items() if row is not None) or sorted(by_size)
-        for n in timed if run.selection.sizes.get(series[0]) else timed[-1:]:
-            found.append(_best_form(plain[n], by_size[n]))
-    return tuple(sorted(found, key=lambda form: (form.op, form.dtype, form.n)))
+        asked = bool(run.selection.sizes.get(series[0]))
+        kind = extent(by_size[timed[0]][0].case)
+        places = dict.fromkeys(timed, 0) if asked else _near_form_sizes(timed, kind)
+        chosen = list(places.items())[-1:] if largest and not asked else places.items()
+        forms += [_best_form(plain[n], by_size[n], place, asked=asked) for n, place in chosen]
+    return tuple(sorted(forms, key=lambda form: (form.op, form.dtype, form.n)))
+
+
+def _near_form_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
+    """The places in FORM_SIZES of the sizes that are nearest to them; of rows or images the smallest, a middle one and
+    the largest size. `sizes` ascend."""
+    last = len(FORM_SIZES) - 1
+    if kind == "plain":
+        return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
+
+    def distance(n: int, place: int) -> float:
+        return abs(math.log((n * n if kind == "side" else n) / FORM_SIZES[place]))
+
+    nearest: dict[int, int] = {}
+    for n in sizes:
+        place = min(range(last, -1, -1), key=lambda place: distance(n, place))
+        if place not in nearest or distance(n, place) < distance(nearest[place], place):
+            nearest[place] = n
+    return {n: place for place, n in nearest.items()}
 
 
 def _gpu_times(run: Run, cases: Sequence[CaseResult]) -> tuple[GpuTimes, ...]:
@@ -439,6 +481,7 @@ def _gpu_times(run: Run, cases: Sequence[CaseResult]) -> tuple[GpuTimes, ...]:
     return tuple(
         GpuTimes(
             op=series[0], dtype=series[1], params=dict(series[2]), device_id=device_id, n=n, extent=extents[series],
+            asked=bool(run.selection.sizes.get(series[0])),
             seconds=sizes[series, device_id][n],
         )
         for series, n, device_id in sorted(shown)
@@ -449,21 +492,34 @@ def _plain(rows: Sequence[CaseResult]) -> CaseResult | None:
     return next((row for row in rows if row.case.form == "library" and row.case.backend == "numpy"), None)
 
 
-def _best_form(plain: CaseResult | None, rows: Sequence[CaseResult]) -> BestForm:
+def _best_form(plain: CaseResult | None, rows: Sequence[CaseResult], place: int, *, asked: bool) -> BestForm:
     best = min(rows, key=lambda row: (row.time.estimate if row.time else 0.0, row.id))
     assert best.time is not None
+    case = best.case
     form = BestForm(
-        op=best.case.op, dtype=best.case.dtype, params=dict(beside_size(best.case.params)), n=best.case.params["n"],
-        extent=extent(best.case),
+        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.params["n"], extent=extent(case),
+        place=place, asked=asked, allocates=plain is not None and _makes_an_array(case),
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
+        device_id=case.device_id, form=case.form, best_s=best.time.estimate,
     )  # fmt: skip
-    ratio = None if plain is None else paired(plain, best)
-    if plain is not None and (best is plain or ratio is None or ratio.low <= 1):
+    if plain is None:
         return form
+    ratio = paired(plain, best)
+    if best is plain or ratio is None or ratio.low <= 1:
+        return msgspec.structs.replace(form, device_id=None, form="", best_s=0.0)
     return msgspec.structs.replace(
-        form, device_id=best.case.device_id, form=best.case.form, best_s=best.time.estimate,
-        ratio=None if ratio is None else ratio.estimate,
-    )  # fmt: skip
+        form, ratio=ratio.estimate, within=_within(ratio.estimate, ratio.low, ratio.high)
+    )
+
+
+def _makes_an_array(case: Case) -> bool:
+    """Whether the result of the op has more than one element, as far as this installation knows the op."""
+    # Here, as every report loads this module, and few need the declarations of ops.
+    from gpubench import kernels
+
+    if case.op not in kernels.names():
+        return False
+    return any(math.prod(operand.shape(case.params)) > 1 for operand in kernels.load(case.op).outputs)
 
 
 def _troubles(run: Run, cases: Sequence[CaseResult]) -> tuple[tuple[Trouble, ...], tuple[Trouble, ...]]:
@@ -490,117 +546,3 @@ def _troubles(run: Run, cases: Sequence[CaseResult]) -> tuple[tuple[Trouble, ...
         tuple(trouble(backend, rows) for backend, rows in wrong.items()),
         tuple(trouble(backend, rows) for backend, rows in broken.items()),
     )
-
-
-# ---------------------------------------------------------------- why there is none
-
-# `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.
-# `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among those shown. `not-asked`: the machine has a
-# GPU, of which no case was planned. `wrong`: all that it gave were wrong numbers. `no-time`: its cases gave no time.
-# `no-gpu`: there is no GPU.
-AbsenceKind = Literal[
-    "checked", "nothing", "overheads", "no-cpu", "hidden", "not-asked", "wrong", "no-time", "no-gpu"
-]
-
-OUT_OF_TIME = "the time budget was used up first"
-# Skips that are part of every plan. They explain an absence only where nothing else does.
-_USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
-
-
-class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is missing, and why: the gravest cause first. `checked`: outputs that are right."""
-
-    kind: AbsenceKind
-    causes: tuple[str, ...] = ()
-    checked: int = 0
-
-
-def absence(run: Run, everything: Sequence[CaseResult]) -> Absence:
-    """Of a run without a speedup over the CPU; `everything` are the cases shown."""
-    cases = [row for row in everything if row.case.group not in CALLS]
-    timed = [row for row in cases if row.time is not None]
-    if not timed:
-        return _nothing(run, everything, cases)
-    if any(row.device_kind == "gpu" for row in timed):
-        return Absence(kind="no-cpu")
-    others = [row for row in cases if row.device_kind != "cpu"]
-    if not others and _left_out(run, everything):
-        return Absence(kind="hidden")
-    # What failed has a line of its own.
-    causes = tuple(_reasons(run, [row for row in others if row.time is None and row.outcome != "failure"]))
-    gpus = {device.id for device in run.devices if device.kind == "gpu" and not device.composed}
-    there = any(fact(gpu, "kind") != "software" for gpu in run.machine.gpus)
-    if any(row.reason == "wrong-result" for row in others):
-        return Absence(kind="wrong")
-    if any(row.case.device_id in gpus for row in others):
-        return Absence(kind="no-time", causes=causes)
-    return Absence(kind="not-asked" if there or gpus else "no-gpu", causes=causes)
-
-
-def _nothing(run: Run, everything: Sequence[CaseResult], cases: Sequence[CaseResult]) -> Absence:
-    overheads = any(row.time is not None for row in everything)
-    checked = sum(row.reason == CHECK_ONLY for row in (cases if overheads else everything))
-    if checked:
-        return Absence(kind="checked", checked=checked)
-    causes = _reasons(run, cases if overheads else everything)
-    if (
-        not run.outcomes
-        and run.settings.budget_s is not None
-        and not (run.selection.filter or run.selection.skip)
-    ):
-        causes = [OUT_OF_TIME]  # nothing was even planned
-    if overheads:
-        return Absence(kind="overheads", causes=tuple(causes))
-    return Absence(kind="nothing", causes=tuple(causes or _absent(run) or ["no case was planned"]))
-
-
-def _reasons(run: Run, rows: Sequence[CaseResult]) -> list[str]:
-    """Why these rows have no time, gravest first: the budget, failures, an early end, then skips."""
-    budget = [row for row in rows if _out_of_budget(run, row)]
-    failed = [row for row in rows if row.outcome == "failure"]
-    planned = [row for row in rows if row.outcome == "planned"]
-    explained = {row.case.device_id for row in (*budget, *failed, *planned)}
-    others = [row for row in rows if row.case.device_id not in explained and row.time is None]
-    others.sort(key=lambda row: (row.outcome == "skip", row.reason in _USUAL))
-    early = "the run was interrupted" if run.exit_reason == "interrupted" else "the run ended early"
-    return [
-        *([OUT_OF_TIME] if budget else []), *_of_each_device(failed), *([early] if planned else []),
-        *_of_each_device(others),
-    ]  # fmt: skip
-
-
-def _out_of_budget(run: Run, row: CaseResult) -> bool:
-    return row.reason == "budget" or (row.reason == NO_SAMPLES and run.exit_reason == "budget")
-
-
-def _of_each_device(rows: Sequence[CaseResult]) -> list[str]:
-    """The first reason of each device."""
-    found: dict[str, str] = {}
-    for row in rows:
-        found.setdefault(row.case.device_id, " ".join((row.detail or "").split()) or row.reason or "")
-    return _named(found)
-
-
-def _absent(run: Run) -> list[str]:
-    """What the run said of backends that it did not find."""
-    found: dict[str, str] = {}
-    for warning in run.warnings:
-        if warning.code in ("unavailable", "software-device") and warning.id is None:
-            text = " ".join(warning.message.split())
-            found.setdefault(text.partition(":")[0], text)
-    return _named(found)
-
-
-def _named(texts: dict[str, str]) -> list[str]:
-    return [text if text.startswith(f"{name}:") else f"{name}: {text}" for name, text in texts.items()]
-
-
-def _left_out(run: Run, cases: Sequence[CaseResult]) -> bool:
-    """Whether the run knows cases of other devices than the CPU that are not in the selection."""
-    shown = {row.id for row in cases}
-    others = _others(run)
-    return any(outcome.id not in shown and outcome.case.device_id in others for outcome in run.outcomes)
-
-
-def _others(run: Run) -> set[str]:
-    return {device.id for device in run.devices if device.kind != "cpu"}

@@ -101,9 +101,6 @@ WIDEST_INTERVAL = 4.0
 # High / low of a threshold that is known well.
 CLOSE_INTERVAL = 2.25
 MIN_SAMPLES = 3
-# Of two timings the work of another program can double one, and nothing shows which: so they tell a win from a tie
-# where the interval lies beyond twice as fast (docs/breakeven.md). One timing tells nothing.
-FEW_SAMPLES, FEW_MARGIN = 2, 2.0
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
 ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, form and regime, by id
@@ -187,12 +184,8 @@ def _threshold(
 
 
 def state(row: Speedup) -> State:
-    """A win or a loss when the ratio's interval excludes 1, and with few samples twice as fast, too; else a tie."""
-    samples = min(row.baseline.sample_count, row.case.sample_count)
-    if samples < FEW_SAMPLES:
-        return "tie"
-    margin = 1 if samples >= MIN_SAMPLES else FEW_MARGIN
-    return "win" if row.lo > margin else "loss" if row.hi * margin < 1 else "tie"
+    """A win or a loss when the ratio's interval excludes 1; else a tie."""
+    return "win" if row.lo > 1 else "loss" if row.hi < 1 else "tie"
 
 
 def _judge(
@@ -204,7 +197,7 @@ def _judge(
     verdict = _verdict(threshold, points)
     n, low, high = _sizes(threshold, verdict)
     case = ordered[-1].case.case
-    mixed = threshold is not None and threshold.mixed and verdict == "at"
+    mixed = threshold is not None and threshold.mixed and threshold.state != "never"
     return BreakEven(
         source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
         device_id=case.device_id, baseline_id=ordered[-1].baseline.case.device_id, verdict=verdict, n=n, lo=low,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from gpubench import stats
-from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows
+from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows, extent
 from gpubench.analysis.break_even import BreakEven, bracketed, earliest
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import Hybrid
@@ -21,6 +21,7 @@ from gpubench.analysis.speedup import EQUAL, Speedup
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSituation, MeasuredSplit
 from gpubench.model.result import Run
+from gpubench.units import scale_size
 
 # The situations that tell the mode, and the one that does not: a program that queues its calls knows that it does.
 SITUATIONS = (WAITED, ALWAYS, QUEUED)
@@ -131,7 +132,7 @@ def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
     n = cell.n if cell.kind == "at" else cell.high if cell.kind == "range" else None
     if outcome.winner != "gpu" or n is None:
         return name
-    size = {"side": f"{n} x {n}", "elements": f"{n:,} elements"}.get(answer.extent, f"n = {n}")
+    size = {"side": f"{n} x {n}", "elements": f"{_scaled(n)} elements"}.get(answer.extent, f"n = {n}")
     return f"{name} from {size}" + ("" if cell.kind == "at" else " at the latest")
 
 
@@ -224,16 +225,18 @@ def _on_curve(case: Case, curve: BreakEven) -> bool:
 
 def _note(curve: BreakEven) -> str:
     """Say why there is no size, and what else to know of one."""
-    if curve.verdict == "at":
-        return f"measured up to n = {curve.last}{', mixed below' if curve.mixed else ''}"
-    if curve.verdict == "all-sizes":
-        return f"the smallest size measured, up to n = {curve.last}"
-    if curve.verdict == "no-size" and curve.reason is None:
-        return f"no size up to n = {curve.last}"
-    if bracketed(curve):
-        return f"between n = {curve.lo} and {curve.hi}"
-    return (
-        f"no size up to n = {curve.last}, rising"
-        if curve.verdict == "no-size"
-        else f"undecided ({curve.reason})"
+    counted = extent(curve.case) == "elements"
+    low, high, last = (
+        "" if n is None else _scaled(n) if counted else str(n) for n in (curve.lo, curve.hi, curve.last)
     )
+    if curve.verdict == "at":
+        return f"measured up to n = {last}{', mixed below' if curve.mixed else ''}"
+    if curve.verdict == "all-sizes":
+        return f"the smallest size measured, up to n = {last}"
+    if curve.verdict == "no-size":
+        return f"no size up to n = {last}" + (", rising" if curve.reason is not None else "")
+    return f"between n = {low} and {high}" if bracketed(curve) else f"undecided ({curve.reason})"
+
+
+def _scaled(n: int) -> str:
+    return " ".join(scale_size(n)).strip()

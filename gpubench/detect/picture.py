@@ -24,6 +24,7 @@ from gpubench.escaping import escaped
 from gpubench.installation import located
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
+from gpubench.units import scale_size
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
@@ -329,13 +330,18 @@ def _chosen(machine: Machine) -> list[int]:
     return [numbers[name] for name in machine.recommendation.device_ids if name in numbers]
 
 
+LARGEST_SIDE = 10_000
+
+
 def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
     """ "matmul float32: GPU from n = 320 with transfers": a line per op, dtype and other params."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"
         if point.size is not None:
-            size = f"from n = {point.size}" + (f" ({point.note})" if point.note else "")
+            # The side of a matrix has all its digits, and no side is as large as this.
+            n = str(point.size) if point.size < LARGEST_SIDE else " ".join(scale_size(point.size))
+            size = f"from n = {n}" + (f" ({point.note})" if point.note else "")
         key = (point.op, point.params, point.dtype)
         lines.setdefault(key, []).append(f"{size} {_regime(point.regime)}")
     return [f"{' '.join(part for part in key if part)}: GPU {', '.join(sizes)}" for key, sizes in lines.items()]

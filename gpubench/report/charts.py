@@ -176,9 +176,9 @@ PLAIN = "format(datum.value, '~g')"
 SECONDS = f"{SI} + 's'"
 # 4096 and below plainly, then in units of 1024: a tick is a power of two.
 _SIZE = (
-    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~r') + 'Gi' : "
-    "datum.value >= 1048576 ? format(datum.value / 1048576, '~r') + 'Mi' : "
-    "datum.value >= 16384 ? format(datum.value / 1024, '~r') + 'Ki' : format(datum.value, '~r')"
+    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~r') + ' G' : "
+    "datum.value >= 1048576 ? format(datum.value / 1048576, '~r') + ' M' : "
+    "datum.value >= 16384 ? format(datum.value / 1024, '~r') + ' K' : format(datum.value, '~r')"
 )
 
 

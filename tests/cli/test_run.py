@@ -74,7 +74,7 @@ def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save")
     assert ended.returncode == 0
     assert files(tmp_path) == []
-    assert ended.stdout.startswith("add at n = 1024, queued on the GPU: ")
+    assert ended.stdout.startswith("add at n = 1 K, queued on the GPU: ")
     assert "saved" not in ended.stdout
 
 

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench import units
+from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import OUT_OF_TIME, Absence, AnswerCell, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import AnswerCell, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import count_sessions
 from gpubench.escaping import columns, cut, filled, printable, shortened
@@ -22,7 +23,7 @@ from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_c
 from gpubench.report.sections.answer_grid import (
     AnswerGrid,
     drawn,
-    forms_grid,
+    forms_grids,
     one_op_grids,
     sizes_grids,
     thresholds_grids,
@@ -156,6 +157,7 @@ def _screen(
     links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
     needed = (
         *_on_host(found),
+        *_allocations(found),
         *_unmeasured(analysis.run, found),
         *_splits(analysis),
         *_adapters(analysis.run),
@@ -200,7 +202,7 @@ def answer_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid,
     if found.absence is not None:
         if found.times:
             return times_grids(found, ascii_only=ascii_only)
-        return (forms_grid(found, ascii_only=ascii_only),) if found.forms else ()
+        return forms_grids(found, ascii_only=ascii_only) if found.forms else ()
     if found.named:
         return sizes_grids(found, ascii_only=ascii_only)
     if len(found.rows) == 1:
@@ -229,6 +231,19 @@ def _on_host(found: MachineAnswer) -> list[str]:
         for form in found.host
     ]
     return [f"On the host in any case: {listed(times)}."] if times else []
+
+
+def _allocations(found: MachineAnswer) -> list[str]:
+    """Why plain NumPy is slower even where it computes as fast; nothing where no other form wins."""
+    better = {form.op for form in found.forms if form.ratio is not None}
+    ops = [op for op in dict.fromkeys(form.op for form in found.forms if form.allocates) if op in better]
+    if not ops:
+        return []
+    whose = "" if len(ops) == len({form.op for form in found.forms}) else f" of {listed(ops)}"
+    whose = whose if len(ops) <= _MOST_NAMES or not whose else f" of {len(ops)} ops"
+    return [
+        f"Plain NumPy allocates its result{whose} at every call; tuned forms write into an array that is there."
+    ]
 
 
 def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
@@ -512,8 +527,9 @@ def _forms(found: MachineAnswer) -> tuple[str, ...]:
     if not better:
         return (". No faster code than plain NumPy was measured.",)
     if ops == 1:
-        best = max(form.ratio or 1.0 for form in found.forms)
-        return (f". Faster code than plain NumPy exists for {better[0]}: up to {factor_text(best)}.",)
+        best = max(found.forms, key=lambda form: form.ratio or 1.0)
+        gain = factor_text(best.ratio or 1.0, best.within)
+        return (f". Faster code than plain NumPy exists for {better[0]}: up to {gain}.",)
     share = f"{len(better)} of {ops} ops"
     if len(better) == ops:
         share = "both ops" if ops == 2 else f"all {ops} ops"

@@ -23,6 +23,7 @@ from gpubench.escaping import columns, cut, padded
 from gpubench.model.case import QUEUED, SHORT_DTYPES, WAITED
 from gpubench.report.layout import Cell, Line
 from gpubench.report.sections.answer_text import (
+    asked_size_text,
     backend_text,
     both_text,
     cell_text,
@@ -40,6 +41,7 @@ GAP, GROUP_GAP = "  ", "   "
 WIDE = 78  # from here on two named sizes stand side by side
 _SHOWN_ERROR = 0.05  # a ratio surer than this needs no +-
 _SHORT_NAME = 8
+NEAR_SIZE = 1.5  # sizes this near to that of a heading stand under it without their own
 
 
 class AnswerGrid(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,20 +257,24 @@ def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
     gains = [cell.gain for cell in row.cells.values() if cell.gain is not None]
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
-    what = "side" if row.extent == "side" else "n"
     cpu = "" if cpu_s is None else f" (CPU {format_seconds(cpu_s)})"
-    at = "" if n is None else f"at {what} = {n}{cpu}"
+    at = "" if n is None else f"at {_top_text(n, row.extent)}{cpu}"
     rows = []
     for regime in _in_order(row):
         cell = row.cells[regime]
         gain = cell.gain
-        tail = f"  at {what} = {gain.n}" if gain is not None and gain.n != n else ""
+        tail = f"  at {_top_text(gain.n, row.extent)}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
         text = threshold_cell(cell, both_text(cell, row.extent, ascii_only=ascii_only))
         said = gain_cell(None if cell.tied else gain)
         rows.append((Cell(situation_text(regime, beside_queued=True)), text, said, Cell(seconds)))
     groups = {1: "pays from", 2: at}
     return (AnswerGrid(names=("",) * 4, right=(False,) * 4, rows=tuple(rows), groups=groups),)
+
+
+def _top_text(n: int, extent: Extent) -> str:
+    """`n = 16 M`, `side = 4096`."""
+    return f"side = {n}" if extent == "side" else f"n = {size_text(n, extent)}"
 
 
 def sizes_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
@@ -313,7 +319,7 @@ def _long_grid(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
         for place, n in enumerate(sizes or [0]):
             gains = {regime: _at(row.cells.get(regime), n) for regime in found.regimes}
             cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
-            size = size_text(n, row.extent, ascii_only=ascii_only) if n else "-"
+            size = asked_size_text(n, row.extent, ascii_only=ascii_only) if n else "-"
             line = [
                 Cell("" if place else label),
                 Cell(size),
@@ -344,23 +350,80 @@ def _sure(gain: Gain | None) -> Cell:
     return gain_cell(gain, f" +-{gain.within * 100:.0f}%")
 
 
-def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
-    """Without a GPU: plain NumPy beside the fastest other form, where that surely wins."""
+def forms_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+    """Without a GPU: the fastest form of the CPU. Several ops have a row each, their sizes side by side; of one op, or
+    at sizes that were asked for, each size has a row, with the time of plain NumPy."""
+    below = _forms_below(found, ascii_only)
+    if len({(form.op, form.dtype, *form.params.items()) for form in found.forms}) < 2 or found.forms[0].asked:
+        return (below,)
+    return (*(_forms_beside(found, ascii_only, timed=timed) for timed in (True, False)), below)
+
+
+def _forms_below(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
     whole = _labels_alone(found.forms)
     rows = []
     for form, label in zip(found.forms, _told_once(whole), strict=True):
-        size = size_text(form.n, form.extent, ascii_only=ascii_only)
-        line = [Cell(label), Cell(size), Cell("-" if form.plain_s is None else format_seconds(form.plain_s))]
+        line = [
+            Cell(label),
+            Cell(_measured_size(form, ascii_only)),
+            Cell("-" if form.plain_s is None else format_seconds(form.plain_s)),
+        ]
         if form.device_id is None:
             line += [Cell("-"), Cell(""), Cell("as good", "muted")]
         else:
-            backend = form.device_id.partition(":")[0]
-            name = FORMS.get(form.form, form.form) if backend == "numpy" else backend_text(form.device_id)
-            line += [Cell(name), Cell(format_seconds(form.best_s)), _form_gain(form.ratio)]
+            line += [Cell(_form_name(form)), Cell(format_seconds(form.best_s)), _form_gain(form)]
         rows.append(tuple(line))
     names = ("", "n", "plain NumPy", "best form", "", "gain")
     right = (False, True, True, False, True, True)
     return AnswerGrid(names=names, right=right, rows=tuple(rows), whole=tuple(whole))
+
+
+def _forms_beside(found: MachineAnswer, ascii_only: bool, *, timed: bool) -> AnswerGrid:
+    """`timed`: with the time of the best form."""
+    by_label: dict[str, dict[int, BestForm]] = {}
+    for form, label in zip(found.forms, _labels_alone(found.forms), strict=True):
+        by_label.setdefault(label, {})[form.place] = form
+    names, right, groups, common = [""], [False], {}, {}
+    for place in sorted({form.place for form in found.forms}):
+        forms = [form for form in found.forms if form.place == place]
+        common[place] = Counter(form.elements for form in forms).most_common(1)[0][0]
+        counted: Extent = "plain" if all(form.extent == "plain" for form in forms) else "elements"
+        near = any(form.elements != common[place] and _near(form, common[place]) for form in forms)
+        groups[len(names)] = ("about " if near else "") + size_text(common[place], counted)
+        names += ["form", *([""] if timed else []), "gain"]
+        right += [False, *([True] if timed else []), True]
+    rows = []
+    for label, by_place in by_label.items():
+        line = [Cell(label)]
+        for place, elements in common.items():
+            line += _beside(by_place.get(place), elements, ascii_only, timed=timed)
+        rows.append(tuple(line))
+    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+
+
+def _near(form: BestForm, elements: int) -> bool:
+    return elements / NEAR_SIZE <= form.elements <= elements * NEAR_SIZE
+
+
+def _beside(form: BestForm | None, elements: int, ascii_only: bool, *, timed: bool) -> list[Cell]:
+    """The cells of one op under the size of a heading; a size that is not near that one is written."""
+    if form is None:
+        return [Cell("-"), *([Cell("")] if timed else []), Cell("")]
+    tail = "" if _near(form, elements) else f" at {_measured_size(form, ascii_only)}"
+    name = "plain" if form.device_id is None else _form_name(form)
+    times = [Cell(format_seconds(form.seconds))] if timed else []
+    return [Cell(name + tail), *times, Cell("") if form.ratio is None else _form_gain(form)]
+
+
+def _form_name(form: BestForm) -> str:
+    device_id = form.device_id or ""
+    name = FORMS.get(form.form, form.form)
+    return name if device_id.startswith("numpy") else backend_text(device_id)
+
+
+def _measured_size(form: BestForm | GpuTimes, ascii_only: bool) -> str:
+    text = asked_size_text if form.asked else size_text
+    return text(form.n, form.extent, ascii_only=ascii_only)
 
 
 def times_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
@@ -411,7 +474,7 @@ def _times_below(found: MachineAnswer, text: Callable[[str], str], ascii_only: b
 def _places(row: GpuTimes, found: MachineAnswer, ascii_only: bool) -> tuple[str, str]:
     """The op and the size of a row of times."""
     label = _form_label(row, dtypes=len({one.dtype for one in found.times}) > 1)
-    return label, size_text(row.n, row.extent, ascii_only=ascii_only)
+    return label, _measured_size(row, ascii_only)
 
 
 def _timed_regimes(found: MachineAnswer) -> list[str]:
@@ -436,5 +499,5 @@ def _form_label(row: BestForm | GpuTimes, *, dtypes: bool) -> str:
     return f"{series_text(row)} {SHORT_DTYPES.get(row.dtype, row.dtype)}" if dtypes else series_text(row)
 
 
-def _form_gain(ratio: float | None) -> Cell:
-    return Cell("-") if ratio is None else Cell(factor_text(ratio), "cpu")
+def _form_gain(form: BestForm) -> Cell:
+    return Cell("-") if form.ratio is None else Cell(factor_text(form.ratio, form.within), "cpu")

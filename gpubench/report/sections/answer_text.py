@@ -26,7 +26,7 @@ from gpubench.analysis.break_even import BreakEven
 from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
-from gpubench.units import listed
+from gpubench.units import SIZE_UNITS, listed, scale_size
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
 _WHY = {
@@ -37,7 +37,7 @@ _WHY = {
     ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
-_UNITS = (("G", 2**30), ("M", 2**20), ("K", 2**10))  # as --sizes reads them
+CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told without `~`
 
 
 def why_text(why: str) -> str:
@@ -54,21 +54,33 @@ def backend_text(device_id: str) -> str:
 def size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
     """`23 K`, `16 M` elements (K is 1024, M is 1024 K); `182²` or `182^2` of a square matrix."""
     if extent == "elements":
-        return " ".join(_scaled(n)).strip()
+        return " ".join(scale_size(n)).strip()
     return f"{n}{_square(extent, ascii_only)}"
 
 
 def rough_size_text(n: float) -> str:
     """About so many elements, with one digit: `0.7 M`, `60 K`."""
-    unit, scale = next(((unit, scale) for unit, scale in _UNITS if n >= scale / 2), ("", 1))
+    unit, scale = next(((unit, scale) for unit, scale in SIZE_UNITS if n >= scale / 2), ("", 1))
     digits = 10 ** math.floor(math.log10(n / scale))
     value = round(n / scale / digits) * digits
     return f"{value:.1f} {unit}" if value < 1 else f"{value:.0f} {unit}".strip()
 
 
+def asked_size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
+    """A size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
+    if extent != "elements":
+        return size_text(n, extent, ascii_only=ascii_only)
+    for unit, scale in SIZE_UNITS:
+        for decimals in (0, 1):
+            value = round(n / scale, decimals)
+            if value >= 1 and round(value * scale) == n:
+                return f"{value:.{decimals}f} {unit}"
+    return f"{n:,}"
+
+
 def named_size_text(n: int, extent: Extent) -> str:
-    """A size that was asked for, with all its digits: `n = 1024`, `side 1024`."""
-    return f"side {n}" if extent == "side" else f"n = {n}"
+    """As `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
+    return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
 
 
 def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False) -> str:
@@ -77,7 +89,7 @@ def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False)
         return size_text(low, extent, ascii_only=ascii_only)
     if extent != "elements":
         return f"{low}-{high}{_square(extent, ascii_only)}"
-    (first, unit), (last, other) = _scaled(low), _scaled(high)
+    (first, unit), (last, other) = scale_size(low), scale_size(high)
     if (first, unit) == (last, other):
         return size_text(low, extent)
     return (
@@ -87,17 +99,6 @@ def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False)
 
 def _square(extent: Extent, ascii_only: bool) -> str:
     return "" if extent == "plain" else "^2" if ascii_only else "²"
-
-
-def _scaled(n: int) -> tuple[str, str]:
-    for unit, scale in _UNITS:
-        value = n / scale
-        # 10.4 K is 10 K; a million more or less is more than people round away.
-        decimals = 1 if value < (10 if unit == "K" else 100) else 0
-        if round(value, decimals) >= 1:
-            text = f"{value:.{decimals}f}"
-            return (text.rstrip("0").rstrip(".") if "." in text else text), unit
-    return str(n), ""
 
 
 def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = False) -> str:
@@ -148,21 +149,21 @@ def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
     return Cell(text, tone)
 
 
-def factor_text(factor: float) -> str:
-    """`14x`, `2.1x`: two digits."""
+def factor_text(factor: float, within: float = 0.0) -> str:
+    """`14x`, `2.1x`: two digits; `~14x` where it may be off by a larger share than CLOSE_GAIN."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
-    return f"{rounded:.{decimals}f}x"
+    return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
 
 
 def gain_text(gain: Gain) -> str:
-    """`GPU 14x`, `CPU 2.1x`: the winner and its factor; `about equal`; `GPU 1.5x ?` where the other may
+    """`GPU 14x`, `CPU ~2.1x`: the winner and its factor; `about equal`; `GPU ~1.5x ?` where the other may
     win, `about equal ?` where either may."""
     doubt = " ?" if gain.winner == "noisy" else ""
     if gain.about_equal:
         return f"about equal{doubt}"
     side, factor = ("GPU", gain.ratio) if gain.ratio >= 1 else ("CPU", 1 / gain.ratio)
-    return f"{side} {factor_text(factor)}" + doubt
+    return f"{side} {factor_text(factor, gain.within)}" + doubt
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
@@ -341,6 +342,10 @@ def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool, *, ends: bool
             return f"both are about equal at {last}, the largest size"
         sides = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are about equal"}
         side = sides.get(cell.gain.winner, "it is too noisy to say")
+        if cell.low is not None:
+            return (
+                f"the GPU does not pay below {size.removeprefix('> ')} ({why_text(cell.why)}); at {last} {side}"
+            )
         return f"no threshold is known ({why_text(cell.why)}); at {last} {side}"
     measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
     first = size.removeprefix("< ")

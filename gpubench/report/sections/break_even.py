@@ -39,7 +39,8 @@ from gpubench.units import format_bytes, format_size, truncate
 
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
-    "at": "23 K (16-46 K): the threshold and its interval", "range": "16-46 K: the threshold lies in it",
+    "at": "23 K (16-34 K): the threshold and its interval", "rough": "~23 K: within 2 times either way",
+    "range": "16-90 K: the threshold lies in it",
     "below": "< n: the GPU wins at every size measured, the smallest is n",
     "above": "> n: the CPU wins up to n, the largest size measured", "mixed": "mixed: it wins and loses by turns below",
 }  # fmt: skip
@@ -160,7 +161,8 @@ def _threshold(row: BreakEven, words: Words) -> Cell:
 def _legend(rows: Sequence[BreakEven], *, short: bool) -> str:
     """What the cells mean; of `?` the reasons."""
     found = [(row, threshold(row)) for row in rows]
-    kinds = {cell.kind for _, cell in found} | {"mixed" for _, cell in found if cell.mixed}
+    kinds: set[str] = {cell.kind for _, cell in found} | {"mixed" for _, cell in found if cell.mixed}
+    kinds |= {"rough" for _, cell in found if cell.kind == "at" and not cell.sharp}
     if short:
         kinds -= {"at"}
     elif any(cell.kind == "range" and cell.n is not None for _, cell in found):
@@ -174,6 +176,7 @@ def _legend(rows: Sequence[BreakEven], *, short: bool) -> str:
     parts = [where_legend(row.case for row in rows)] if short else []
     parts += [words for kind, words in _WORDS.items() if kind in kinds]
     parts += [f"?: {reasons}"] if reasons else []
+    parts += ["K is 1024"] if any(extent(row.case) == "elements" for row in rows) else []
     return "; ".join(parts)
 
 

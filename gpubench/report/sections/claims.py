@@ -12,7 +12,7 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.escaping import printable, shortened
 from gpubench.model.case import RESIDENT, Case, parse_case_id
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
-from gpubench.report.sections.answer_text import range_text, threshold_text
+from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     ALWAYS,
     GainStyle,
@@ -112,7 +112,9 @@ def _claimed_text(row: ClaimResult, unit: str) -> str:
         return f"{first.removesuffix(last[last.index(' ') :])}-{last}"
     if row.claimed_break_even is not None:
         low, high = row.claimed_break_even
-        return range_text(round(low), round(high), "elements")
+        unit, scale = ("million", 1e6) if high >= 1e6 else ("thousand", 1e3)  # decimal, as their source says it
+        ends = dict.fromkeys(f"{end / scale:g}" for end in (low, high))
+        return f"{'-'.join(ends)} {unit}"
     if row.claimed_speedup is None:
         return seconds_text(row.claimed_cpu_s if row.claimed_gpu_s is None else row.claimed_gpu_s, unit)
     return f"{row.claimed_speedup:.3g}x"

@@ -33,7 +33,8 @@ KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"
 MEANING = (
     "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Hatched: not measured, or "
-    "no true number. Paler: the sizes around are far apart. At the right: the gain at the largest size measured."
+    "no true number. Paler: the sizes around are far apart. At the right: the gain at the largest size measured. "
+    "K is 1024, M is 1024 K."
 )
 
 
@@ -192,8 +193,8 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
 
 
 def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The name of the
-    last end lies before it, so it takes more."""
+    """Position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The name of
+    the last end lies before it, so it takes more."""
     low, high = found.low, found.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -212,7 +213,9 @@ _STEPS = ((30.0, "█"), (10.0, "▆"), (3.0, "▄"), (EQUAL, "▂"))
 _ASCII = str.maketrans({"·": ".", "▂": "-", "▄": "+", "▆": "*", "█": "#", "²": "2"})
 _GAP = "  "
 _FEWEST_CELLS, _LONGEST_LABEL = 12, 16
-_WORDS = f"{_CPU} CPU wins  {_EQUAL} about equal  GPU by ▂ {EQUAL}x ▄ 3x ▆ 10x █ 30x  blank: not measured"
+_WORDS = (
+    f"{_CPU} CPU wins  {_EQUAL} about equal  GPU by ▂ {EQUAL}x ▄ 3x ▆ 10x █ 30x  blank: not measured  K = 1024"
+)
 
 
 def axis_text(lanes: Iterable[LaneView]) -> str:

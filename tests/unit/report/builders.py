@@ -76,21 +76,23 @@ def regime_of(calls: int | None) -> str:
 def measured(
     what: Case, seconds: float, *, sessions: int = 3, factors: Sequence[float] = QUIET, repeat: int = 10_000,
     cold_s: float | None = None, hot_s: float | None = None, parts: Parts | None = None, discarded: dict[str, str] | None = None,
-    stop: str = "precision",
+    stop: str = "precision", shifts: Sequence[float] = (),
 ) -> Measurement:  # fmt: skip
-    """A measurement whose samples are `seconds * factors` in each session, after one slow warm-up sample."""
+    """A measurement whose samples are `seconds * factors` in each session, after one slow warm-up sample; `shifts`: a
+    further factor of each session."""
     flops, size = work(what)
-    wall = [seconds * 7.0, *(seconds * factor for factor in factors)]
+    shifts = shifts or [1.0] * sessions
     return Measurement(
         id=what.id, case=what, flops=flops, bytes=size, op_hash="0" * 12,
         check=Check(ok=True, max_error=0.0, limit=1e-6, scale="terms"),
         blocks=[
             Block(
-                session=i, round=0, position=0, repeat=repeat, warmup=1, wall_s=wall, discarded=discarded or {},
+                session=i, round=0, position=0, repeat=repeat, warmup=1, discarded=discarded or {},
+                wall_s=[seconds * shift * factor for factor in (7.0, *factors)],
                 device_cold_s=None if cold_s is None else [cold_s] * 3,
                 device_hot_s=None if hot_s is None else [hot_s] * 3,
             )
-            for i in range(sessions)
+            for i, shift in zip(range(sessions), shifts, strict=True)
         ],
         parts=[] if parts is None else [parts], stops=[Stop(session=i, reason=stop) for i in range(sessions)],  # type: ignore[arg-type]
     )  # fmt: skip

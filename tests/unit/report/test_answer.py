@@ -11,13 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpubench.analysis.answer import SHARP, answer
+from gpubench.analysis.answer import ROUGHLY, Gain, answer
 from gpubench.model.result import Check, Failure, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.report.sections.answer_grid import drawn, thresholds_grids
-from gpubench.report.sections.answer_text import factor_text, range_text, size_text
+from gpubench.report.sections.answer_text import (
+    asked_size_text,
+    both_text,
+    cell_text,
+    factor_text,
+    gain_text,
+    range_text,
+    rough_size_text,
+    size_text,
+)
+from gpubench.units import parse_sizes
 from tests.examples import examples
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -43,7 +53,7 @@ from tests.unit.report.samples import cpu_run, full_run, software_run
 ENDS = (1024, 131072, 16777216)
 WINS, LOSES = dict.fromkeys(ENDS, 9.0), dict.fromkeys(ENDS, 0.2)
 OPEN_LOSS = {1024: 0.1, 4096: 0.2}
-NOISY = tuple(0.2 + 0.2 * i for i in range(10))
+APART = (0.4, 0.8, 1.0, 1.25, 2.5)  # sessions that tell no winner of sides within 2x
 
 
 def screen(run, **look):
@@ -76,11 +86,31 @@ def ops(ratios, *, regime=WAITED, names=SUITE, **more):
 
 @pytest.mark.parametrize(
     ("n", "text"),
-    [(512, "512"), (1024, "1 K"), (1536, "1.5 K"), (16384, "16 K"), (154_000, "154 K"), (999_700, "1 M"),
-     (1_048_576, "1 M"), (4_194_304, "4.2 M"), (16_777_216, "16.8 M"), (2**30, "1.1 G")],
+    [(512, "512"), (1024, "1 K"), (1536, "1.5 K"), (16384, "16 K"), (154_000, "150 K"), (999_700, "1 M"), (900_000, "879 K"),
+     (1_048_576, "1 M"), (4_400_000, "4.2 M"), (16_777_216, "16 M"), (2**30, "1 G")],
 )  # fmt: skip
-def test_a_size_counts_in_thousands(n, text):
+def test_k_is_1024_and_m_is_1024_k(n, text):
     assert size_text(n, "elements") == text
+
+
+@pytest.mark.parametrize("text", ["1.1 K", "586 K", "16 M", "1.5 M", "1,000,000", "1,000", "3", "2 G"])
+def test_a_size_that_was_asked_for_prints_as_it_was(text):
+    (n,) = parse_sizes(text.replace(" ", "").replace(",", "_"))
+    assert asked_size_text(n, "elements") == text
+
+
+@given(st.integers(1, 2**36))
+def test_what_a_screen_calls_a_size_is_near_it(n):
+    """It is a size that --sizes takes, half of its last digit away at most."""
+    (read,) = parse_sizes(size_text(n, "elements").replace(" ", ""))
+    assert read == pytest.approx(n, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(700_000, "0.7 M"), (60_000, "60 K"), (1500, "1 K"), (300, "300"), (2**21, "2 M")]
+)
+def test_a_rough_size_has_one_digit(n, text):
+    assert rough_size_text(n) == text
 
 
 def test_a_square_matrix_prints_its_side():
@@ -92,7 +122,7 @@ def test_a_square_matrix_prints_its_side():
 
 @pytest.mark.parametrize(
     ("low", "high", "text"),
-    [(16384, 46000, "16-46 K"), (131072, 1048576, "131 K-1 M"), (1000, 1001, "1 K"), (600, 900, "600-900")],
+    [(16384, 46000, "16-45 K"), (131072, 1048576, "128 K-1 M"), (1024, 1025, "1 K"), (600, 900, "600-900")],
 )
 def test_a_range_says_a_common_unit_once(low, high, text):
     assert range_text(low, high, "elements") == text
@@ -103,6 +133,16 @@ def test_a_range_says_a_common_unit_once(low, high, text):
 )
 def test_a_gain_has_two_digits(factor, text):
     assert factor_text(factor) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(18, 22, "GPU 20x"), (16, 22, "GPU ~20x"), (18, 24, "GPU ~20x"), (0.9, 40, "GPU ~20x ?")],
+)
+def test_a_gain_that_is_not_known_within_15_percent_is_told_as_about(low, high, text):
+    winner = "gpu" if low > 1 else "noisy"
+    gain = Gain(n=1024, ratio=20.0, low=low, high=high, winner=winner, cpu_s=20.0, gpu_s=1.0, top=True)
+    assert gain_text(gain) == text
 
 
 # Cells
@@ -127,24 +167,53 @@ def test_below_the_size_1_there_is_none():
 def test_an_op_that_is_unknown_here_has_no_ends():
     run = answer_run(op_rows("from_elsewhere", {WAITED: WINS}))
     assert cells(run, "from_elsewhere").kind == "below"
-    assert "at every size measured, from 1 K to 16.8 M." in sentence(run)
+    assert "at every size measured, from 1 K to 16 M." in sentence(run)
 
 
-def test_a_threshold_is_a_number_only_within_a_narrow_interval():
-    narrow = cells(ops([rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0)]), "add")
-    assert narrow.kind == "at"
-    assert narrow.high <= narrow.low * SHARP
-    assert cells(ops([rising(VECTOR, 30_000)]), "add").kind == "range"
+def test_the_width_of_the_interval_says_how_a_threshold_is_printed():
+    """A number, about a number, or a range; the number lies in it."""
+    curves = {
+        "sharp": rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0), "rough": rising(VECTOR, 30_000),
+        "wide": {1024: 0.1, 16777216: 20.0},
+    }  # fmt: skip
+    shown = {name: cells(ops([curve]), "add") for name, curve in curves.items()}
+    assert [shown[name].kind for name in curves] == ["at", "at", "range"]
+    assert [shown[name].sharp for name in curves] == [True, False, False]
+    for cell in shown.values():
+        assert cell.low < cell.n < cell.high
+        assert (cell.high <= cell.low * ROUGHLY) == (cell.kind == "at")
+    assert [cell_text(cell, "elements") for cell in shown.values()] == [
+        size_text(shown["sharp"].n, "elements"),
+        "~" + size_text(shown["rough"].n, "elements"),
+        range_text(shown["wide"].low, shown["wide"].high, "elements"),
+    ]
+    assert both_text(shown["wide"], "elements").startswith(f"~{size_text(shown['wide'].n, 'elements')} (")
 
 
-def test_a_bracket_is_a_range_without_a_number():
-    cell = cells(ops([{1024: 0.1, 16777216: 20.0}]), "add")
-    assert (cell.kind, cell.low, cell.high, cell.n) == ("range", 1024, 16777216, None)
+def test_a_threshold_without_an_upper_end_says_from_where_on():
+    """It loses below, and at the top either side may be the faster one."""
+    open_top = {1024: 0.1, 131072: 0.3, 16777216: 1.3}
+    cell = cells(ops([open_top], shifts=APART), "add")
+    assert (cell.kind, cell.high) == ("open", None)
+    low = size_text(cell.low, "elements")
+    assert cell_text(cell, "elements") == f"> {low}"
+    assert f"the GPU does not pay below {low} (" in sentence(ops([open_top], shifts=APART))
+
+
+def test_how_sure_the_thresholds_are_stands_below_the_table():
+    sharp, wide = rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0), {1024: 0.1, 16777216: 20.0}
+    run = ops([sharp, rising(VECTOR, 30_000), rising(VECTOR, 40_000), wide, WINS])
+    said = " ".join(" ".join(screen(run)).split())
+    assert "Thresholds: 1 within 1.5x, 2 within 2x either way; 1 within a range. 5 sessions." in said
+    assert "noisy" not in said
 
 
 def test_more_than_one_crossing_is_mixed():
-    ratios = {1024: 0.2, 4096: 4.0, 16384: 0.2, 30_000: 5.0, 16777216: 9.0}
-    assert cells(ops([ratios]), "add").mixed
+    ratios = {1024: 0.2, 8192: 3.0, 65536: 0.3, 90_000: 5.0, 16777216: 9.0}
+    wide = {1024: 0.2, 8192: 3.0, 65536: 0.3, 1048576: 5.0, 16777216: 9.0}
+    for curve, kind in ((ratios, "at"), (wide, "range")):
+        cell = cells(ops([curve]), "add")
+        assert (cell.kind, cell.mixed) == (kind, True)
     assert ", mixed" in "\n".join(screen(ops([ratios, WINS])))
 
 
@@ -160,13 +229,11 @@ def test_a_tie_at_the_largest_size_is_no_noise():
     lines = screen(ops([tied, WINS]))
     assert next(line for line in lines if line.startswith("add")).split() == ["add", "about", "equal"]
     assert not any(line.startswith("?") for line in lines)
-    assert (
-        sentence(ops([tied])) == "add: with data on the GPU both are about equal at 16.8 M, the largest size."
-    )
+    assert sentence(ops([tied])) == "add: with data on the GPU both are about equal at 16 M, the largest size."
 
 
 def test_a_gain_whose_interval_holds_1_is_in_doubt():
-    run = ops([{**WINS, 16777216: 1.4}, WINS], factors=NOISY)
+    run = ops([{**WINS, 16777216: 1.4}, WINS], shifts=APART)
     assert cells(run, "add").gain.winner == "noisy"
     assert " ?" in next(line for line in screen(run) if line.startswith("add"))
 
@@ -175,7 +242,7 @@ def test_within_fifteen_percent_is_about_equal_where_that_is_known():
     run = ops([{**WINS, 16777216: 1.12}, WINS])
     assert cells(run, "add").gain.winner == "equal"
     assert next(line for line in screen(run) if line.startswith("add")).endswith("equal")
-    doubtful = ops([{**WINS, 16777216: 1.0}, WINS], factors=NOISY)
+    doubtful = ops([{**WINS, 16777216: 1.0}, WINS], shifts=APART)
     assert cells(doubtful, "add").gain.winner == "noisy"
     assert next(line for line in screen(doubtful) if line.startswith("add")).endswith("equal ?")
 
@@ -183,8 +250,8 @@ def test_within_fifteen_percent_is_about_equal_where_that_is_known():
 def test_a_gain_at_another_size_says_so():
     lines = screen(ops([WINS, WINS, {1024: 0.1, 4096: 3.0}]))
     heading = next(line for line in lines if "pays from" in line)
-    assert "at 16.8 M" in heading
-    assert next(line for line in lines if line.startswith("copy")).endswith("GPU 3.0x at 4.1 K")
+    assert "at 16 M" in heading
+    assert next(line for line in lines if line.startswith("copy")).endswith("GPU 3.0x at 4 K")
 
 
 def test_where_the_sizes_of_gains_do_not_fit_beside_them_they_have_a_column():
@@ -196,15 +263,15 @@ def test_where_the_sizes_of_gains_do_not_fit_beside_them_they_have_a_column():
     heading = next(line for line in lines if "pays from" in line)
     assert heading.split() == ["size", "pays", "from", "gain"]
     assert [line.split()[1:3] for line in lines if line.startswith(("add", "copy"))] == [
-        ["16.8", "M"],
-        ["4.1", "K"],
+        ["16", "M"],
+        ["4", "K"],
     ]
 
 
 def test_sizes_that_are_all_the_same_have_no_column():
     """However narrow the screen is: the heading says the size of all of them."""
     (grid,) = thresholds_grids(answer(analysed([ops([WINS] * 3)])[0]), ascii_only=True)
-    assert grid.names == ("", "pays from", "at 16.8 M")
+    assert grid.names == ("", "pays from", "at 16 M")
 
 
 # The sentence
@@ -218,13 +285,13 @@ def test_sizes_that_are_all_the_same_have_no_column():
         ([LOSES, LOSES, OPEN_LOSS], "With data on the GPU the CPU wins all 3 as far as measured."),
         ([LOSES, LOSES, {**WINS, 16777216: 1.0}], "With data on the GPU the GPU wins none of 3 (copy about equal)."),
         ([WINS, WINS, LOSES, LOSES, LOSES], "With data on the GPU the GPU wins 2 of 5: add and chain."),
-        ([WINS] * 6 + [LOSES], "With data on the GPU the GPU wins 6 of 7, not mul, half of the 6 from 1 K elements or less."),
-        ([WINS] * 5 + [LOSES] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less."),
+        ([WINS] * 6 + [LOSES], "With data on the GPU the GPU wins 6 of 7, not mul, half of the 6 from about 1 K elements."),
+        ([WINS] * 5 + [LOSES] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from about 1 K elements."),
         ([WINS, LOSES, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (copy loses as far as measured)."),
         ([WINS, OPEN_LOSS, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (chain and copy lose as far as measured)."),
         ([WINS, WINS], "With data on the GPU the GPU wins both."),
-        ([WINS] * 4 + [OPEN_LOSS], "With data on the GPU the GPU wins 4 of 5: add, chain, copy and div, half of the 4 from 1 K elements or less (dot loses as far as measured)."),
-        ([WINS] * 5 + [OPEN_LOSS] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less (4 lose as far as measured)."),
+        ([WINS] * 4 + [OPEN_LOSS], "With data on the GPU the GPU wins 4 of 5: add, chain, copy and div, half of the 4 from about 1 K elements (dot loses as far as measured)."),
+        ([WINS] * 5 + [OPEN_LOSS] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from about 1 K elements (4 lose as far as measured)."),
     ],
 )  # fmt: skip
 def test_the_sentence_of_one_situation(ratios, said):
@@ -261,23 +328,21 @@ def test_of_many_dtypes_the_line_of_both_sides_has_the_number():
 
 
 def test_what_is_noisy_is_counted_as_such():
-    noisy = op_rows("tanh", {WAITED: dict.fromkeys(ENDS, 1.3)}, factors=NOISY)
+    noisy = op_rows("tanh", {WAITED: dict.fromkeys(ENDS, 1.3)}, shifts=APART)
     run = answer_run([*ops([WINS, WINS]).outcomes, *noisy])
     assert sentence(run).endswith("wins 2 of 3: add and chain (1 too noisy to say).")
 
 
-def test_half_of_the_ops_are_told_by_the_upper_ends_of_their_intervals():
-    run = ops([rising(VECTOR, 30_000)] * 4)
-    assert "half of them from 66 K elements or less" in sentence(run)
-    assert cells(run, "add").high == 65536
+def test_half_of_the_ops_are_told_by_their_likely_thresholds():
+    """With one digit; of four the second."""
+    run = ops([rising(VECTOR, at) for at in (300_000, 5_000, 60_000, 20_000)])
+    assert "half of them from about 20 K elements" in sentence(run)
 
 
 def test_half_is_not_said_of_few_ops_nor_of_unknown_thresholds():
     assert "half" not in sentence(ops([WINS] * 3))
     unknown = {1024: 1.3, 131072: 1.4, 16777216: 9.0}
-    assert "half" not in sentence(
-        ops([unknown] * 4, factors=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4))
-    )
+    assert "half" not in sentence(ops([unknown] * 4, shifts=APART))
 
 
 def test_several_types_have_a_sentence_each():
@@ -438,13 +503,65 @@ def test_a_software_adapter_never_headlines():
 def test_without_a_gpu_the_cpu_forms_are_compared():
     lines = screen(no_gpu_run())
     assert " ".join(lines[:2]).endswith("exists for 2 of 3 ops: gelu and softmax.")
-    assert next(line for line in lines if line.startswith("add")).endswith("as good")
+    assert next(line for line in lines if line.startswith("add")).split()[1::3] == ["plain", "plain"]
     all_better = [one for one in no_gpu_run().outcomes if one.case.op != "add"]
     assert "exists for both ops: gelu and softmax." in sentence(
         answer_run(all_better, devices=(CPU,), with_machine=False)
     )
     assert next(line for line in lines if line.startswith("softmax")).endswith("2.1x")
     assert "Looked for: CuPy (there is no NVIDIA driver)." in lines
+
+
+TORCH = msgspec.structs.replace(CPU, id="torch:cpu", backend="torch")
+THREE = {"add": (8192, 2**20, 2**24), "dot": (8192, 2**20, 2**22), "matmul": (96, 1024, 4096)}
+
+
+def three_sizes_run(*, named=False):
+    """The tuned form is 1, 2 and 3 times as fast as plain NumPy at three sizes, PyTorch half as fast; other sizes lie
+    between them."""
+    found = []
+    for op, sizes in THREE.items():
+        for i, n in enumerate([*sizes, sizes[1] * 3 // 2]):
+            found.append(measured(op_case(op, n), 1e-3, sessions=5))
+            found.append(measured(op_case(op, n, form="tuned"), 1e-3 / (1 + i), sessions=5))
+            found.append(measured(op_case(op, n, device="torch:cpu"), 2e-3, sessions=5))
+    sizes = {"add": [8192, 2**20]} if named else {}
+    found = [
+        one for one in found if not named or (one.case.op == "add" and one.case.params["n"] in sizes["add"])
+    ]
+    return answer_run(found, devices=(CPU, TORCH), with_machine=False, named=sizes)
+
+
+def test_without_a_gpu_three_sizes_have_their_best_form():
+    forms = answer(analysed([three_sizes_run()])[0]).forms
+    assert {op: [form.n for form in forms if form.op == op] for op in THREE} == {
+        op: list(sizes) for op, sizes in THREE.items()
+    }
+    assert [(form.form, form.ratio and round(form.ratio)) for form in forms[:3]] == [
+        ("", None),
+        ("tuned", 2),
+        ("tuned", 3),
+    ]
+    lines = screen(three_sizes_run())
+    heading = next(line for line in lines if "8 K" in line)
+    assert re.split(r" {2,}", heading.strip()) == ["about 8 K", "1 M", "16 M"]
+    rows = {line.split()[0]: line.split() for line in lines if line.startswith(tuple(THREE))}
+    assert [word for word in rows["add"] if word in ("plain", "tuned")] == ["plain", "tuned", "tuned"]
+    assert "4" in rows["dot"], "a size that is not near that of its heading is written"
+    assert "96²" not in rows["matmul"]
+
+
+def test_one_op_and_named_sizes_have_a_row_for_each_size():
+    lines = screen(three_sizes_run(named=True))
+    assert [line.split()[-1] for line in lines if re.match(r"(add)? +[81] [KM] ", line)] == ["good", "2.0x"]
+
+
+def test_that_plain_numpy_allocates_its_result_is_said_of_the_ops_where_it_does():
+    """The result of `dot` is one number."""
+    said = " ".join(" ".join(screen(three_sizes_run())).split())
+    assert "Plain NumPy allocates its result of add and matmul at every call" in said
+    alone = [one for one in no_gpu_run().outcomes if one.case.form == "library"]
+    assert "allocates" not in "\n".join(screen(answer_run(alone, devices=(CPU,), with_machine=False)))
 
 
 def test_what_was_looked_for_names_each_backend_once():
@@ -507,46 +624,48 @@ def test_overheads_alone_are_no_comparison():
 
 def test_one_op_shows_all_its_situations():
     lines = screen(one_op_run())
-    assert " ".join(lines[:2]).startswith("add: with data on the GPU the GPU pays from somewhere in 66-262 K;")
+    assert " ".join(lines[:2]).startswith("add: with data on the GPU the GPU pays from ~")
     labels = ["on the GPU, queued", "on the GPU, waited", "10 calls a copy", "copied at every call"]
     assert [label for line in lines for label in labels if line.startswith(label)] == labels
 
 
 CLOSE = rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0)
-TOP = {16777216: 9.0}
-TOGETHER = "; measured up to 16.8 M"
+TOP, FAR = {16777216: 9.0}, {1024: 0.1, 16777216: 20.0}
+TOGETHER = "; measured up to 16 M"
 
 
 @pytest.mark.parametrize(
     ("waited", "copied", "said", "last"),
     [
-        (CLOSE, LOSES, ("the GPU pays from 16 K (15-18 K)", "the CPU wins at all sizes"), TOGETHER),
-        (rising(VECTOR, 30_000), rising(VECTOR, 3e6),
-         ("the GPU pays from somewhere in 16-66 K", "the GPU pays from somewhere in 1-4.2 M"), TOGETHER),
+        (CLOSE, LOSES, ("the GPU pays from {}", "the CPU wins at all sizes"), TOGETHER),
+        (rising(VECTOR, 30_000), rising(VECTOR, 3e6), ("the GPU pays from {}", "the GPU pays from {}"), TOGETHER),
         (rising(VECTOR, 30_000), rising(VECTOR[:6], 1e5),
-         ("the GPU pays from somewhere in 16-66 K, measured up to 16.8 M",
-          "the GPU pays from somewhere in 66-262 K, measured up to 1 M"), ""),
-        (WINS, LOSES, ("the GPU wins at all sizes up to 16.8 M", "the CPU wins at all sizes up to 16.8 M"), ""),
+         ("the GPU pays from {}, measured up to 16 M", "the GPU pays from {}, measured up to 1 M"), ""),
+        (FAR, LOSES, ("the GPU pays from somewhere in {}", "the CPU wins at all sizes"), TOGETHER),
+        (WINS, LOSES, ("the GPU wins at all sizes up to 16 M", "the CPU wins at all sizes up to 16 M"), ""),
         ({4096: 9.0, 65536: 9.0}, OPEN_LOSS,
-         ("the GPU wins at every size measured, from 4.1 K to 66 K", "the CPU wins up to 4.1 K"), ""),
-        (TOP, LOSES, ("the GPU wins at the one size measured, 16.8 M", "the CPU wins at all sizes up to 16.8 M"), ""),
+         ("the GPU wins at every size measured, from 4 K to 64 K", "the CPU wins up to 4 K"), ""),
+        (TOP, LOSES, ("the GPU wins at the one size measured, 16 M", "the CPU wins at all sizes up to 16 M"), ""),
         (rising(VECTOR, 30_000), {1024: 0.1, 16777216: 1.0},
-         ("the GPU pays from somewhere in 16-66 K", "both are about equal at 16.8 M, the largest size"), TOGETHER),
+         ("the GPU pays from {}", "both are about equal at 16 M, the largest size"), TOGETHER),
     ],
 )  # fmt: skip
 def test_the_sentence_of_one_op_claims_no_size_that_was_not_measured(waited, copied, said, last):
     """Of a threshold it says both ends, and of a side that wins up to which size it does."""
-    home, away = said
     run = answer_run(op_rows("add", {WAITED: waited, ALWAYS: copied}))
+    home, away = (
+        text.format((cell_text if cell.kind == "range" else both_text)(cell, "elements"))
+        for text, cell in zip(said, (cells(run, "add"), cells(run, "add", ALWAYS)), strict=True)
+    )
     assert sentence(run) == f"add: with data on the GPU {home}; copied at every call {away}{last}."
 
 
 @pytest.mark.parametrize(
     ("ratios", "said"),
     [
-        ({1024: 6.7}, "add at n = 1024, data on the GPU: the GPU wins, 6.7x."),
-        ({1024: 0.25}, "add at n = 1024, data on the GPU: the CPU wins, 4.0x."),
-        ({1024: 1.02}, "add at n = 1024, data on the GPU: both are about equal."),
+        ({1024: 6.7}, "add at n = 1 K, data on the GPU: the GPU wins, 6.7x."),
+        ({1024: 0.25}, "add at n = 1 K, data on the GPU: the CPU wins, 4.0x."),
+        ({1024: 1.02}, "add at n = 1 K, data on the GPU: both are about equal."),
         ({1024: 0.2, 2048: 0.5}, "add, data on the GPU: the CPU wins at both sizes, 2.0x to 5.0x."),
         ({1024: 2.0, 2048: 3.0, 4096: 4.0}, "add, data on the GPU: the GPU wins at all 3 sizes, 2.0x to 4.0x."),
         ({1024: 0.9, 2048: 3.0}, "add, data on the GPU: about equal to GPU 3.0x."),
@@ -564,7 +683,7 @@ def test_of_named_sizes_nobody_asked_for_larger_ones():
 
 
 def test_a_named_size_that_is_noisy_says_so():
-    run = answer_run(op_rows("add", {WAITED: {1024: 2.0}}, factors=NOISY), named={"add": [1024]})
+    run = answer_run(op_rows("add", {WAITED: {1024: 2.0}}, shifts=APART), named={"add": [1024]})
     assert sentence(run).endswith("(too noisy).")
 
 
@@ -572,7 +691,7 @@ def test_named_sizes_that_were_not_reached_are_told():
     late = [skipped(op_case("gelu", n), reason="budget") for n in (1024, 2048)]
     timed = [*op_rows("add", {WAITED: {4096: 2.0}}), *op_rows("gelu", {WAITED: {4096: 2.0}})]
     run = answer_run([*timed, *late], named={"add": [4096], "gelu": [1024, 2048, 4096]})
-    said = "Not measured in time: gelu at n = 1024 and gelu at n = 2048. A larger --budget measures more."
+    said = "Not measured in time: gelu at n = 1 K and gelu at n = 2 K. A larger --budget measures more."
     assert said in " ".join(" ".join(screen(run)).split())
 
 
@@ -581,7 +700,7 @@ def test_an_op_that_no_gpu_can_take_has_its_time_below_the_table():
     host += [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
     lines = screen(answer_run([*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS}), *host]))
     assert "wins both" in lines[0]
-    assert "On the host in any case: gelu 2.00 ms at n = 1000." in lines
+    assert "On the host in any case: gelu 2.00 ms at n = 1,000." in lines
     assert not any(line.startswith("gelu") for line in lines)
 
 
@@ -613,7 +732,7 @@ def test_more_sizes_have_a_row_each():
     sizes = [1000, 2000, 3000]
     ratios = {n: n / 1500 for n in sizes}
     run = answer_run(op_rows("add", {WAITED: ratios, ALWAYS: ratios}), named={"add": sizes})
-    rows = [line for line in screen(run) if re.match(r"(add)? +\d K ", line)]
+    rows = [line for line in screen(run) if re.match(r"(add)? +\d,000 ", line)]
     assert len(rows) == len(sizes)
     assert sum(line.startswith("add ") for line in rows) == 1
 
@@ -804,9 +923,9 @@ def test_by_device_has_a_row_for_each_backend_and_the_op_once():
 
 
 def test_rows_and_tokens_of_a_network_are_counted_one_by_one():
-    """They are no elements, and 4096 of them are not said to be 4.1 K."""
+    """They are no elements, and 4096 of them are not said to be 4 K."""
     run = answer_run([one for name in NETWORK for one in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})])
     text = "\n".join(screen(run))
     assert "elements" not in sentence(run)
     assert "at 4096" in text
-    assert "4.1 K" not in text
+    assert "4 K" not in text

@@ -142,43 +142,6 @@ def test_the_kernel_of_a_doubtful_case_explains_no_other_one():
     assert kernels[1].kernel_derived
 
 
-def test_fresh_timings_that_cannot_be_true_move_no_break_even():
-    """A size that was measured for the estimate alone has no row, and no label, of its own."""
-
-    def timed(n: int, device: str, seconds: float) -> Measurement:
-        found = measured(case(n=n, device=device), seconds)
-        fresh = [msgspec.structs.replace(block, phase="estimate", round=1) for block in found.blocks]
-        search = n in (64, 512)
-        return msgspec.structs.replace(found, blocks=[*(found.blocks if search else []), *fresh])
-
-    sizes = (64, 100, 128, 160, 200, 256, 320, 400, 512)
-    outcomes = [
-        timed(n, device, 1e-6 * n if device == "numpy:0" else 2e-4)
-        for n in sizes
-        for device in ("numpy:0", "cupy:0")
-    ]
-    run = run_of(outcomes)
-    (honest,) = analyse(run).break_even
-    assert honest.n == pytest.approx(200, rel=0.02)
-    broken = case(n=400, device="cupy:0").id
-
-    def hundred_times_faster(outcome):
-        if outcome.id != broken:
-            return outcome
-        blocks = [
-            msgspec.structs.replace(b, repeat=1, wall_s=[v / 100 for v in b.wall_s]) for b in outcome.blocks
-        ]
-        return msgspec.structs.replace(outcome, blocks=blocks)
-
-    lying = msgspec.structs.replace(run, outcomes=[hundred_times_faster(outcome) for outcome in outcomes])
-    workers = [msgspec.structs.replace(worker, clock_step_s=1e-6) for worker in run.sessions[0].workers]
-    sessions = [msgspec.structs.replace(session, workers=workers) for session in run.sessions]
-    seen = msgspec.structs.replace(lying, sessions=sessions)
-    assert analyse(lying).break_even[0].n != honest.n
-    assert implausible_ids(seen) == {broken}
-    assert analyse(seen).break_even[0].n == pytest.approx(200, rel=0.02)
-
-
 def test_it_neither_advises_nor_is_interpolated_between_nor_splits():
     """A GPU that were twice as fast by its own word would be chosen; what remains is the CPU or an honest neighbour."""
     gpu = case(n=256, device="cupy:0").id

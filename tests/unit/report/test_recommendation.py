@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import jsonschema
@@ -105,15 +106,16 @@ def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
     assert found.s == pytest.approx(1.0)
 
 
-def test_what_takes_no_headline_takes_no_part():
+def test_a_label_takes_no_part():
+    """`relu` is within 15 %, however its samples scatter inside blocks that agree."""
     rows = [
         *curve({64: 2.0}, regime="resident-waited"),
         measured(case("relu", n=128), 1e-3),
         measured(case("relu", n=128, device="cupy:0", regime="resident-waited"), 9e-4, factors=WILD),
     ]
     found = evidence(run_of(rows))
-    assert found.s == pytest.approx(0.5)
-    assert [(one.gpu, one.unsure) for one in found.situations] == [(1, 1)]
+    assert found.s == pytest.approx(math.sqrt(0.5 * 0.9), rel=1e-5)
+    assert [(one.gpu, one.equal, one.unsure) for one in found.situations] == [(1, 1, 0)]
 
 
 def test_the_break_evens_are_those_of_the_report():
@@ -138,15 +140,16 @@ def test_the_break_evens_are_those_of_the_report():
     assert (always.size, always.note) == (64, "the smallest size measured, up to n = 256")
 
 
-def test_a_break_even_that_noise_hides_has_no_size():
-    rows = curve({64: 0.5, 1024: 2.0}, factors=WILD)
+def test_an_undecided_break_even_says_between_which_sizes_it_lies():
+    rows = curve({64: 0.5, 1024: 2.0})
     analysis = analyse(run_of(rows))
-    assert {row.verdict for row in analysis.break_even} == {"undecided"}
+    (curved,) = analysis.break_even
+    assert curved.verdict == "undecided"
     rows += [measured(case("add", 1024), 1e-3), measured(case("add", 1024, device="cupy:0"), 1e-4)]
     found = evidence(run_of(rows))
     assert found is not None
     (hidden,) = (p for p in found.break_even if p.op == "matmul")
-    assert (hidden.size, hidden.note) == (None, "undecided (noise)")
+    assert (hidden.size, hidden.note) == (curved.n, f"between n = {curved.lo} and {curved.hi}")
 
 
 def test_of_several_gpus_the_earliest_break_even_counts():

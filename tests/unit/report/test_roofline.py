@@ -204,9 +204,9 @@ def test_a_run_made_for_its_roofs_leads_with_them():
 def test_a_terminal_shows_the_largest_size_and_markdown_all():
     rows = [copied(4000, n, device="cupy:0") for n in (2**24, LARGE)]
     run = run_of(rows, devices=(CPU, GPU, SOFTWARE))
-    assert "16Mi" not in render([run], "plain").partition("Roofline")[2]
-    assert "16Mi" in render([run], "plain", sections=["roofline"])
-    assert "16Mi" in render([run], "markdown").partition("Roofline")[2]
+    assert " 16 M " not in render([run], "plain").partition("Roofline")[2]
+    assert " 16 M " in render([run], "plain", sections=["roofline"])
+    assert " 16 M " in render([run], "markdown").partition("Roofline")[2]
 
 
 def test_below_a_roof_of_small_sizes_a_terminal_shows_no_case():

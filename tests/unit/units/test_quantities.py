@@ -99,9 +99,10 @@ def test_rates_are_si() -> None:
 
 def test_sizes() -> None:
     assert format_size(16 * 2**20) == "16777216"
-    assert format_size(16 * 2**20, table=True) == "16Mi"
+    assert format_size(16 * 2**20, table=True) == "16 M"
+    assert [format_size(n, table=True) for n in (4096, 65536)] == ["4096", "64 K"]
     assert format_size(2**20 + 1, table=True) == "1048577"
-    assert format_size(2**32, table=True) == "4Gi"
+    assert format_size(2**32, table=True) == "4 G"
 
 
 def test_digits_end_at_the_second_uncertain_one() -> None:

@@ -1,0 +1,196 @@
+"""The curve of one contender: through its points, between them, and with what its family knows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from gpubench.curves import Series, fit, kind_of
+from tests.unit.curves.simulated import LADDER, OF_KIND, apart, cpu, exact, gpu
+
+KINDS = ("cpu", "waited", "queued", "copied")
+
+
+def spread(curve, n):
+    """The standard deviation of ln(seconds) at n."""
+    return math.sqrt(curve.at(math.log(n)).variance)
+
+
+def seconds(curve, n):
+    return math.exp(curve.at(math.log(n)).mean)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_curve_goes_through_points_without_scatter(kind):
+    """Times of a launch and of bytes, as this kind of call has them."""
+    true = OF_KIND[kind]
+    curve = fit({"it": Series(kind, exact(true, sessions=20))})["it"]
+    for n in LADDER:
+        assert seconds(curve, n) == pytest.approx(true(n), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["waited", "queued"])
+def test_a_gpu_is_a_launch_and_its_bytes_between_sizes_that_are_far_apart(kind):
+    """A straight line between the logarithms would be off by a factor of 1.6 and more at 1 M."""
+    true = OF_KIND[kind]
+    curve = fit({"it": Series(kind, exact(true, [1 << 10, 1 << 16, 1 << 24], sessions=5))})["it"]
+    assert seconds(curve, 1 << 20) == pytest.approx(true(1 << 20), rel=0.1)
+
+
+def test_between_sizes_it_is_less_sure_than_at_them():
+    curve = fit({"it": Series("cpu", exact(cpu, [1 << 12, 1 << 20]))})["it"]
+    assert spread(curve, 1 << 16) > 1.2 * max(spread(curve, 1 << 12), spread(curve, 1 << 20))
+
+
+def test_it_says_nothing_beyond_its_sizes():
+    curve = fit({"it": Series("cpu", exact(cpu, [1 << 12, 1 << 20]))})["it"]
+    for n in (1 << 11, 1 << 21):
+        assert not curve.knows(math.log(n))
+        with pytest.raises(ValueError, match="beyond"):
+            curve.at(math.log(n))
+
+
+def test_sizes_too_far_apart_leave_a_gap_in_which_it_is_no_rival():
+    curve = fit({"it": Series("cpu", exact(cpu, [1 << 10, 1 << 20]))})["it"]
+    assert curve.knows(math.log(1 << 10))
+    assert not curve.knows(math.log(1 << 15))
+
+
+def test_one_size_alone_is_known_there():
+    curve = fit({"it": Series("waited", exact(gpu, [4096]))})["it"]
+    assert seconds(curve, 4096) == pytest.approx(gpu(4096))
+    assert 0.03 < spread(curve, 4096) < 0.3
+
+
+def test_more_blocks_and_more_sessions_make_it_surer():
+    one, blocks, sessions = (
+        fit({"it": Series("cpu", series)})["it"]
+        for series in (
+            exact(cpu), {n: [[cpu(n)] * 8] for n in LADDER}, exact(cpu, sessions=4),
+        )
+    )  # fmt: skip
+    assert spread(one, 1 << 18) > spread(blocks, 1 << 18) > spread(sessions, 1 << 18)
+
+
+def test_a_contender_without_a_time_has_no_curve():
+    assert fit({"none": Series("cpu", {}), "empty": Series("cpu", {64: [[]]})}) == {}
+
+
+def test_sessions_that_lie_apart_shift_the_whole_curve():
+    quiet, loud = (
+        fit({"it": Series("cpu", apart(cpu, factors))})["it"] for factors in ([1, 1, 1], [1, 2, 0.5])
+    )
+    assert loud.offset > 5 * quiet.offset
+    assert spread(loud, 1 << 18) == pytest.approx(spread(quiet, 1 << 18), rel=0.5), (
+        "that is no scatter of a size"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "regime", "kind"),
+    [
+        ("cpu", "resident", "cpu"), ("gpu", "resident-waited", "waited"), ("gpu", "resident-queued", "queued"),
+        ("gpu", "transfer-always", "copied"), ("gpu", "transfer-once-10", "copied"), ("software", "resident-waited", "waited"),
+    ],
+)  # fmt: skip
+def test_the_kind_of_a_call(device_kind, regime, kind):
+    assert kind_of(device_kind, regime) == kind
+
+
+# Families
+
+
+def family(own, *, size=6, kind="cpu", sizes=None, relatives=cpu, traffic=12.0):
+    """Curves of an op with the times `own`, and of some relatives with 13 sizes each."""
+    many = [1 << i for i in range(10, 25, 2)] + [200_000, 300_000, 450_000, 700_000, 1_400_000]
+    series = {f"r{i}": Series(kind, exact(relatives, sorted(many)), "f", traffic) for i in range(size)}
+    return {**series, "own": Series(kind, exact(own, sizes or [1 << 10, 1 << 17, 1 << 24]), "f", traffic)}
+
+
+def stepping(n):
+    return cpu(n, step=3.0)
+
+
+def test_an_op_with_three_sizes_takes_the_step_of_its_family():
+    """Its own sizes leave it open where between 128 K and 16 M the time trebles."""
+    alone = {"own": family(stepping)["own"]}
+    with_family, by_itself = fit(family(stepping, relatives=stepping))["own"], fit(alone)["own"]
+    for n in (600_000, 1 << 20):
+        assert seconds(with_family, n) == pytest.approx(stepping(n), rel=0.1)
+        assert spread(with_family, n) < 0.7 * spread(by_itself, n)
+
+
+def test_an_op_that_lies_apart_from_its_family_is_left_alone():
+    """It takes 2.5 times as long, and rises with another power; its own sizes say so in six sessions."""
+
+    def other(n):
+        return 2.5 * cpu(n, power=0.9)
+
+    series = family(cpu)
+    series["own"] = series["own"]._replace(blocks=exact(other, LADDER, sessions=6))
+    curve = fit(series)["own"]
+    for n in LADDER:
+        assert seconds(curve, n) == pytest.approx(other(n), rel=0.1)
+
+
+def test_ops_of_other_traffic_share_the_launch_and_the_cost_of_a_byte_on_a_gpu():
+    """The op moves three times as many bytes for each element; its relatives tell what a byte costs."""
+
+    def bytes_of(per_element):
+        return lambda n: 20e-6 + per_element / 3e12 * n
+
+    relatives = {f"r{i}": Series("waited", exact(bytes_of(8.0)), "f", 8.0) for i in range(6)}
+    own = Series("waited", exact(bytes_of(24.0), [1 << 10, 1 << 24]), "f", 24.0)
+    together, alone = fit({**relatives, "own": own})["own"], fit({"own": own})["own"]
+    middle = 1 << 20
+    assert seconds(together, middle) == pytest.approx(bytes_of(24.0)(middle), rel=0.1)
+    assert spread(together, middle) <= spread(alone, middle)
+
+
+@pytest.mark.parametrize("more", [{"traffic": 0.0}, {"family": None}])
+def test_without_a_family_or_a_constant_traffic_nothing_is_shared(more):
+    everything = family(cpu, relatives=stepping)
+    series = {key: one._replace(**more) for key, one in everything.items()}
+    together, alone = fit(series)["own"], fit({"own": series["own"]})["own"]
+    assert together.at(math.log(300_000)) == alone.at(math.log(300_000))
+
+
+# What changes nothing
+
+
+@pytest.mark.parametrize("power", [-10, 3])
+def test_the_order_of_contenders_and_sizes_changes_nothing(power):
+    everything = family(stepping, relatives=stepping)
+    mixed = {
+        key: one._replace(blocks=dict(reversed(one.blocks.items())))
+        for key, one in reversed(everything.items())
+    }
+    before, after = fit(everything), fit(mixed)
+    for key in everything:
+        assert before[key].at(math.log(300_000)) == pytest.approx(after[key].at(math.log(300_000)), rel=1e-9)
+
+
+def test_the_unit_of_time_shifts_a_curve_and_changes_no_more():
+    """Of times that stay in one class of lengths of a call."""
+
+    def long(n):
+        return 1.0 + n / 1e7
+
+    for kind in KINDS:
+        one, other = (
+            fit({"it": Series(kind, exact(lambda n, unit=unit: unit * long(n)))})["it"] for unit in (1.0, 8.0)
+        )
+        for n in (5000, 1 << 16, 3_000_000):
+            a, b = one.at(math.log(n)), other.at(math.log(n))
+            assert b.mean - a.mean == pytest.approx(math.log(8.0), abs=5e-3)
+            assert b.variance == pytest.approx(a.variance, rel=0.05)
+
+
+def test_a_size_has_the_mean_of_the_logarithms_of_its_blocks():
+    """And a block that took three times as long does not make it look surer."""
+    even, uneven = ({4096: [values]} for values in ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 3.0]))
+    points = [fit({"it": Series("cpu", blocks)})["it"].points[0] for blocks in (even, uneven)]
+    assert points[1].y == pytest.approx(statistics.fmean(map(math.log, uneven[4096][0])))
+    assert points[1].variance > points[0].variance
