@@ -177,7 +177,7 @@ def _answered(analysis: Analysis) -> str:
     return (
         f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This minute answers "
         f"{done} of them: by a number, by `no size`, or because the ratio hardly depends on the size. 90 % are wanted "
-        "([why it is less](docs/decisions/0019-open-cells-stay-open.md)). `--ops add` gives the minute to one op "
+        "([why it is less](docs/decisions/0022-passes.md)). `--ops add` gives the minute to one op "
         "([how](docs/measuring.md))."
     )
 
