@@ -3,9 +3,8 @@
 Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
 For each curve: `gpubench run` searches inside its budget; then the same two forms are measured at every 1/64 octave
-around what it found, in a run of their own. The sweep's threshold is where the line through all its sizes crosses 1,
-with the interval of its own noise. The table says whether it lies inside the interval of the search, and what both
-took. Exit code 0 in any case.
+around what it found, in a run of their own. The sweep's threshold is that of the curves through all its
+sizes. The table says whether it lies inside the interval of the search, and what both took. Exit code 0 in any case.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench import break_even, kernels, stats, store
-from gpubench.measure import curves
+from gpubench import curves, kernels, stats, store
+from gpubench.measure import points
 from gpubench.measure.plan import Series
 from gpubench.model.result import Measurement, Run
 
@@ -47,12 +46,12 @@ def main() -> None:
     options = _options()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    curves: dict[str, list[str]] = {}
+    asked: dict[str, list[str]] = {}
     for word in options.curves.split(","):
         op, _, regime = word.partition("/")
-        curves.setdefault(op, []).append(regime)
+        asked.setdefault(op, []).append(regime)
     rows = []
-    for op, regimes in curves.items():
+    for op, regimes in asked.items():
         for found in search(op, regimes, options, out):
             rows.append(row(found, *sweep(found, options, out)))
             print(rows[-1], file=sys.stderr, flush=True)
@@ -67,7 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--devices", default="numpy:0,cupy:0")
     parser.add_argument("--curves", default=CURVES, help="OP/REGIME,...")
     parser.add_argument("--sessions", default="5")
-    parser.add_argument("--budget", default="60s", help="of a search, for all regimes of one op")
+    parser.add_argument("--budget", default="20s", help="of a search, for all regimes of one op")
     parser.add_argument("--octaves", type=float, default=0.5, help="how far the sweep goes, to either side")
     parser.add_argument("--out", default="dense-sweep", help="folder for the result files")
     return parser.parse_args()
@@ -100,17 +99,24 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
 
 def _forms(run: Run, row: dict[str, Any]) -> tuple[str, str] | None:
     """The forms of the CPU and of the device that compete at the measured size next to the crossing."""
-    known = curves.rows(run.outcomes, Series(kernels.load(row["op"]), row["dtype"]))
-    pairs = curves.pairs(known, (row["device_id"], row["regime"]), {row["baseline_id"]})
-    if not pairs or row["n"] is None:
+    known = points.rows(run.outcomes, Series(kernels.load(row["op"]), row["dtype"]))
+    sides: dict[int, list[dict[str, float]]] = {}
+    for n, times in known.items():
+        both: list[dict[str, float]] = [{}, {}]
+        for (device, form, regime), sessions in times.items():
+            if device == row["baseline_id"] or (device, regime) == (row["device_id"], row["regime"]):
+                both[device != row["baseline_id"]][form] = points.seconds(sessions)
+        if all(both):
+            sides[n] = both
+    if not sides or row["n"] is None:
         return None
-    base, case = pairs[min(pairs, key=lambda n: abs(math.log(n / row["n"])))]
-    return base[1], case[1]
+    base, case = sides[min(sides, key=lambda n: abs(math.log(n / row["n"])))]
+    return min(base, key=base.__getitem__), min(case, key=case.__getitem__)
 
 
 def sweep(
     found: Found, options: argparse.Namespace, out: Path
-) -> tuple[break_even.Crossing | None, float, int, float]:
+) -> tuple[curves.Threshold | None, float, int, float]:
     """The crossing by a dense sweep, the last change of side of its medians, its sizes, and its seconds."""
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(found.op).sizes.granule
@@ -127,28 +133,27 @@ def sweep(
         stdout=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     seconds = time.monotonic() - began
-    timings = _timings(store.load(path), cpu)
-    ratios = {
-        n: stats.median(a) / stats.median(b) for n, ((a, b),) in ((n, s.values()) for n, s in timings.items())
-    }
-    last = stats.last_crossing(
-        [math.log(n) for n in sorted(ratios)], [math.log(ratios[n]) for n in sorted(ratios)]
+    blocks = _blocks(store.load(path), cpu)
+    ratios = {n: stats.median(base) / stats.median(case) for n, (base, case) in sorted(blocks.items())}
+    last = stats.last_crossing([math.log(n) for n in ratios], [math.log(ratio) for ratio in ratios.values()])
+    kinds: tuple[curves.Kind, curves.Kind] = ("cpu", curves.kind_of("gpu", found.regime))
+    fitted = curves.fit(
+        {side: curves.Series(kinds[side], {n: [both[side]] for n, both in blocks.items()}) for side in (0, 1)}
     )
-    return break_even.crossing(timings), math.exp(last or 0.0), len(sizes), seconds
+    return curves.compare([fitted[1]], [fitted[0]]), math.exp(last or 0.0), len(sizes), seconds
 
 
-def _timings(run: Run, cpu: str) -> dict[int, dict[int, break_even.Sides]]:
+def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
+    """By size the blocks of the CPU and of the GPU."""
     sides: dict[int, dict[bool, list[float]]] = {}
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement):
             kept = [stats.median(block.wall_s[block.warmup :]) for block in outcome.blocks]
             sides.setdefault(outcome.case.params["n"], {})[outcome.case.device_id == cpu] = kept
-    return {
-        n: {0: (pair[True], pair[False])} for n, pair in sides.items() if len(pair) == 2 and all(pair.values())
-    }
+    return {n: (pair[True], pair[False]) for n, pair in sides.items() if len(pair) == 2 and all(pair.values())}
 
 
-def row(found: Found, dense: break_even.Crossing | None, last: float, sizes: int, seconds: float) -> str:
+def row(found: Found, dense: curves.Threshold | None, last: float, sizes: int, seconds: float) -> str:
     """One line of the table. The whole ladder in steps of 1/64 octave is computed from the time of a size."""
     ladder = kernels.load(found.op).sizes
     whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)
@@ -157,7 +162,7 @@ def row(found: Found, dense: break_even.Crossing | None, last: float, sizes: int
     if dense is None:
         theirs, inside = "none", "-"
     else:
-        ends = ", ".join("open" if end is None else f"{end:.0f}" for end in (dense.low, dense.high))
+        ends = f"{dense.low:.0f}, {dense.high:.0f}"
         theirs, inside = f"{dense.n:.0f} [{ends}]", "yes" if found.low <= dense.n <= found.high else "no"
     shares = f"1/{seconds / found.seconds:.1f} | 1/{whole_s / found.seconds:.0f}"
     took = f"{found.seconds:.0f} s | {seconds:.0f} s"

@@ -1,10 +1,11 @@
-"""What a minute can decide on a machine: how the stored default runs of it scatter, and the search simulated on them.
+"""What a default run can decide on a machine: how the stored runs of it scatter, and the passes simulated on them.
 
-Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 60,100] (two minutes; no GPU)
+Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,100] (two minutes; no GPU)
 The files are default runs of one machine. The first table takes apart how far their times at the low size lie from each
 other: what all ops of a run have in common, and what each op's few hundred milliseconds have of their own. The second
-one runs the real search and the real verdict, one session each, on curves pooled from the files, with such scatter and
-with the costs of an H200 host. It counts cells that are answered, and intervals that hold the true threshold.
+one runs the real passes and the real verdict, one session each, on curves pooled from the files, with such scatter and
+with the costs of an H200 host. It counts cells whose threshold is known within 2.25 and 4, and intervals that hold the
+true one, and tells when every op has an answer, when the ladder is over, and when the run ends.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's o
 
 from gpubench import kernels, stats
 from gpubench.analysis.analyse import curves
-from gpubench.analysis.break_even import CLOSE_INTERVAL, BreakEven
-from gpubench.measure.plan import Constraints, Series, Target
+from gpubench.analysis.break_even import CLOSE_INTERVAL, WIDEST_INTERVAL, BreakEven
+from gpubench.measure.passes import Passes
+from gpubench.measure.plan import Constraints, Series, Step, Target
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.search import BreakEvenSearch, Step, first_sizes
 from gpubench.model.case import Case
 from gpubench.model.result import Block, Check, Measurement, Run
 from gpubench.store import files
 
 Key = tuple[str, str, str, str]  # op, device, form, regime
-SAMPLE_S = 2e-3
+SAMPLE_S = 1e-3
 # Seconds beside the samples: of a step, a case, an element of a size, a block; before the first step, after the last.
-STEP_S, CASE_S, ELEMENT_S, BLOCK_S, START_S, END_S = 0.1, 0.017, 1e-8, 1.5e-3, 4.0, 3.0
+STEP_S, CASE_S, ELEMENT_S, BLOCK_S, START_S, END_S = 0.1, 0.017, 1.5e-8, 1.5e-3, 4.5, 2.0
 # Standard deviations of ln(time): of a block below and above a millisecond, a case in a step, a case in a session.
 BLOCKS, CASES, SESSION = (0.10, 0.07), 0.04, 0.05
 # Of a whole device in a step, where a launch takes below 30 us, below 300 us, and longer.
@@ -78,7 +79,10 @@ def scatter(runs: Sequence[Run]) -> None:
     for place in sorted({key[1:] for key in times}):
         away: list[list[list[float]]] = []  # by op, low and middle, run: ln(time) from the mean of the runs
         for key in (key for key in times if key[1:] == place):
-            low, middle, *_ = first_sizes(kernels.load(key[0]).sizes)
+            low, middle, *_ = [n for n, values in sorted(times[key].items()) if len(values) == len(runs)] + [
+                0,
+                0,
+            ]
             both = [times[key].get(n, []) for n in (low, middle)]
             if all(len(values) == len(runs) for values in both):
                 away.append([_from_mean([math.log(value) for value in values]) for values in both])
@@ -157,7 +161,7 @@ def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[fl
 
 
 class Minute:
-    """One simulated default run: the steps of the search take no time, the clock moves by what they would have."""
+    """One simulated default run: its steps take no time, the clock moves by what they would have taken."""
 
     def __init__(self, truth: Truth, like: Run, seed: int, budget_s: float) -> None:
         self._truth, self._draw = truth, random.Random(seed)
@@ -174,15 +178,27 @@ class Minute:
         self._recorder = Recorder(empty, lambda run: None)
         self._now, self._sessions = START_S, dict[Key, float]()
         series = [Series(kernels.load(op), "float32") for op in truth.ops]
-        self._search = BreakEvenSearch(series, scope, self._recorder, lambda: budget_s - END_S - self._now)
+        self._passes = Passes(series, scope, self._recorder, lambda: budget_s - END_S - self._now)
+        self.answered_s = self.ladder_s = 0.0
 
     def run(self) -> Run:
         """All steps."""
-        for step in self._search.steps():
+        answered: set[str] = set()
+        for step in self._passes.steps():
             began = self._now
             self._measure(step)
-            self._search.took(step, self._now - began)
+            self._passes.took(step, self._now - began)
+            if not answered.issuperset(item.op.name for item in step.workloads):
+                answered |= {item.op.name for item in step.workloads}
+                self.answered_s = self._now
+            if step.ends:
+                self.ladder_s = self._now
         return self._recorder.run
+
+    @property
+    def ended_s(self) -> float:
+        """When the last step was over."""
+        return self._now + END_S
 
     def _measure(self, step: Step) -> None:
         self._now += STEP_S
@@ -190,10 +206,8 @@ class Minute:
         for item in step.workloads:
             self._now += item.n * ELEMENT_S
             for case in item.cases:
-                few = step.purpose.beside if item.outdone(case) else None
-                blocks = few or step.purpose.blocks or 4
                 luck = together.setdefault(case.device_id, self._draw.gauss(0, 1))
-                self._case(case, blocks, luck)
+                self._case(case, step.purpose.blocks or 4, luck)
 
     def _case(self, case: Case, blocks: int, luck: float) -> None:
         key, draw = key_of(case), self._draw
@@ -216,29 +230,33 @@ class Minute:
         self._now += CASE_S + 3 * launch_s + blocks * (samples_s + BLOCK_S)
 
 
-def answered(row: BreakEven) -> bool:
-    """A threshold within a factor of 1.5 either way, a side that wins at all sizes, or a ratio that tells none."""
-    if row.verdict == "at":
-        return bool(row.lo and row.hi and row.hi <= CLOSE_INTERVAL * row.lo)
-    return row.verdict != "undecided" or row.reason in ("flat", "about-equal")
+def width(row: BreakEven) -> float:
+    """High / low of a threshold; 1 for a side that wins at all sizes, infinity where an end is not known."""
+    if row.verdict in ("all-sizes", "no-size"):
+        return 1.0
+    return row.hi / row.lo if row.lo and row.hi else math.inf
 
 
 def simulated(runs: Sequence[Run], repeats: int, budgets: Sequence[float]) -> None:
-    """A row for each budget: cells that are answered, of them flat ones, and intervals that hold the threshold."""
+    """A row for each budget: cells, how many are known within 2.25 and 4, intervals that hold the threshold, and the
+    seconds until every op has an answer, the ladder is over, and the run ends."""
     truth = Truth(runs)
-    print("| budget | cells | answered | flat or about equal | intervals within 2.25 that hold the truth |")
-    print("|---|---|---|---|---|")
+    print("| budget | cells | within 2.25 | within 4 | about equal | held | every op | ladder | end |")
+    print("|---" * 9 + "|")
     for budget_s in budgets:
-        cells = done = excused = 0
+        figures: list[tuple[float, ...]] = []
         held: list[bool] = []
         for seed in range(repeats):
-            rows = curves(Minute(truth, runs[0], seed, budget_s).run()).break_even
-            cells, done = cells + len(rows), done + sum(map(answered, rows))
-            excused += sum(row.reason in ("flat", "about-equal") for row in rows)
-            held += _held(truth, [row for row in rows if row.verdict == "at" and answered(row)])
+            minute = Minute(truth, runs[0], seed, budget_s)
+            rows = curves(minute.run()).break_even
+            widths = [width(row) for row in rows]
+            close, wide = (sum(w <= limit for w in widths) for limit in (CLOSE_INTERVAL, WIDEST_INTERVAL))
+            equal = sum(row.reason == "about-equal" for row in rows)
+            figures.append((len(rows), close, wide, equal, minute.answered_s, minute.ladder_s, minute.ended_s))
+            held += _held(truth, [row for row, w in zip(rows, widths, strict=True) if 1 < w < math.inf])
         share = f"{100 * sum(held) / len(held):.0f} % of {len(held)}" if held else "-"
-        means = " | ".join(f"{value / repeats:.1f}" for value in (cells, done, excused))
-        print(f"| {budget_s:g} s | {means} | {share} |", flush=True)
+        means = [f"{math.fsum(values) / repeats:.1f}" for values in zip(*figures, strict=True)]
+        print(f"| {budget_s:g} s | {' | '.join([*means[:4], share, *means[4:]])} |", flush=True)
 
 
 def _held(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
@@ -256,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--budgets", default="60,100")
+    parser.add_argument("--budgets", default="45,100")
     asked = parser.parse_args()
     runs = [files.load(name) for name in asked.files]
     scatter(runs)

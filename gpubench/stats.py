@@ -23,6 +23,8 @@ IntervalKind = Literal["bootstrap", "prior"]
 
 MIN_BOOTSTRAP_SESSIONS = 5
 ALPHA = 0.05
+# sigma / MAD for normal noise.
+MAD_SIGMA = 1.4826
 # Atoms of a session's distribution below this probability are dropped from ratios: n * m products stay few, and what is
 # lost is far below the 2.5 % that an interval's end has to resolve.
 NEGLIGIBLE = 1e-7

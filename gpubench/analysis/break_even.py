@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -12,7 +11,7 @@ import msgspec
 from gpubench import stats
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.curves import Series, Threshold, TimeCurve, compare, fit, kind_of
+from gpubench.curves import Series, Threshold, TimeCurve, compare, fit, kind_of, traffic_of
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import DeviceKind, Run
 
@@ -155,17 +154,12 @@ def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> Series:
     """The times of one contender. It shares a curve with others of its device where each element costs the same bytes
     at every size, and nothing but the size shapes it."""
     (_, dtype, params), device_id, form, regime = key
-    traffic = [row.bytes / row.case.params["n"] for row in rows]
-    shares = not params and 0 < max(traffic) <= SAME_TRAFFIC * min(traffic)
+    sizes = {} if params else {row.case.params["n"]: row.bytes for row in rows}
     return Series(
         kind=kind_of(rows[0].device_kind, regime),
         blocks={row.case.params["n"]: list(row.blocks.values()) for row in rows},
-        family=(dtype, device_id, form, regime), traffic=statistics.fmean(traffic) if shares else 0.0,
+        family=(dtype, device_id, form, regime), traffic=traffic_of(sizes),
     )  # fmt: skip
-
-
-# Bytes for each element may differ so much over the sizes: a reduction writes a few besides.
-SAME_TRAFFIC = 1.02
 
 
 def _threshold(

@@ -15,12 +15,12 @@ from gpubench.analysis.samples import (
     SamplePhase,
     block_values,
     device_time,
+    empty_launch_s,
     kept_samples,
     main_blocks,
     only_estimates,
     wall_samples,
 )
-from gpubench.break_even import empty_launch_s
 from gpubench.catalogue import NoNumber, Reason
 from gpubench.model.case import GANG, REGIMES, RESIDENT, Case, beside_size
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip

@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 
 from gpubench import stats
-from gpubench.break_even import MAD_SIGMA
 from gpubench.model.result import Block, Measurement, Outcome, Run
 from gpubench.stats import median
 
@@ -31,6 +30,18 @@ def count_sessions(run: Run) -> int:
         return len(used)
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
     return run.settings.sessions if sampled else 0
+
+
+def empty_launch_s(run: Run, device_id: str) -> float:
+    """Return what an empty launch takes on a device, by all its workers; 0 where nobody measured it."""
+    seconds = [
+        value
+        for session in run.sessions
+        for worker in session.workers
+        if worker.device_id == device_id
+        for value in worker.overhead_s
+    ]
+    return stats.median(seconds) if seconds else 0.0
 
 
 SamplePhase = Literal["main", "search", "estimate", "sweep"]
@@ -250,7 +261,7 @@ def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
             degrees += len(values) - 1
     if not found:
         return None, 0
-    most = FAR_OFF * MAD_SIGMA * stats.median(found) or math.inf
+    most = FAR_OFF * stats.MAD_SIGMA * stats.median(found) or math.inf
     return math.fsum(min(value, most) ** 2 for value in found) / len(found), degrees
 
 

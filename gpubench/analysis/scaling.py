@@ -14,10 +14,9 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE
-from gpubench.analysis.samples import used_sessions
+from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import paired
 from gpubench.analysis.together import Weak, weak
-from gpubench.break_even import empty_launch_s
 from gpubench.model.case import GANG, RESIDENT, beside_size, gang_ranks
 from gpubench.model.result import Measurement, Run
 from gpubench.stats import Interval, last_crossing, median

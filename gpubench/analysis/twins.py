@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench.analysis.peers import FEWEST_PEERS, MOST_SHARE, MOST_SUSPECTS, TOLERANCE, growing_k
-from gpubench.break_even import MAD_SIGMA
 from gpubench.model.result import Run, TwinTimes
-from gpubench.stats import mad, median
+from gpubench.stats import MAD_SIGMA, mad, median
 
 # Of each half.
 FEWEST_BLOCKS = 2

@@ -155,14 +155,10 @@ class SamplingOptions(CommandOptions):
         answer="settings.precision")
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
         answer="settings.case_timeout_s")
-    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 60s without --sizes (120s "
-        "beside overheads or splits, a quarter more in the first run on a machine), else none. A search takes "
-        "another session for each 100s, three at most.", default=None,
+    budget: str | None = option("TIME", LONG, "Limit of the whole run, which is used up. Default: at most 45s "
+        "without --sizes (90s beside overheads or splits, a quarter more in the first run on a machine), and less "
+        "where all is sharp before; else none. Each 100s are another session, three at most.", default=None,
         brief="Limit of the whole run, as 60s or 5m.")
-    refine: str = option("auto|on|off", LONG, "Search for break-evens. auto: unless --sizes are given; on: "
-        "between those, too.", default="auto", answer="settings.refine")
-    break_even_timings: int = option("N", LONG, "Timings of both sides for one break-even, its search "
-        "included.", least=84, default=400, answer="settings.break_even_timings")
 
 
 class ResumeOptions(CommandOptions):
@@ -371,7 +367,7 @@ class NoiseOptions(
         default=None)
     sessions: int = option(None, LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
         default=5, brief=True)
-    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 60s a session without "
+    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 45s a session without "
         "--sizes, else none.", default=None, brief="Limit of the whole run, as 60s or 5m.")
     purpose = "How much unchanged work seems to change here."
     examples = (

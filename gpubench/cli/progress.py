@@ -55,10 +55,8 @@ _MOST_NAMES = 3
 
 
 def plan_text(ops: Sequence[str], seconds: float) -> str:
-    """`Measuring 14 ops, about a minute`; few ops are decided sooner: `Measuring add, at most a minute`."""
-    long = about(seconds)
-    few = len(ops) <= _MOST_NAMES
-    return f"Measuring {_ops_text(ops)}, {long.replace('about', 'at most') if few else long}"
+    """Return `Measuring 14 ops, at most 45 seconds`: a run ends once all is sharp."""
+    return f"Measuring {_ops_text(ops)}, {about(seconds).replace('about', 'at most')}"
 
 
 def counted_plan(spec: RunSpec) -> str:

@@ -93,7 +93,7 @@ def devices_of(
 
 
 def _check_choices(options: RunOptions) -> None:
-    for name in ("order", "inputs", "cache", "refine"):
+    for name in ("order", "inputs", "cache"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
     require_choice(options.scaling or "off", options.declared["scaling"].choices, "--scaling")
     if options.ranks is not None and options.scaling in (None, "off"):
@@ -250,6 +250,7 @@ def on_devices(
         load=load.unread if choice.scripted else load.read,
         twins=_twins(choice, devices, machine), equal=equal,
         once_s=_once_s(settings.budget_s) if options.budget is None and settings.budget_s else 0.0,
+        whole=options.budget is not None,
     )  # fmt: skip
 
 

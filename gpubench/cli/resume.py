@@ -33,8 +33,8 @@ def request(
     """What measuring asks for. `given` are the names of the options that the command line holds; `tell` is told as
     soon as the words are read.
 
-    Raises UsageError if one of them contradicts the file, InputError if the file is not usable or is of another
-    machine.
+    Raises UsageError if one of them contradicts the file, InputError if the file is not usable, is of another
+    machine, or was measured in another way.
     """
     append, like = options.append, options.like
     known = _existing(append)
@@ -45,6 +45,12 @@ def request(
     require_known(plan, f"{option} {source}")
     if known is not None and like is not None:
         _refuse_another_plan(known, store.load(like), f"--append {append}", f"--like {like}")
+    if known is not None and known.settings.protocol != words.PROTOCOL:
+        raise InputError(
+            "not-comparable", f"{option} {source}: the file was measured in another way",
+            why=f"it has protocol {known.settings.protocol}, and this version measures by protocol {words.PROTOCOL}",
+            hint="start another file: --like FILE measures the plan of a file again",
+        )  # fmt: skip
     _refuse_contradictions(options, set(given), plan, f"{option} {source}")
     fresh = _on_same_devices(options, plan, began, tell)
     if known is None:
@@ -83,7 +89,7 @@ def _existing(append: str | None) -> Run | None:
 
 def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: requesting.Tell) -> RunSpec:
     """The file's selection and settings on the devices that it names, as a new run."""
-    settings = plan.settings
+    settings = msgspec.structs.replace(plan.settings, protocol=words.PROTOCOL)
     if options.budget is not None:
         settings = msgspec.structs.replace(
             settings, budget_s=units.parse_duration(options.budget, option="--budget")

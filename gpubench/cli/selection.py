@@ -18,14 +18,14 @@ from gpubench.model.result import RunWarning, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
-DEFAULT_BUDGET_S = 60.0
+DEFAULT_BUDGET_S = 45.0
 HOST_BUDGET_S = 19.0  # without a device to compare with the CPU: 20 with start and report
 # A search is over after so long, and a budget that holds more gets more sessions: they tell what no size of one does.
 SESSION_S, MOST_SESSIONS = 100.0, 3
 # What a machine's first run may take longer: of a budget that nobody named this share, or so many seconds.
 ONCE_SHARE, ONCE_LEAST_S = 0.25, 10.0
-# Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
-# short blocks (docs/decisions/0005-default-suite.md).
+# Without --sizes the budget is spent on more sizes rather than on precision: one session, and of each case one short
+# block (docs/decisions/0023-passes.md).
 SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.001}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -42,7 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 # Figures of the engine that measures so (docs/measuring.md) never meet those of another one.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 def words(text: str, option: str) -> list[str]:
@@ -177,8 +177,7 @@ def parse_ranks(text: str | None) -> list[int]:
 
 # Options that are settings as they stand.
 GIVEN = (
-    "sessions", "min_samples", "max_samples", "order", "seed", "inputs", "cache", "threads", "refine",
-    "break_even_timings",
+    "sessions", "min_samples", "max_samples", "order", "seed", "inputs", "cache", "threads",
 )  # fmt: skip
 
 

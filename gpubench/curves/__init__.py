@@ -5,11 +5,12 @@ the curves of two sides into a `Threshold`. Pure functions of numbers: nothing h
 """
 
 from gpubench.curves.choice import Doubt, doubt, interval
-from gpubench.curves.families import Series, fit
-from gpubench.curves.noise import Kind, kind_of
+from gpubench.curves.families import Series, fit, traffic_of
+from gpubench.curves.noise import Blocks, Kind, kind_of
 from gpubench.curves.threshold import Threshold, compare
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
-    "Doubt", "Kind", "Series", "Threshold", "TimeCurve", "compare", "doubt", "fit", "interval", "kind_of",
+    "Blocks", "Doubt", "Kind", "Series", "Threshold", "TimeCurve", "compare", "doubt", "fit", "interval", "kind_of",
+    "traffic_of",
 ]  # fmt: skip

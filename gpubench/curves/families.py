@@ -66,6 +66,15 @@ USUAL_DEGREES, MOST_MISFIT = 8, 4.0
 # A GPU whose time follows no launch cost plus bytes (matmul) is a line as a CPU's is; which one the points say.
 
 
+def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
+    """Return the bytes that a launch moves for each unit of n; 0 where that is no constant."""
+    per_unit = [moved / n for n, moved in bytes_by_size.items()]
+    shares = bool(per_unit) and 0 < max(per_unit) <= SAME_TRAFFIC * min(per_unit)
+    return statistics.fmean(per_unit) if shares else 0.0
+
+
+# Bytes for each element may differ so much over the sizes: a reduction writes a few besides.
+SAME_TRAFFIC = 1.02
 K = TypeVar("K", bound=Hashable)
 
 

@@ -51,15 +51,16 @@ def normal(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Threshold | None:
-    """The threshold from which the fastest of `case` beats the fastest of `other`; None without a common size."""
+def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
+    """The threshold from which the fastest of `case` beats the fastest of `other`; None without a common size. Both
+    are looked at every `step` of ln(n)."""
     if not case or not other:
         return None
     low = max(min(curve.first for curve in side) for side in (case, other))
     high = min(max(curve.last for curve in side) for side in (case, other))
     if low > high + 1e-9:
         return None
-    steps = max(1, math.ceil((high - low) / STEP))
+    steps = max(1, math.ceil((high - low) / step))
     places = sorted({low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low})
     margins = [margin_at(case, other, x) for x in places]
     return _threshold(margins)

@@ -14,8 +14,8 @@ from gpubench.catalogue import REASONS, Reason
 from gpubench.errors import DeviceLost, WrongResult
 from gpubench.installation import install_command
 from gpubench.measure import protocol
-from gpubench.measure.curves import Pace
 from gpubench.measure.monitor import judged, usual_clock, warm_clocks
+from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose
 from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Recorder, Sink, Warned
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -75,15 +75,11 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Op, dtype and the params beside the size: what is one curve over the sizes.
-
-    `given` are the sizes that the user named, where there are any: a search then stays between them.
-    """
+    """Op, dtype and the params beside the size: what is one curve over the sizes."""
 
     op: Op
     dtype: Dtype
     shape: dict[str, int] = {}
-    given: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -98,14 +94,19 @@ class Series(msgspec.Struct, frozen=True):
     def ladder(self) -> Ladder:
         """The op's ladder; where its sizes do not go with the shape, one of multiples of what the shape asks for."""
         usual = self.op.sizes
-        if self.given:
-            return Ladder(min(self.given), max(self.given), usual.factor, usual.granule)
-        if all(self.op.fits(self.params(n)) is None for n in usual.sizes()):
+        if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
         granule = math.lcm(usual.granule, *self.shape.values())
         low, high = -(-usual.low // granule) * granule, usual.high // granule * granule
         fitting = low <= high and self.op.fits(self.params(low)) is None
         return Ladder(low, high, usual.factor, granule) if fitting else usual
+
+    def work(self, n: int) -> int:
+        """Return the larger of the operations and the bytes of a launch; 0 for a size that has no shape."""
+        params = self.params(n)
+        if self.op.fits(params) is not None:
+            return 0
+        return max(self.op.flops(params), self.op.bytes(params, self.dtype))
 
 
 class Constraints(msgspec.Struct, frozen=True):
@@ -393,12 +394,12 @@ def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
     ]
 
 
-def open_series(ops: Mapping[str, Op], selection: Selection, settings: Settings) -> list[Series]:
-    """The curves whose sizes are to be found: where none were given, or `--refine on` asks for it; never overheads."""
+def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
+    """The curves whose sizes are to be chosen: where none were given; never overheads."""
     return [
-        msgspec.structs.replace(curve, given=tuple(selection.sizes.get(curve.op.name, ())))
+        curve
         for curve in series(ops, selection)
-        if curve.op.overhead is None and (curve.op.name not in selection.sizes or settings.refine == "on")
+        if curve.op.overhead is None and curve.op.name not in selection.sizes
     ]
 
 
@@ -413,15 +414,25 @@ Phase = Literal["main", "sweep"]
 
 class Purpose(msgspec.Struct, frozen=True):
     """`samples` of each case, or `blocks` of them, in this session; neither: as many as the precision and the limits of
-    the settings ask for. `beside`: blocks of a library form where a tuned form of the same device stands beside it."""
+    the settings ask for."""
 
     phase: Phase = "main"
     samples: int | None = None
     blocks: int | None = None
-    beside: int | None = None
 
 
 MAIN = Purpose()
+# A size that somebody named inside a budget, and one that a search chose: there more sizes tell more than more blocks.
+BLOCKS, ONE_BLOCK = Purpose(blocks=4), Purpose(blocks=1)
+
+
+class Step(NamedTuple):
+    """Workloads to measure together, and what for. `ends`: sizes that every run of these ops measures, so that what is
+    chosen for them is chosen once on a machine."""
+
+    workloads: tuple[Workload, ...]
+    purpose: Purpose
+    ends: bool = False
 
 
 # A launch of less work than this is over in a microsecond on the fastest device there is: it comes near no ceiling.

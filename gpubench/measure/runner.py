@@ -24,12 +24,12 @@ from gpubench.measure.case_run import (
     to_be_tried,
     warn_once,
 )
-from gpubench.measure.curves import Pace
-from gpubench.measure.plan import MAIN, Purpose, Workload, asked
+from gpubench.measure.pace import Pace
+from gpubench.measure.passes import Passes
+from gpubench.measure.plan import MAIN, Purpose, Step, Workload, asked
 from gpubench.measure.recorder import Recorder, RunDone, RunStarted, Save, SessionAgain, Sink, Warned, utc_now
 from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.scratch import Scratch
-from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.stages import time_stages
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
@@ -180,7 +180,7 @@ class _Runner:
         self._scratch.remove()
 
     def _one_session(
-        self, steps: Callable[[int, BreakEvenSearch], Iterator[Step]], repeats: int | None = None
+        self, steps: Callable[[int, Passes], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
         """One set of fresh workers, and what they are asked for, step by step. Returns the session's record.
 
@@ -211,12 +211,15 @@ class _Runner:
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
         self.recorder.session(pool.entered(record))
-        search = BreakEvenSearch(
-            searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s
-        )
+        search = Passes(
+            searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s,
+            whole=self.spec.whole,
+        )  # fmt: skip
+        unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
         for step in steps(index, search):
             if self._out_of_budget():
                 break
+            unused = False
             self._scratch.serve({item.series.key for item in step.workloads})
             began = time.monotonic()
             tuning_s = measure_workloads(runtime, *step.workloads, purpose=step.purpose)
@@ -231,7 +234,10 @@ class _Runner:
         self._tell_once()
         pool.close()
         foreign, steal = load.between(before, self.spec.load())
-        record = msgspec.structs.replace(pool.entered(record), foreign_cpu_share=foreign, steal_share=steal)
+        record = msgspec.structs.replace(
+            pool.entered(record), foreign_cpu_share=foreign, steal_share=steal,
+            superseded=record.superseded or unused,
+        )  # fmt: skip
         self.recorder.session(record)
         return record
 
@@ -369,7 +375,7 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
     """
     runs = [
         CaseRun(
-            case, runtime, explained=workload.explained, purpose=_purpose_of(case, workload, purpose), before=before,
+            case, runtime, explained=workload.explained, purpose=purpose, before=before,
             in_parts=_in_parts(case, workload),
         )
         for workload in workloads
@@ -399,13 +405,6 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         if device_id not in blamed:
             runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
-
-
-def _purpose_of(case: Case, workload: Workload, purpose: Purpose) -> Purpose:
-    """What decides nothing takes as many blocks as are left for such."""
-    if purpose.beside is None or not workload.outdone(case):
-        return purpose
-    return msgspec.structs.replace(purpose, blocks=purpose.beside)
 
 
 def _in_parts(case: Case, workload: Workload) -> bool:

@@ -10,11 +10,14 @@ import msgspec
 from gpubench import load
 from gpubench.measure import split_search
 from gpubench.measure.case_run import Progress, settled_block
-from gpubench.measure.curves import work
+from gpubench.measure.passes import Passes
 from gpubench.measure.plan import (
+    BLOCKS,
     MAIN,
+    ONE_BLOCK,
     Constraints,
     Series,
+    Step,
     Target,
     Workload,
     expand,
@@ -25,7 +28,6 @@ from gpubench.measure.plan import (
     workload,
 )
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.search import BLOCKS, BreakEvenSearch, Step, first_sizes
 from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import Case
@@ -39,8 +41,8 @@ class RunSpec(msgspec.Struct, frozen=True):
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
     machine. `spares` are workers that import already. `once_s`: by so much at most the budget grows with the time
-    that a machine's first run takes to choose its kernels. `twins` are equal GPUs that the search leaves out,
-    `equal` the groups of all equal ones.
+    that a machine's first run takes to choose its kernels. `whole`: somebody named the budget, which is used up.
+    `twins` are equal GPUs that the search leaves out, `equal` the groups of all equal ones.
     """
 
     run: Run
@@ -53,6 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     load: Callable[[], load.CpuTimes | None] = load.unread
     spares: Spares | None = None
     once_s: float = 0.0
+    whole: bool = False
     twins: TwinSpec = TwinSpec()
     equal: tuple[tuple[Target, ...], ...] = ()
 
@@ -68,29 +71,25 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def searches(self) -> bool:
-        """Whether there are break-evens to search for."""
-        wanted = self.settings.refine != "off" and bool(searched(self))
-        return wanted and (self.resume is None or self.resume.search)
+        """Whether there are sizes to choose."""
+        return bool(searched(self)) and (self.resume is None or self.resume.search)
 
 
 def planned(spec: RunSpec) -> list[Workload]:
-    """What is known before measuring: given sizes, and of ops without them the coarse ones, or all if there is no
-    search."""
+    """Return what is known before measuring: given sizes, and of ops without them the ladder."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
-    sparse = spec.settings.refine != "off" and spec.settings.budget_s is not None
-    found = [
+    ladders = [
         workload(curve, n, split_search.alone(spec.constraints))
         for curve in searched(spec)
-        if not curve.given
-        for n in (first_sizes(curve.ladder) if sparse else curve.ladder.sizes())
+        for n in curve.ladder.rungs()
     ]
-    return [*expand(spec.ops, spec.constraints), *found]
+    return [*expand(spec.ops, spec.constraints), *ladders]
 
 
 def searched(spec: RunSpec) -> list[Series]:
     """The curves to search."""
-    return open_series(spec.ops, spec.constraints.selection, spec.settings)
+    return open_series(spec.ops, spec.constraints.selection)
 
 
 class Schedule:
@@ -116,7 +115,7 @@ class Schedule:
         """Cases of the plan."""
         return sum(len(item.cases) for item in self.plan)
 
-    def first(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
+    def first(self, index: int, search: Passes) -> Iterator[Step]:
         """The plan, then the search; from a file, what an interrupt left of the two."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
@@ -129,7 +128,7 @@ class Schedule:
             yield from _each(self._shuffled(plain, index))
         else:
             # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
-            for step in _each(sorted(plain, key=lambda item: work(item.series, item.n))):
+            for step in _each(sorted(plain, key=lambda item: item.series.work(item.n))):
                 yield step._replace(purpose=BLOCKS)
         if resume is None or resume.search:
             yield from self._searching(search)
@@ -137,7 +136,7 @@ class Schedule:
         # From small to large: what a budget cuts off are the gigabytes, which take the longest.
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
-    def again(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
+    def again(self, index: int, search: Passes) -> Iterator[Step]:
         """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
         lie apart in time."""
         named = self._spec.constraints.selection.sizes
@@ -149,20 +148,20 @@ class Schedule:
                 curves.setdefault(item.series.key, []).append(item)
         for ours in curves.values():
             for group in together(ours, self._spec.constraints):
-                yield Step(group, BLOCKS)
+                yield Step(group, ONE_BLOCK)
 
-    def _searching(self, search: BreakEvenSearch) -> Iterator[Step]:
+    def _searching(self, search: Passes) -> Iterator[Step]:
         """The search's steps. What it adds to the plan, later sessions repeat."""
         for step in search.steps():
             self._announce(step.workloads)
             yield step
 
-    def _splits(self, search: BreakEvenSearch) -> Iterator[Step]:
+    def _splits(self, search: Passes) -> Iterator[Step]:
         """Where a search found both sides near each other, what they do together; and what gangs do."""
         for curve in searched(self._spec):
             found = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
             found = [*found, *split_search.on_gangs(curve, search.known(curve), self._spec.constraints)]
-            if not curve.given and found:
+            if found:
                 self._announce(found)
                 yield from _each(found)
 
@@ -229,7 +228,7 @@ def resumed(
     finished = _finished_sessions(run)
     most = max((len(done) for done in finished.values()), default=0)
     rest = max(0, run.settings.sessions - max(most, 1))
-    search = bool(open_series(ops, run.selection, run.settings)) and _searching(run)
+    search = bool(open_series(ops, run.selection)) and _searching(run)
     run = _without_unfinished(run)
     resume = repeated(run, ops, constraints, rest if sessions is None else sessions)
     missing = {workload for workload, done in finished.items() if len(done) < max(most, 1)}

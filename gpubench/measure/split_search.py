@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from gpubench import backends
-from gpubench.measure import curves
 from gpubench.measure.case_run import LARGEST_BLOCK, CaseRun
-from gpubench.measure.curves import Rows
 from gpubench.measure.plan import Constraints, Purpose, Series, Workload, workload
+from gpubench.measure.points import Cell, Rows, cells, ratios
 from gpubench.model.case import GANG
 from gpubench.model.result import Measurement
 from gpubench.stats import median
@@ -73,12 +72,11 @@ def worth_trying(
     series: Series, known: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
     """Of each device and regime the split case at the largest measured size at which both sides are near enough."""
-    sizes: dict[int, set[curves.Curve]] = {}
-    for curve in curves.curves(known, cpu):
-        ratios = curves.ratios(known, curve, cpu)
-        near = [n for n, ratio in ratios.items() if 1 / FARTHEST <= ratio <= FARTHEST]
+    sizes: dict[int, set[Cell]] = {}
+    for cell in cells(known, cpu):
+        near = [n for n, ratio in ratios(known, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
         if near:
-            sizes.setdefault(max(near), set()).add(curve)
+            sizes.setdefault(max(near), set()).add(cell)
     found = []
     for n, wanted in sorted(sizes.items()):
         item = workload(series, n, constraints)

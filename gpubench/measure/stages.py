@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.plan import Workload
-from gpubench.measure.search import first_sizes
 from gpubench.model.case import QUEUED, RESIDENT, WAITED
 from gpubench.model.op import Ladder
 from gpubench.model.result import Measurement
@@ -15,6 +14,8 @@ from gpubench.stats import median
 # Seconds for the stages of one case, and how near to each other both sides are near their break-even.
 LIMIT_S = 0.25
 NEAR = 1.5
+# A slow machine leaves out a top: the rung below is at most so much smaller.
+FALL = 4
 
 
 def time_stages(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
@@ -44,14 +45,14 @@ def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:
 
 def _telling(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:
     low, high = _ends(runtime, workload)
-    return workload.n <= low or 2 * workload.n > high or _about_equal(runtime, workload, runs)
+    return workload.n <= low or workload.n >= high or _about_equal(runtime, workload, runs)
 
 
 def _ends(runtime: Runtime, workload: Workload) -> tuple[int, int]:
-    """The smallest size, and the largest; a slow machine halves that one."""
+    """The smallest size, and the first of the largest ones."""
     given = runtime.recorder.run.selection.sizes.get(workload.op.name)
     ladder: Ladder = workload.series.ladder
-    return (min(given), max(given)) if given else (first_sizes(ladder)[0], ladder.high)
+    return (min(given), max(given)) if given else (ladder.rungs()[0], ladder.high // FALL)
 
 
 def _about_equal(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:
@@ -74,7 +75,7 @@ def _timed_between(runtime: Runtime, workload: Workload) -> bool:
         isinstance(outcome, Measurement)
         and outcome.case.op == workload.op.name
         and outcome.case.dtype == workload.dtype
-        and low < outcome.case.params["n"] <= high // 2
+        and low < outcome.case.params["n"] < high
         and any(times.session == runtime.session for times in outcome.stages)
         for outcome in runtime.recorder.outcomes
     )

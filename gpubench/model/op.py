@@ -121,6 +121,11 @@ EXACT = Tolerance(0)
 _BLAS_DTYPES = ("float32", "float64")
 
 
+# How far up a ladder its rungs stand, by octaves.
+LONG_RUNGS, LONG_OCTAVES = (0, 3 / 14, 6 / 14, 8 / 14, 10 / 14, 12 / 14, 1), 12
+SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
+
+
 class Ladder(msgspec.Struct, frozen=True):
     """The default sizes of an op: from about `low` to `high` by `factor`. All but `high` lie off the powers of two, at
     which padded and tiled kernels look better than they are."""
@@ -137,6 +142,19 @@ class Ladder(msgspec.Struct, frozen=True):
             found.append(self.snapped(n))
             n *= self.factor
         return [*found, self.high]
+
+    def rungs(self) -> list[int]:
+        """The sizes that every search measures, the same on every machine: seven of a long ladder, six of a short one,
+        `low` times powers of two in whole granules, closer towards the top."""
+        octaves = math.log2(self.high / self.low)
+        shares = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
+        below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
+        return sorted({n for n in below if n < self.high} | {self.high})
+
+    def whole(self, n: float) -> int:
+        """The number of whole granules that is nearest to `n`; below one granule the nearest whole number."""
+        step = self.granule if n >= self.granule else 1
+        return min(max(round(n / step), 1) * step, self.high)
 
     def snapped(self, n: float) -> int:
         """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules; below

@@ -467,8 +467,6 @@ class Settings(Record, frozen=True, kw_only=True):
     case_timeout_s: float = 60.0
     budget_s: float | None = None
     order: Literal["interleave", "sequential"] = "interleave"
-    refine: Literal["auto", "on", "off"] = "auto"
-    break_even_timings: int = 400
     inputs: Literal["random", "zeros", "ones"] = "random"
     cache: Literal["warm", "cold"] = "warm"
     threads: int | None = None

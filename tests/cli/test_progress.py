@@ -109,7 +109,7 @@ def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
 
 def test_a_plan_names_few_ops_and_counts_many() -> None:
     assert progress.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
-    assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, about a minute"
+    assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, at most a minute"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, reported: list[
     stream = io.StringIO()
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
     progress.tell(display, RunOptions(), find)
-    assert stream.getvalue().splitlines() == ["Measuring 14 ops, about a minute", *reported]
+    assert stream.getvalue().splitlines() == ["Measuring 14 ops, at most a minute", *reported]
 
 
 def test_a_busy_machine_is_told_with_what_will_be_done() -> None:

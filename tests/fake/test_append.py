@@ -223,8 +223,8 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(
     start: Any, gpubench: Any, tmp_path: Path, result: Any
 ) -> None:
     process = start(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident-queued", "--quick", "--budget", "60s",
-        "--filter", "add/n>=4k", "--skip", "add/n>=2M", "--break-even-timings", "100",
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident-queued", "--quick",
+        "--filter", "add/n>=4k", "--skip", "add/n>=2M",
     )  # fmt: skip
     interrupt(process, at="[  1]")
     cut = result()
@@ -269,7 +269,7 @@ def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(
 
 def test_sessions_that_are_added_repeat_what_a_search_chose(add: Any, result: Any) -> None:
     add(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M", "--budget", "60s",
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M",
         "--append", "r.json",
     )  # fmt: skip
     chosen = blocks(result()).keys()

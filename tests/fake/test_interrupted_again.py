@@ -20,16 +20,14 @@ pytestmark = pytest.mark.usefixtures("forked_children")
 
 SESSIONS = 3
 SIZES = [1024, 4096, 16384]
-# The walk's: as many sizes as let it be interrupted twice, none that is large.
+# The ladder's: as many sizes as let it be interrupted twice, none that is large.
 OP = msgspec.structs.replace(kernels.load("add"), sizes=Ladder(low=256, high=256 << 12))
 
 
 def asked(sizes: Sequence[int]) -> RunSpec:
-    """A plan of these sizes; of none: a walk along the op's ladder, whose sizes the file has once it comes to them."""
+    """A plan of these sizes; of none: the op's ladder, whose sizes the file has once it comes to them."""
     device = Device(id="fake:cpu", backend="fake", kind="cpu", name="Scripted cpu", api="fake")
-    settings = Settings(
-        sessions=SESSIONS, min_samples=5, max_samples=5, max_time_s=0.05, warmup_s=0.0, refine="off"
-    )
+    settings = Settings(sessions=SESSIONS, min_samples=5, max_samples=5, max_time_s=0.05, warmup_s=0.0)
     selection = Selection(
         ops=["add"],
         sizes={"add": list(sizes)} if sizes else {},
@@ -79,7 +77,7 @@ def test_each_case_has_the_sessions_of_the_plan(
     assert (
         used == {block.session for o in run.outcomes if isinstance(o, Measurement) for block in o.blocks} & used
     )
-    assert len(run.outcomes) == len(sizes or OP.sizes.sizes())
+    assert len(run.outcomes) == len(sizes or OP.sizes.rungs())
     for outcome in run.outcomes:
         assert isinstance(outcome, Measurement)
         finished = {stop.session for stop in outcome.stops} & used

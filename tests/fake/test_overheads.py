@@ -121,7 +121,7 @@ def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
     )
     ran = run(*wanted, "--backends", "fake")
     assert ran.code == 0, ran.err
-    assert ran.result["settings"]["budget_s"] == 120, "as much again as the search alone has"
+    assert ran.result["settings"]["budget_s"] == 90, "as much again as the search alone has"
     began = {"add": [], "overhead": []}
     for outcome in measured(ran).values():
         kind = "add" if outcome["case"]["op"] == "add" else "overhead"

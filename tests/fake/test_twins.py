@@ -6,7 +6,7 @@ import pytest
 
 # Far above the break-even the search costs seconds of real arithmetic.
 SEARCH = (
-    "--ops", "add", "--backends", "fake", "--budget", "150s", "--regimes", "resident-waited", "--skip", "add/n>=64k",
+    "--ops", "add", "--backends", "fake", "--budget", "30s", "--regimes", "resident-waited", "--skip", "add/n>=64k",
 )  # fmt: skip
 THREE = {"GPUBENCH_FAKE_GPUS": "3", "GPUBENCH_FAKE_NOISE": "0.005"}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
 from gpubench.measure.case_run import LEAST_BLOCKS, Progress, Runtime, stop_reason
-from gpubench.measure.curves import Pace
+from gpubench.measure.pace import Pace
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.worker_pool import DeviceGone

@@ -195,7 +195,7 @@ def chosen(n, cpu_s, gpu_s, sizes=(), op="ffn"):
 
 def test_at_the_ends_each_device_is_timed_once():
     ids = [f"ffn/n={{}}/float32/tuned/{rest}" for rest in ("resident@numpy:0", "resident-waited@cupy:0")]
-    for n in (kernels.load("ffn").sizes.sizes()[0], kernels.load("ffn").sizes.high):
+    for n in (kernels.load("ffn").sizes.rungs()[0], kernels.load("ffn").sizes.high):
         assert chosen(n, 1.0, 9.0) == [one.format(n) for one in ids]
 
 

@@ -1,0 +1,111 @@
+"""What measuring takes: the seconds of a step before it is begun, by what earlier steps took."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Mapping
+
+from gpubench import stats
+from gpubench.measure.plan import Constraints, Series, Step
+from gpubench.measure.points import Points, Slot, slot
+
+# Before anything is known: seconds of a step, of a case beside its launches, and of a byte of its operands (they are
+# drawn, go up, and are compared).
+STEP_S, CASE_S, BYTE_S = 0.08, 0.02, 4e-9
+# Launches of a case: the first one, trials, samples, checks. A reference in float64 takes as long as so many of the
+# slowest launches.
+LAUNCHES, REFERENCE_LAUNCHES = 6, 4
+# So many steps tell what a case and a byte take.
+REMEMBERED = 9
+# What an op takes beyond the usual, as far as it is believed.
+LEAST_SCALE, MOST_SCALE = 0.3, 3.0
+
+
+class CostModel:
+    """The cost model of one session: what steps took, and what sizes to come will take."""
+
+    def __init__(self, points: Points, constraints: Constraints) -> None:
+        self._points = points
+        self._cpu = {target.device.id for target in constraints.targets if target.device.kind == "cpu"}
+        self._gpu = {target.device.id for target in constraints.targets if target.device.kind == "gpu"}
+        self._calls = constraints.selection.calls
+        self._case_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._byte_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._scale: dict[str, float] = {}
+
+    def took(self, step: Step, took_s: float) -> None:
+        """Learn from a step whose times are among the points by now."""
+        items = [item for item in step.workloads if item.cases]
+        if not items:
+            return
+        slots = {item.n: {slot(case) for case in item.cases} for item in items}
+        cases = sum(map(len, slots.values()))
+        moved = sum(item.series.op.bytes(item.params, item.dtype) for item in items)
+        launches_s = math.fsum(self._launches_s(item.series, item.n, slots[item.n]) for item in items)
+        rest_s = max(0.0, took_s - STEP_S - launches_s)
+        if moved * self.byte_s <= cases * self.case_s:
+            self._case_s.append(max(0.0, rest_s - moved * self.byte_s) / cases)
+        else:
+            self._byte_s.append(max(0.0, rest_s - cases * self.case_s) / moved)
+        key = items[0].series.key
+        self._scale.pop(key, None)
+        expected_s = self.of(items[0].series, slots)
+        self._scale[key] = min(max(took_s / expected_s, LEAST_SCALE), MOST_SCALE)
+
+    @property
+    def case_s(self) -> float:
+        """Seconds of a case beside its launches."""
+        return stats.median(self._case_s) if self._case_s else CASE_S
+
+    @property
+    def byte_s(self) -> float:
+        """Seconds for each byte of the operands."""
+        return stats.median(self._byte_s) if self._byte_s else BYTE_S
+
+    def of(self, series: Series, slots: Mapping[int, Collection[Slot]]) -> float:
+        """Predict the seconds of a step with these sizes, and the contenders at each."""
+        total_s = STEP_S
+        for n, names in slots.items():
+            total_s += len(names) * self.case_s + self._launches_s(series, n, names)
+            total_s += self.byte_s * series.op.bytes(series.params(n), series.dtype)
+        return total_s * self._scale.get(series.key, 1.0)
+
+    def _launches_s(self, series: Series, n: int, names: Collection[Slot]) -> float:
+        """Seconds of all launches at size `n`, those of the reference included."""
+        times = {name: self._launch_s(series, name, n) for name in names}
+        every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
+        return LAUNCHES * every + REFERENCE_LAUNCHES * max(times.values(), default=0.0)
+
+    def _count(self, name: Slot) -> int:
+        return self._calls if name[2].startswith("transfer-once") else 1
+
+    def _launch_s(self, series: Series, name: Slot, n: int) -> float:
+        """Seconds of a launch: between measured sizes by the line, above them as its work or its bytes grow."""
+        known = self._points.times(series)
+        times = known.get(name)
+        if not times:  # about as long as the others of its side
+            side = self._cpu if name[0] in self._cpu else ()
+            rivals = [other for other in known if other[0] in side]
+            return max((self._launch_s(series, rival, n) for rival in rivals), default=0.0)
+        if n in times:
+            return times[n]
+        below, above = (
+            max((m for m in times if m < n), default=None),
+            min((m for m in times if m > n), default=None),
+        )
+        if below is None or above is None:
+            return times[min(times)] if below is None else self._grown_s(series, name, times[below], below, n)
+        share = math.log(n / below) / math.log(above / below)
+        return math.exp((1 - share) * math.log(times[below]) + share * math.log(times[above]))
+
+    def _grown_s(self, series: Series, name: Slot, launch_s: float, low: int, n: int) -> float:
+        if name[2].startswith("transfer"):
+            moved = [series.op.bytes(series.params(size), series.dtype) for size in (low, n)]
+            return launch_s * moved[1] / max(moved[0], 1)
+        grown_s = launch_s * series.work(n) / max(series.work(low), 1)
+        if name[0] not in self._gpu:
+            return grown_s
+        # A GPU that waits for its next launch takes hardly longer: it competes with the CPU, or is not worth it.
+        rivals = [other for other in self._points.times(series) if other[0] in self._cpu]
+        return min([grown_s, *(self._launch_s(series, rival, n) for rival in rivals)])

@@ -1,0 +1,380 @@
+"""What a run measures next: the ladder of all ops first, then, op by op, the size that is worth the most.
+
+A size is worth what it is expected to narrow, over all thresholds of its op, for each second that it costs. New sizes
+come before more blocks of old ones: what a size has of its own, no block of it tells. Steps are handed out one at a
+time, because what comes next depends on what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench import curves
+from gpubench.curves.threshold import fastest_at
+from gpubench.measure.climb import MARGIN, Climb, Rungs
+from gpubench.measure.costs import CostModel
+from gpubench.measure.plan import ONE_BLOCK, Constraints, Series, Step, together, workload
+from gpubench.measure.points import Cell, Points, Rows, Slot, cells, slot
+from gpubench.measure.recorder import Recorder
+
+# This share of the time is kept for what comes after the ladder.
+KEPT_SHARE = 0.35
+# Sizes that are asked for lie on a grid of so many an octave, which is another one for each op: relatives share curves.
+GRID = 8
+# A size within this factor of an interval still tells something of its ends, and competes around there who is not
+# slower than the fastest by more.
+NEAR = math.log(1.3)
+# Both sides are looked at in steps of this factor.
+LOOK = math.log(1.25)
+# A side whose share of the variance of a ratio is smaller needs no new size.
+QUIET = 0.25
+# Sizes of one step, and how much less worth the next one may be.
+MOST_SIZES, WORTH_IT = 3, 0.5
+# Times of the top, each in memory that was allocated anew: how far those of a CPU lie apart, and how many tell that.
+PLACEMENTS, PLACEMENT, GAIN_WEIGHT = 3, 0.3, 0.3
+# How often a budget that somebody named measures the ladder anew.
+LADDERS = 3
+
+
+class Goal(NamedTuple):
+    """When a threshold needs no more sizes: high / low within `sharp`, so many sizes around it, or the best of those
+    that are left would narrow ln(high / low) by less than `least`."""
+
+    sharp: float
+    most_around: int
+    least: float
+
+
+USUAL, WHOLE = Goal(2.25, 14, 0.05), Goal(1.1, 40, 0.005)
+
+
+class Unsharp(NamedTuple):
+    """A threshold that is not sharp: its interval in ln(n), the sides that make it wide, and the sizes at which those
+    were timed. `share`: how much of the variance sizes can take away; the rest is what runs differ by."""
+
+    cell: Cell
+    threshold: curves.Threshold
+    low: float
+    high: float
+    cpu: bool
+    gpu: bool
+    sizes: tuple[float, ...]
+    share: float
+
+    @property
+    def around(self) -> int:
+        """How many of the sizes lie in or near the interval."""
+        return sum(self.low - NEAR <= x <= self.high + NEAR for x in self.sizes)
+
+    def with_size(self, x: float) -> Unsharp:
+        """The same once x was measured, as far as that is known before."""
+        return self._replace(sizes=tuple(sorted((*self.sizes, x))))
+
+    def narrowing(self, x: float) -> float:
+        """Return by how much ln(high / low) is expected to shrink by a size at x: it splits a gap between sizes, or is
+        one more that tells the ratio; more so the less is known of who wins there."""
+        margins = self.threshold.margins
+        i = min(bisect_right(margins, (x,)), len(margins) - 1)
+        unknown = 4 * margins[i].wins * (1 - margins[i].wins)
+        width, count = self.high - self.low, self.around
+        place = bisect_right(self.sizes, x)
+        split = 0.0
+        if 0 < place < len(self.sizes):
+            below, above = self.sizes[place - 1 : place + 1]
+            part = (x - below) / (above - below)
+            split = min(above - below, width) / 2 * 4 * part * (1 - part) * self.share
+        return unknown * max(split, width * (1 - math.sqrt(1 - self.share / (count + 1))))
+
+
+class Wish(NamedTuple):
+    """A step of one op, what it is expected to narrow, and the seconds that it takes."""
+
+    series: Series
+    slots: Mapping[int, set[Slot]]
+    value: float
+    cost_s: float
+
+    @property
+    def rate(self) -> float:
+        """What decides which step is next."""
+        return self.value / self.cost_s
+
+
+class Passes:
+    """The steps of a session that chooses its sizes. Each has to be measured, and its time reported with `took`, before
+    the next is asked for. `whole`: the budget was named, and is to be used up."""
+
+    def __init__(
+        self, series: Sequence[Series], constraints: Constraints, recorder: Recorder, left_s: Callable[[], float],
+        *, whole: bool = False,
+    ) -> None:  # fmt: skip
+        self._series = series
+        self._scope = constraints
+        self._recorder = recorder
+        self._left_s = left_s
+        self._goal = WHOLE if whole else USUAL
+        self._whole = whole
+        kinds = {target.device.id: target.device.kind for target in constraints.targets}
+        self._cpu = {name for name, kind in kinds.items() if kind == "cpu"}
+        # A software adapter gets no verdict, so a threshold of it would be measured for nobody.
+        self._software = {name for name, kind in kinds.items() if kind == "software"}
+        self._compares = bool(self._cpu) and bool(kinds.keys() - self._cpu - self._software)
+        self.points = Points(lambda: recorder.outcomes, series, kinds)
+        self._costs = CostModel(self.points, constraints)
+        self._ladders: dict[str, Rungs] = {}
+        self._asked: set[tuple[str, int]] = set()
+        self._wishes: dict[str, Wish | None] = {}
+        self._checked: set[str] = set()
+        self._tops: dict[str, int] = {}  # how often the top was asked for again
+
+    def known(self, series: Series) -> Rows:
+        """Return what was measured of a series, by size and contender."""
+        return self.points.rows(series)
+
+    def took(self, step: Step, seconds: float) -> None:
+        """Note that a step was measured in so many seconds."""
+        for item in step.workloads:
+            key = item.series.key
+            self.points.forget(key)
+            self._wishes.pop(key, None)
+            self._asked.add((key, item.n))  # also where it failed: nothing is asked for again and again
+        if all(item.series.key in self._ladders for item in step.workloads):
+            self._costs.took(step, seconds)
+
+    def steps(self) -> Iterator[Step]:
+        """All of them, in the order of the module's text."""
+        ladders = [Rungs(item, self._scope) for item in self._series]
+        self._ladders = {rungs.series.key: rungs for rungs in ladders if rungs.sizes}
+        left_s = self._left_s()
+        reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
+        climb = Climb(
+            list(self._ladders.values()), self._costs, self._recorder, self._scope, self._left_s, reserve_s
+        )
+        yield from climb.steps()
+        if self._compares:
+            yield from self._passes()
+        yield from climb.late()
+        if self._whole and math.isfinite(left_s):
+            yield from self._again()
+
+    def _passes(self) -> Iterator[Step]:
+        """The step that is worth the most, again and again."""
+        turn = 0
+        while self._left_s() > 0:
+            left_s = self._left_s()
+            wishes = [
+                self._wish(rungs, may_repeat=turn >= len(self._ladders)) for rungs in self._ladders.values()
+            ]
+            fitting = [wish for wish in wishes if wish is not None and MARGIN * wish.cost_s <= left_s]
+            if fitting:
+                yield from self._step(max(fitting, key=lambda wish: wish.rate))
+            elif turn >= len(self._ladders) or not self._ladders:
+                break
+            turn = turn + 1 if fitting else len(self._ladders)
+        yield from self._checks()
+
+    def _step(self, wish: Wish) -> Iterator[Step]:
+        slots = dict(wish.slots)
+        if wish.series.key not in self._checked:
+            self._checked.add(wish.series.key)
+            slots |= {n: names for n, names in self._check(wish.series).items() if n not in slots}
+        items = []
+        for n in sorted(slots, reverse=True):
+            item = workload(wish.series, n, self._scope)
+            cases = tuple(case for case in item.cases if case.variant is None and slot(case) in slots[n])
+            items.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
+            if (wish.series.key, n) in self._asked:
+                self._tops[wish.series.key] = self._tops.get(wish.series.key, 0) + 1
+        self._asked |= {(wish.series.key, n) for n in slots}
+        for group in together([item for item in items if item.cases], self._scope):
+            yield Step(group, ONE_BLOCK)
+
+    # ---------------------------------------------------------------- what an op asks for
+
+    def _wish(self, rungs: Rungs, *, may_repeat: bool) -> Wish | None:
+        """The best step of an op; None where no size would narrow a threshold, and its top is known well."""
+        key = rungs.series.key
+        if key not in self._wishes:
+            self._wishes[key] = self._new_sizes(rungs)
+        wishes = [self._wishes[key], self._top_again(rungs) if may_repeat else None]
+        return max((wish for wish in wishes if wish is not None), key=lambda wish: wish.rate, default=None)
+
+    def _new_sizes(self, rungs: Rungs) -> Wish | None:
+        """Up to MOST_SIZES new sizes, the best first."""
+        fitted = self.points.fitted(rungs.series)
+        opens = self._open(rungs.series, fitted)
+        slots: dict[int, set[Slot]] = {}
+        value, first = 0.0, 0.0
+        for _ in range(MOST_SIZES):
+            best = self._best_size(rungs, fitted, opens, slots)
+            if best is None or best[1] / self._cost(rungs, {best[0]: best[2]}) < WORTH_IT * first:
+                break
+            n, worth, names = best
+            slots[n] = names
+            value += worth
+            first = first or worth / self._cost(rungs, {n: names})
+            opens = [item.with_size(math.log(n)) for item in opens]
+        return Wish(rungs.series, slots, value, self._cost(rungs, slots)) if slots else None
+
+    def _best_size(
+        self, rungs: Rungs, fitted: Mapping[Slot, curves.TimeCurve], opens: Sequence[Unsharp],
+        taken: Mapping[int, set[Slot]],
+    ) -> tuple[int, float, set[Slot]] | None:  # fmt: skip
+        """The size that narrows the most for its cost, what it narrows, and who competes there."""
+        best: tuple[float, int, float, set[Slot]] | None = None
+        for n in self._grid(rungs, opens):
+            if n in taken or (rungs.series.key, n) in self._asked or n in self.points.rows(rungs.series):
+                continue
+            x = math.log(n)
+            worths = [(item, item.narrowing(x)) for item in opens if self._counts(item)]
+            worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
+            if not worths:
+                continue
+            names = self._contenders(fitted, [item for item, _ in worths], x)
+            total = math.fsum(worth for _, worth in worths)
+            rate = total / self._cost(rungs, {n: names})
+            if best is None or rate > best[0]:
+                best = (rate, n, total, names)
+        return None if best is None else best[1:]
+
+    def _counts(self, item: Unsharp) -> bool:
+        return item.around < self._goal.most_around
+
+    def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
+        """The sizes in and near the intervals, within the ladder."""
+        ladder, step = rungs.series.ladder, math.log(2) / GRID
+        place = self._series.index(rungs.series) / len(self._series)
+        first, last = math.log(rungs.sizes[0]), math.log(rungs.top)
+        steps: set[int] = set()
+        for item in opens:
+            low, high = max(item.low - NEAR, first), min(item.high + NEAR, last)
+            steps |= set(
+                range(math.ceil((low - first) / step - place), math.floor((high - first) / step - place) + 1)
+            )
+        sizes = {ladder.whole(math.exp(first + (i + place) * step)) for i in steps}
+        return sorted(n for n in sizes if rungs.sizes[0] < n < rungs.top and rungs.series.work(n))
+
+    def _open(self, series: Series, fitted: Mapping[Slot, curves.TimeCurve]) -> list[Unsharp]:
+        """The thresholds of an op that are not sharp."""
+        rows = self.points.rows(series)
+        cpu = [curve for name, curve in fitted.items() if name[0] in self._cpu]
+        timed = [name for name in fitted if name[0] in self._cpu]
+        opens = []
+        for cell in cells(rows, self._cpu, self._software):
+            ours = {name: curve for name, curve in fitted.items() if (name[0], name[2]) == cell}
+            threshold = curves.compare(list(ours.values()), cpu, LOOK)
+            if threshold is None or threshold.state in ("always", "never"):
+                continue
+            low, high = (math.log(min(max(end, threshold.first), threshold.last)) for end in threshold[2:4])
+            if high - low <= math.log(self._goal.sharp) and threshold.state == "at":
+                continue
+            x = min(max((low + high) / 2, math.log(threshold.first)), math.log(threshold.last))
+            case, base = _variance(list(ours.values()), x), _variance(cpu, x)
+            total = case + base
+            offsets = max(curve.offset for curve in ours.values()) + max(curve.offset for curve in cpu)
+            sides = [names for names, part in ((timed, base), (list(ours), case)) if part >= QUIET * total]
+            known = [[n for n, row in rows.items() if any(name in row for name in names)] for names in sides]
+            sizes = tuple(sorted(math.log(n) for n in min(known, key=len)))
+            opens.append(
+                Unsharp(
+                    cell, threshold, low, high, cpu=base >= QUIET * total, gpu=case >= QUIET * total, sizes=sizes,
+                    share=total / (total + offsets),
+                )
+            )  # fmt: skip
+        return opens
+
+    def _contenders(
+        self, fitted: Mapping[Slot, curves.TimeCurve], opens: Sequence[Unsharp], x: float
+    ) -> set[Slot]:
+        """Who competes at x on the sides that make these thresholds wide."""
+        names: set[Slot] = set()
+        if any(item.cpu for item in opens):
+            names |= _competing({name: c for name, c in fitted.items() if name[0] in self._cpu}, x)
+        for item in opens:
+            if item.gpu:
+                names |= _competing(
+                    {name: c for name, c in fitted.items() if (name[0], name[2]) == item.cell}, x
+                )
+        return names
+
+    def _top_again(self, rungs: Rungs) -> Wish | None:
+        """The top once more on the CPU, in memory that is allocated anew: gains depend on where that lies."""
+        row = self.points.rows(rungs.series).get(rungs.top, {})
+        fitted = self.points.fitted(rungs.series)
+        cpu = {name: curve for name, curve in fitted.items() if name in row and name[0] in self._cpu}
+        names = _competing(cpu, math.log(rungs.top))
+        count = max((sum(map(len, row[name].values())) for name in names), default=PLACEMENTS)
+        count = max(count, 1 + self._tops.get(rungs.series.key, 0))
+        if count >= PLACEMENTS:
+            return None
+        gains = len(cells({rungs.top: row}, self._cpu, self._software))
+        value = GAIN_WEIGHT * gains * PLACEMENT * (1 - math.sqrt(count / (count + 1)))
+        slots = {rungs.top: names}
+        return Wish(rungs.series, slots, value, self._cost(rungs, slots)) if gains else None
+
+    def _cost(self, rungs: Rungs, slots: Mapping[int, set[Slot]]) -> float:
+        return self._costs.of(rungs.series, slots)
+
+    # ---------------------------------------------------------------- beside the thresholds
+
+    def _check(self, series: Series) -> dict[int, set[Slot]]:
+        """A size just past a power of two, where padded and tiled kernels lose again, or are wrong: above the
+        thresholds, as far as that is below the top."""
+        rungs, rows = self._ladders[series.key], self.points.rows(series)
+        fitted = self.points.fitted(series)
+        highest = max((item.threshold.n for item in self._open(series, fitted) if item.threshold.state == "at"),
+                      default=0.0)  # fmt: skip
+        step = max(1, series.ladder.granule)
+        powers = [
+            2**j for j in range(math.ceil(math.log2(max(rungs.middle, 2 * highest, 1))), 64) if 2**j < rungs.top
+        ]
+        n = ((powers[0] if powers else rungs.middle) // step + 1) * step
+        if n in rows or not rungs.sizes[0] < n < rungs.top or not series.work(n):
+            return {}
+        x = math.log(n)
+        names: set[Slot] = _competing({name: c for name, c in fitted.items() if name[0] in self._cpu}, x)
+        for cell in cells(rows, self._cpu):
+            if not cell[1].startswith("transfer"):
+                names |= _competing({name: c for name, c in fitted.items() if (name[0], name[2]) == cell}, x)
+        return {n: names} if names else {}
+
+    def _checks(self) -> Iterator[Step]:
+        """That size of the ops that asked for none beside it."""
+        for rungs in self._ladders.values():
+            key = rungs.series.key
+            slots = self._check(rungs.series) if key not in self._checked else {}
+            self._checked.add(key)
+            if slots and MARGIN * (cost_s := self._cost(rungs, slots)) <= self._left_s():
+                yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
+
+    def _again(self) -> Iterator[Step]:
+        """All ladders once more, in fresh buffers: what a named budget leaves goes there."""
+        order = random.Random(f"{self._scope.settings.seed} again")
+        for _ in range(LADDERS):
+            for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
+                rows = self.points.rows(rungs.series)
+                slots = {n: set(rows[n]) for n in rungs.sizes if n in rows}
+                cost_s = self._cost(rungs, slots) if slots else math.inf
+                if MARGIN * cost_s <= self._left_s():
+                    yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
+
+
+def _variance(fitted: Sequence[curves.TimeCurve], x: float) -> float:
+    """The variance of ln(seconds) of the fastest at x, a step that may lie on either side of it included."""
+    height = fastest_at(fitted, x)
+    return height.variance + height.jump**2 * height.share * (1 - height.share)
+
+
+def _competing(fitted: Mapping[Slot, curves.TimeCurve], x: float) -> set[Slot]:
+    """The contenders that are not far behind the fastest at x."""
+    heights = {
+        name: curve.at(x).mean for name, curve in fitted.items() if curve.first - 1e-9 <= x <= curve.last + 1e-9
+    }
+    least = min(heights.values(), default=0.0)
+    return {name for name, height in heights.items() if height <= least + NEAR}

@@ -1,0 +1,139 @@
+"""The times of a run so far: by size for those who compare sizes, and as curves over the size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from gpubench import curves, stats
+from gpubench.measure.plan import Series
+from gpubench.model.case import GANG, Case
+from gpubench.model.result import Block, DeviceKind, Measurement, Outcome
+
+Slot = tuple[str, str, str]  # device id, implementation (variants take no part in the search), regime id
+Cell = tuple[str, str]  # device id, regime id
+# Slot -> session -> seconds per launch, a value for each block.
+Row = Mapping[Slot, Mapping[int, Sequence[float]]]
+Rows = Mapping[int, Row]  # by size
+
+
+def slot(case: Case) -> Slot:
+    """Return device, implementation and regime of a case."""
+    return (case.device_id, case.form, case.regime_id)
+
+
+class Points:
+    """What was timed of each op. `outcomes` hands over what the run holds; `forget` says that an op has new ones."""
+
+    def __init__(
+        self,
+        outcomes: Callable[[], Iterable[Outcome]],
+        series: Sequence[Series],
+        kinds: Mapping[str, DeviceKind],
+    ) -> None:
+        self._outcomes = outcomes
+        self._series = {item.key: item for item in series}
+        self._kinds = kinds
+        self._rows: dict[str, Rows] = {}
+        self._times: dict[str, dict[Slot, dict[int, float]]] = {}
+        self._contenders: dict[str, dict[tuple[str, Slot], curves.Series]] = {}
+        self._curves: dict[str, dict[Slot, curves.TimeCurve]] = {}
+
+    def forget(self, key: str) -> None:
+        """Read the times of a series anew; its curves change with them."""
+        for known in (self._rows, self._times, self._contenders, self._curves):
+            known.pop(key, None)
+
+    def rows(self, series: Series) -> Rows:
+        """Return what was measured of a series, by size and slot."""
+        if series.key not in self._rows:
+            self._rows[series.key] = rows(self._outcomes(), series)
+        return self._rows[series.key]
+
+    def times(self, series: Series) -> Mapping[Slot, Mapping[int, float]]:
+        """Return the typical seconds of each contender by size."""
+        if series.key not in self._times:
+            times: dict[Slot, dict[int, float]] = {}
+            for n, row in self.rows(series).items():
+                for name, sessions in row.items():
+                    times.setdefault(name, {})[n] = seconds(sessions)
+            self._times[series.key] = times
+        return self._times[series.key]
+
+    def fitted(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
+        """Return the curve of each contender that has a time, by what its relatives had when the op was measured."""
+        if series.key not in self._curves:
+            every = {name: curve for item in self._series.values() for name, curve in self._of(item).items()}
+            fitted = curves.fit(every, only=lambda key: key[0] == series.key)
+            self._curves[series.key] = {name: curve for (_, name), curve in fitted.items()}
+        return self._curves[series.key]
+
+    def _of(self, series: Series) -> Mapping[tuple[str, Slot], curves.Series]:
+        """Return the times of each contender of a series."""
+        if series.key not in self._contenders:
+            blocks: dict[Slot, dict[int, list[Sequence[float]]]] = {}
+            for n, row in self.rows(series).items():
+                for name, sessions in row.items():
+                    blocks.setdefault(name, {})[n] = list(sessions.values())
+            self._contenders[series.key] = {
+                (series.key, name): self._contender(series, name, times) for name, times in blocks.items()
+            }
+        return self._contenders[series.key]
+
+    def _contender(self, series: Series, name: Slot, times: curves.Blocks) -> curves.Series:
+        device_id, form, regime = name
+        sizes = {} if series.shape else {n: series.op.bytes(series.params(n), series.dtype) for n in times}
+        return curves.Series(
+            kind=curves.kind_of(self._kinds[device_id], regime), blocks=times,
+            family=(series.dtype, device_id, form, regime), traffic=curves.traffic_of(sizes),
+        )  # fmt: skip
+
+
+def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
+    """Return the times of a series by size; splits, gangs and variants are measured for their own sake."""
+    times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
+    for outcome in outcomes:
+        case = outcome.case
+        apart = case.variant or case.shared_with or case.backend == GANG
+        if not isinstance(outcome, Measurement) or case.op != series.op.name or apart:
+            continue
+        if case.dtype == series.dtype and case.params == series.params(case.params["n"]):
+            sessions: dict[int, list[float]] = {}
+            for block in outcome.blocks:
+                if block.phase == "main" and (middle := _middle(block)) is not None:
+                    sessions.setdefault(block.session, []).append(middle)
+            if sessions:
+                times.setdefault(case.params["n"], {})[slot(case)] = sessions
+    return times
+
+
+def _middle(block: Block) -> float | None:
+    used = block.wall_s[block.warmup :]
+    kept = [value for i, value in enumerate(used, block.warmup) if str(i) not in block.discarded] or used
+    return stats.median(kept) if kept else None
+
+
+def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
+    """Return the typical time of a slot at one size."""
+    return stats.median([value for blocks in sessions.values() for value in blocks])
+
+
+def cells(known: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
+    """Return each device and regime that may overtake the CPU, but for the devices `without`."""
+    places = {
+        (name[0], name[2]): None
+        for row in known.values()
+        for name in row
+        if name[0] not in cpu and name[0] not in without
+    }
+    return list(places)
+
+
+def ratios(known: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
+    """Return by size the fastest CPU over the fastest implementation of the cell; above 1 the cell wins."""
+    ratio = {}
+    for n, row in sorted(known.items()):
+        base = [seconds(times) for name, times in row.items() if name[0] in cpu]
+        case = [seconds(times) for name, times in row.items() if (name[0], name[2]) == cell]
+        if base and case:
+            ratio[n] = min(base) / min(case)
+    return ratio

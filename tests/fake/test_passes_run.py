@@ -1,0 +1,135 @@
+"""A run that chooses its sizes on scripted devices: what it leaves in the file, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from gpubench import detect, kernels
+from gpubench.measure import runner
+from gpubench.measure import schedule as requests
+from gpubench.measure.plan import Constraints, Target
+from gpubench.measure.recorder import Origin, new_run
+from gpubench.model.result import Device, Measurement, Selection, Settings
+
+pytestmark = pytest.mark.usefixtures("forked_children")
+
+# Far above the threshold the ladder costs seconds of real arithmetic.
+SEARCH = (
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M",
+)  # fmt: skip
+TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
+LADDER = [2**10, 2**13, 2**16, 2**18, 2**20]
+
+
+def blocks_by_size(outcomes):
+    """Blocks of both sides, and their phases."""
+    sizes, phases = {}, set()
+    for outcome in outcomes.values():
+        for block in outcome.get("blocks", []):
+            phases.add(block.get("phase", "main"))
+            n = outcome["case"]["params"]["n"]
+            sizes[n] = sizes.get(n, 0) + 1
+    return sizes, phases
+
+
+def break_even(ran, gpubench):
+    ended = gpubench("report", str(ran.folder / "r.json"), "--format", "json")
+    (row,) = json.loads(ended.stdout)["break_even"]
+    return row
+
+
+def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
+    ran = run(*SEARCH, env={"GPUBENCH_FAKE_NOISE": "0.03"})
+    assert ran.code == 0, ran.err
+    sizes, phases = blocks_by_size(ran.outcomes)
+    assert phases == {"main"}
+    assert set(LADDER) <= set(sizes)
+    new = set(sizes) - set(LADDER)
+    assert [n for n in new if TRUE_N / 3 < n < TRUE_N * 3]
+    assert all(sizes[n] <= 2 for n in new), "a block a side"
+    row = break_even(ran, gpubench)
+    assert row["verdict"] == "at"
+    assert row["n"] == pytest.approx(TRUE_N, rel=0.15)
+    assert row["lo"] <= TRUE_N <= row["hi"]
+    assert row["hi"] / row["lo"] < 2.25
+    assert ran.result["settings"]["protocol"] == 3
+    assert ran.result["settings"]["budget_s"] == 45
+
+
+def test_given_sizes_have_their_blocks_and_no_others_come(run):
+    sizes, _ = blocks_by_size(run(*SEARCH, "--sizes", "4k,64k").outcomes)
+    assert sorted(sizes) == [4096, 65536]
+    assert min(sizes.values()) >= 8
+
+
+def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run):
+    """Whatever is cut off, no size that a run chose makes it fail."""
+    ran = run(*SEARCH, "--budget", "4s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
+    assert ran.result["exit_reason"] in ("ok", "budget", "nothing-measured")
+    for outcome in ran.outcomes.values():
+        assert outcome["type"] != "planned"
+        phases = {block.get("phase", "main") for block in outcome.get("blocks", [])}
+        # One that passed its check just before the end has no sample; its stop says why.
+        stops = {stop["reason"] for stop in outcome.get("stops", [])}
+        assert phases or outcome["type"] == "skip" or stops == {"budget"}
+
+
+def spec(budget_s, host_bytes, **fields):
+    op = kernels.load("add")
+    targets = tuple(
+        Target(Device(id=f"fake:{word}", backend="fake", kind=kind, name=word, api="fake"), ("library",))
+        for word, kind in (("cpu", "cpu"), ("gpu", "gpu"))
+    )
+    settings = Settings(
+        sessions=1, min_samples=4, max_samples=4, max_time_s=0.05, warmup_s=0.0, budget_s=budget_s
+    )
+    selection = Selection(ops=["add"], regimes=["resident-queued"], devices=[t.device.id for t in targets])
+    run = new_run(selection, settings, detect.inspect(extra_records=[]), [t.device for t in targets], Origin())
+    constraints = Constraints(
+        targets, selection, host_bytes, settings=settings
+    )  # small sizes: the fake computes
+    return requests.RunSpec(run=run, ops={"add": op}, constraints=constraints, began=time.monotonic(), **fields)
+
+
+def measured(finished):
+    return {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
+
+
+@pytest.mark.serial
+def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_again():
+    began = time.monotonic()
+    finished = runner.run(spec(60.0, 2**22), lambda event: None, lambda run: None)
+    assert max(measured(finished)) == 2**13
+    assert {o.reason for o in finished.outcomes if not isinstance(o, Measurement)} == {"out-of-memory"}
+    assert time.monotonic() - began < 30, "it ended by itself"
+
+
+@pytest.mark.parametrize("once_s", [0.0, 400.0])
+def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_machine(monkeypatch, once_s):
+    """A clock that runs ahead by what the trials are said to take. Only a budget that nobody named grows with it."""
+    trials_s, ahead = 60.0, [0.0]
+    real, clock = runner.measure_workloads, time.monotonic
+    turns = []
+
+    def took(runtime, *workloads, purpose):
+        tuning_s = real(runtime, *workloads, purpose=purpose)
+        if len(turns) < 2 and any(item.cases for item in workloads):
+            turns.append([item.n for item in workloads])
+            ahead[0] += trials_s
+            tuning_s += trials_s
+        return tuning_s
+
+    monkeypatch.setattr(runner, "measure_workloads", took)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
+    asked = spec(60.0, 2**27, once_s=once_s)
+    finished = runner.run(asked, lambda event: None, lambda run: None)
+    reported = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
+    if once_s:
+        assert len(measured(finished)) > 2
+        assert reported == [{"seconds": 2 * trials_s}]
+    else:
+        assert measured(finished) == set(turns[0]), "the budget is used up"
+        assert not reported

@@ -1,0 +1,279 @@
+"""Passes inside their budget: every op has its ladder first, then the sizes that narrow its thresholds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import kernels
+from gpubench.measure.passes import PLACEMENTS, USUAL
+from tests.examples import examples
+from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
+
+FOUR = ("resident-waited", "resident-queued", "transfer-always", "transfer-once")
+
+
+def cases(simulation, op, n):
+    return [
+        case
+        for step in simulation.steps
+        for item in step.workloads
+        if (item.op.name, item.n) == (op, n)
+        for case in item.cases
+    ]
+
+
+# ---------------------------------------------------------------- the ladder
+
+
+@settings(deadline=None, max_examples=examples(15))
+@given(st.floats(1.0, 45.0), st.floats(0, 0.1))
+def test_no_op_has_its_third_size_before_all_have_an_answer(budget_s, noise):
+    simulation = Simulation(budget_s=budget_s, noise=(noise, 0.0)).run()
+    seen = Counter()
+    for step in simulation.steps:
+        for item in step.workloads:
+            seen[item.op.name] += 1
+        if max(seen.values()) > 2:
+            assert len(seen) == len(CROSSINGS)
+    # A step is begun if it is predicted to fit, so what it takes beyond that is little.
+    assert simulation.now <= budget_s * 1.1 + 6 * CASE_S
+
+
+def test_the_ladder_is_the_same_in_every_run_and_one_block_a_case():
+    runs = [Simulation(seed=seed, noise=(0.05, 0.05)).run() for seed in (1, 2)]
+    for op in CROSSINGS:
+        rungs = set(kernels.load(op).sizes.rungs())
+        ladders = [{case.id for n in rungs for case in cases(run, op, n)} for run in runs]
+        assert ladders[0] == ladders[1]
+        assert rungs == {n for n in rungs if cases(runs[0], op, n)}
+    orders = [[item.op.name for step in run.steps for item in step.workloads] for run in runs]
+    assert orders[0] != orders[1], "ops come in random order"
+    assert {step.purpose.blocks for run in runs for step in run.steps} == {1}
+
+
+def test_cheap_rungs_are_one_step_and_the_largest_comes_first():
+    """Smaller sizes are the beginning of its operands."""
+    steps = Simulation(["add"]).run().steps
+    sizes = [[item.n for item in step.workloads] for step in steps]
+    assert sizes[0] == [2**20, 2**10]
+    assert sizes[1] == [2**18, 2**16, 2**13]
+    assert sizes[2] == [2**24, 2**22]
+
+
+def test_what_decides_nothing_is_measured_at_few_sizes():
+    simulation = Simulation(["add"], devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR).run()
+    found = {n: cases(simulation, "add", n) for n in kernels.load("add").sizes.rungs()}
+    assert all(any(case.device_id == CPU and case.form == "tuned" for case in row) for row in found.values())
+    plain = [n for n, row in found.items() if any(c.device_id == CPU and c.form == "library" for c in row)]
+    torch = [n for n, row in found.items() if any(case.device_id == TORCH for case in row)]
+    copied = [n for n, row in found.items() if any(case.regime == "transfer-always" for case in row)]
+    assert plain == torch == [2**13, 2**20, 2**24]
+    assert copied == [2**10, 2**20, 2**24]
+    library = [n for n, row in found.items() if any(c.device_id == GPU and c.form == "library" for c in row)]
+    assert library == [2**24], "beside a tuned form of the same GPU"
+
+
+def test_tops_that_take_too_long_fall_and_it_is_said():
+    simulation = Simulation(slow={"mul": 2e5}).run()
+    largest, ladder = max(simulation.sizes("mul")), kernels.load("mul").sizes
+    (warning,) = simulation.recorder.run.warnings
+    assert (warning.code, warning.data["op"]) == ("top-halved", "mul")
+    assert largest in ladder.rungs()
+    assert f"n = {largest}, not {ladder.high}" in warning.message
+    assert max(simulation.sizes("add")) == ladder.high, "the others keep theirs"
+    assert simulation.now <= 45 * 1.5
+
+
+def test_a_top_that_fell_for_a_slow_moment_is_reached_after_all():
+    def cpu(n, _):
+        return 1e-5 * (n / 190) ** 3 * (40 if n == 512 else 1)
+
+    simulation = Simulation(["matmul"], cpu=cpu, gpu=lambda n, _: 1e-5 + 1e-5 * (n / 600) ** 3, budget_s=20.0)
+    simulation.run()
+    assert max(simulation.sizes("matmul")) == 4096
+    assert simulation.recorder.run.warnings == []
+
+
+def test_what_a_call_copies_grows_with_its_bytes():
+    """A product grows with the cube of its side. Copies that were taken to do so too made its top fall."""
+    simulation = Simulation(
+        ["matmul"], cpu=lambda n, _: 1e-5 * (n / 190) ** 3, gpu=lambda n, _: 1e-5 + 1e-5 * (n / 600) ** 3,
+        regimes=["resident-waited", "transfer-always"], copy_s=lambda n: 12 * n**2 / 1e10, budget_s=8.0,
+    )  # fmt: skip
+    simulation.run()
+    assert max(simulation.sizes("matmul")) == 4096
+    assert simulation.recorder.run.warnings == []
+
+
+@pytest.mark.parametrize("high", [5_000, 100_000, 3_000_000])
+def test_a_rung_that_memory_does_not_hold_is_skipped(high):
+    needed = 12 * high + 3 * 12 * high * 2  # operands, and their float64 copies while checking
+    simulation = Simulation(["add"], host_bytes=needed / 0.8).run()
+    rungs = kernels.load("add").sizes.rungs()
+    assert max(simulation.sizes("add")) == max(n for n in rungs if n <= high)
+    skips = {skip.reason for step in simulation.steps for w in step.workloads for skip in w.skips}
+    assert skips == {"out-of-memory"}
+
+
+def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them():
+    simulation = Simulation(["add"], keep=lambda case: 4096 <= case.params["n"] < 2**21).run()
+    assert all(4096 <= n < 2**21 for n in simulation.sizes("add"))
+    assert simulation.threshold("add").state == "at"
+
+
+@pytest.mark.parametrize("forms", [("library",), ("library", "tuned")])
+def test_of_a_cpu_alone_the_ladder_is_all(forms):
+    simulation = Simulation(["add"], devices=(CPU, TORCH), forms=forms, budget_s=19.0).run()
+    assert sorted(simulation.sizes("add")) == kernels.load("add").sizes.rungs()
+    top = {(case.device_id, case.form) for case in cases(simulation, "add", 2**24)}
+    assert {form for device, form in top if device == CPU} == set(forms)
+    assert TORCH in {device for device, _ in top}
+
+
+# ---------------------------------------------------------------- passes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_known_thresholds_of_several_situations_are_sharpened_within_the_budget(seed):
+    """Two ops and four situations, which a default run answers within a factor of 2.25 and ends early."""
+
+    def gpu(n, crossing):
+        return 1.2e-5 + 1e-6 * n / crossing
+
+    simulation = Simulation(
+        ["add", "relu"], regimes=FOUR, gpu=gpu, copy_s=lambda n: 2e-5 + n / 3e9, noise=(0.05, 0.03), seed=seed,
+        cpu=lambda n, crossing: 4e-6 + 1e-5 * n / crossing,
+    )  # fmt: skip
+    simulation.run()
+    assert simulation.now < 30, "it ends when all is sharp"
+    held = []
+    for op, regime in itertools.product(("add", "relu"), ("resident-waited", "resident-queued")):
+        found = simulation.threshold(op, (GPU, regime))
+        assert found.state == "at"
+        assert found.high / found.low <= USUAL.sharp * 1.05, "looked at in steps"
+        true = (1.2e-5 - 4e-6) / (1e-5 - 1e-6) * CROSSINGS[op]
+        held.append(found.low <= true <= found.high)
+    assert sum(held) >= 3
+
+
+@pytest.mark.parametrize("op", sorted(CROSSINGS))
+def test_a_crossing_is_found(op):
+    found = Simulation([op]).run().threshold(op)
+    assert found.low <= CROSSINGS[op] <= found.high
+    assert found.n == pytest.approx(CROSSINGS[op], rel=0.1)
+
+
+def test_new_sizes_come_before_the_same_again():
+    simulation = Simulation(noise=(0.1, 0.1)).run()
+    for op in CROSSINGS:
+        again = {n: count for n, count in Counter(simulation.sizes(op)).items() if count > 1}
+        assert again.keys() <= {kernels.load(op).sizes.high}, "the top's gain alone"
+        assert max(again.values(), default=1) <= PLACEMENTS
+
+
+def test_what_sharpens_more_for_its_time_comes_first():
+    """Of two ops alike but for what a launch takes, the cheap one is asked first."""
+    simulation = Simulation(["add", "mul"], noise=(0.05, 0.1), slow={"mul": 300})
+    simulation.gpu_s, simulation.cpu_s = (
+        lambda n, _: gpu_s(n, 50_000.0), lambda n, _: cpu_s(n, 50_000.0),
+    )  # fmt: skip
+    simulation.run()
+    rungs = set(kernels.load("add").sizes.rungs())
+    ladder = max(i for i, step in enumerate(simulation.steps) if step.ends)
+    after = [
+        item.op.name
+        for step in simulation.steps[ladder + 1 :]
+        for item in step.workloads
+        if item.n not in rungs
+    ]
+    assert after[0] == "add"
+
+
+def test_a_size_that_a_quiet_gpu_needs_no_more_is_measured_on_the_cpu_alone():
+    """Its curve is known from few sizes; what a threshold lacks are times of the CPU."""
+    simulation = Simulation(["add"], noise=(0.03, 0.15), regimes=("resident-waited",)).run()
+    rungs = set(kernels.load("add").sizes.rungs())
+    sides = Counter(
+        case.device_id for n in set(simulation.sizes("add")) - rungs for case in cases(simulation, "add", n)
+    )
+    assert sides[CPU] > sides[GPU]
+
+
+def test_torch_is_measured_where_it_competes():
+    slow = Simulation(["add"], devices=(CPU, TORCH, GPU), noise=(0.05, 0.1))
+    true = slow.seconds
+    slow.seconds = lambda case: true(case) * (3 if case.device_id == TORCH else 1)
+    near = Simulation(["add"], devices=(CPU, TORCH, GPU), noise=(0.05, 0.1))
+    rungs = set(kernels.load("add").sizes.rungs())
+    for simulation, competes in ((slow.run(), False), (near.run(), True)):
+        new = {
+            case.device_id for n in set(simulation.sizes("add")) - rungs for case in cases(simulation, "add", n)
+        }
+        assert (TORCH in new) is competes
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_what_does_not_cross_asks_for_nothing_but_a_check_and_its_top(factor):
+    simulation = Simulation(["add"], gpu=lambda n, crossing: factor * 1e-5 * n / crossing).run()
+    rungs = kernels.load("add").sizes.rungs()
+    assert set(simulation.sizes("add")) - set(rungs) == {2**20 + 1}
+
+
+def test_every_op_is_checked_beside_a_power_of_two():
+    simulation = Simulation(noise=(0.05, 0.05)).run()
+    for op in CROSSINGS:
+        assert [n for n in simulation.sizes(op) if (n - 1) & (n - 2) == 0 and n > 2**20]
+
+
+def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
+    def padded(n, crossing):
+        return gpu_s(2 ** math.ceil(math.log2(n)) * 6 if n > 1e6 else n, crossing)
+
+    simulation = Simulation(["add"], gpu=padded).run()
+    (n,) = [n for n in simulation.sizes("add") if (n - 1) & (n - 2) == 0]
+    assert {CPU, GPU} == {case.device_id for case in cases(simulation, "add", n)}
+
+
+@pytest.mark.parametrize("where", [CPU, GPU])
+def test_a_size_that_fails_is_not_asked_for_again_and_again(where):
+    simulation = Simulation(["add"], fails=lambda case: case.device_id == where and case.params["n"] > 20_000)
+    simulation.run()
+    counts = Counter(simulation.sizes("add"))
+    assert max(counts.values()) <= PLACEMENTS
+    assert len(counts) < 20
+
+
+def test_the_top_is_measured_again_in_other_memory():
+    simulation = Simulation(["add", "relu"], noise=(0.05, 0.05)).run()
+    for op in ("add", "relu"):
+        steps = [
+            i
+            for i, step in enumerate(simulation.steps)
+            if 2**24 in [w.n for w in step.workloads if w.op.name == op]
+        ]
+        assert len(steps) == PLACEMENTS
+
+
+def test_a_default_run_ends_early_and_a_named_budget_goes_on():
+    default, whole = (
+        Simulation(["add"], noise=(0.05, 0.05), whole=whole, budget_s=20.0).run() for whole in (False, True)
+    )
+    assert default.now < 10
+    assert whole.now > 1.5 * default.now
+    assert len(set(whole.sizes("add"))) > len(set(default.sizes("add"))), "new sizes"
+
+
+@pytest.mark.parametrize("done", [1, 2, 4, 7])
+def test_passes_that_were_interrupted_go_on_where_they_were(done):
+    simulation = Simulation(["add"], noise=(0.03, 0.03)).run(most=done)
+    simulation.resume()
+    simulation.run()
+    counts = Counter(simulation.sizes("add"))
+    assert {n for n, count in counts.items() if count > 1} <= {2**24}
+    assert simulation.threshold("add").state == "at"
