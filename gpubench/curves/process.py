@@ -61,29 +61,56 @@ class Warp(NamedTuple):
 
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
-    """What ln(seconds) rises from point `i` to the next beyond the slopes below and above, or at an end beyond the one
-    slope beside it and STEEP; 0 where it is not `sure` times the variance that chance explains."""
-    gap = points[i + 1].x - points[i].x
-    below = next((j for j in range(i - 1, -1, -1) if points[i].x - points[j].x >= REACH), None)
-    above = next((j for j in range(i + 2, len(points)) if points[j].x - points[i + 1].x >= REACH), None)
-    beside = [pair for pair in ((below, i), (i + 1, above)) if None not in pair]
-    shares = {i: -1.0, i + 1: 1.0}  # what each point adds to the excess
-    for j, k in beside:
-        assert j is not None
-        assert k is not None
-        slope = gap / (points[k].x - points[j].x) / len(beside)
-        shares[j] = shares.get(j, 0.0) + slope
-        shares[k] = shares.get(k, 0.0) - slope
-    excess = sum(share * points[j].y for j, share in shares.items())
-    chance = sum(share**2 * points[j].variance for j, share in shares.items())
-    if len(beside) < 2:
-        steep = points[i + 1].y - points[i].y - STEEP * gap
-        excess = max(0.0, min(excess, steep) if beside else steep)
-    return excess if excess**2 > sure * chance else 0.0
+    """What ln(seconds) rises from point `i` to the next beyond the slopes below and above.
+
+    0 where its square is not `sure` times the variance that chance explains, or where the gap beside it rises more: a
+    single point that lies off is no step.
+    """
+    excess, chance = _excess(points, i)
+    if excess**2 <= sure * chance:
+        return 0.0
+    for j in (i - 1, i + 1):
+        if 0 <= j < len(points) - 1 and points[j + 1].x - points[j].x <= LEVEL:
+            beside, its_chance = _excess(points, j)
+            if beside**2 / its_chance > excess**2 / chance:
+                return 0.0
+    return excess
+
+
+def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
+    """How far the level above a gap lies over that below it, less the slope beside it, or at an end less STEEP; and the
+    variance of that. Points within LEVEL tell a level together."""
+    low, high = points[i], points[i + 1]
+    gap = high.x - low.x
+    left = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
+    right = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
+    below = next((p for p in reversed(points[:i]) if low.x - p.x >= REACH), None)
+    above = next((p for p in points[i + 2 :] if p.x - high.x >= REACH), None)
+    pairs = [pair for pair in ((below, low), (high, above)) if None not in pair]
+    slopes = [(q.y - p.y) / (q.x - p.x) for p, q in pairs if p and q]
+    slope = sum(slopes) / len(slopes) if slopes else STEEP
+    middle = (low.x + high.x) / 2
+    levels = [
+        (
+            sum(p.y + slope * (middle - p.x) for p in side) / len(side),
+            sum(p.variance for p in side) / len(side) ** 2,
+        )
+        for side in (left, right)
+    ]
+    excess = levels[1][0] - levels[0][0]
+    chance = levels[0][1] + levels[1][1]
+    chance += sum((gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs if p and q)
+    if len(slopes) < 2:
+        excess = max(0.0, excess - max(0.0, STEEP - slope) * gap)
+    return excess, chance
 
 
 # The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
 REACH = math.log(1.8)
+# Points this near to each other, three at most, tell a level together.
+LEVEL = math.log(1.5)
+
+
 # At an end of a curve, a time that rises faster than this power of n is taken for a step.
 STEEP = 1.2
 
