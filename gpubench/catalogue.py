@@ -195,7 +195,7 @@ WARNINGS: dict[WarningCode, Entry] = {
         "measure them with `gpubench noise -o` too"),
     "cannot-save": Entry(
         "what was measured so far could not be saved; measuring goes on, and saving is tried again",
-        "free some space or choose another place with --output"),
+        "mend what the sentence says (space, permissions), or choose another place with --output"),
     "same-run": Entry("both files hold sessions of the same run", "give the result of another run as NEW"),
 }
 
@@ -259,8 +259,12 @@ ERRORS: dict[ErrorCode, Entry] = {
     "baseline-missing": Entry("no measured case matches --baseline", "run again; this file holds no estimate"),
     "cannot-draw": Entry("the charts cannot be drawn", "install gpubench anew, or leave the charts out"),
     "cannot-print": Entry("cannot write to standard output", "free some space"),
-    "cannot-save": Entry("cannot save the results", "free some space or choose another place with --output"),
-    "cannot-write": Entry("cannot write a file, or into a folder", "free some space or choose another place"),
+    "cannot-save": Entry(
+        "cannot save the results",
+        "mend what the second line says (space, permissions, links), or choose another place with --output"),
+    "cannot-write": Entry(
+        "cannot write a file, or into a folder",
+        "mend what the second line says (space, permissions, links), or choose another place"),
     "config-conflict": Entry("--config and --no-config contradict each other", "leave one of them out"),
     "contradicts-file": Entry(
         "an option, or the file of --like, contradicts the plan of the file",
