@@ -52,12 +52,17 @@ def _command_for(extra: str, platform: str) -> str:
     return f"pip install {_quoted(DISTRIBUTION, extra, platform)}"
 
 
+def installs(text: str) -> bool:
+    """Whether a hint holds a command that installs something."""
+    return "pip install" in text
+
+
 def located(text: str) -> str:
     """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted.
 
     The text may come from a file of another system, which quotes otherwise.
     """
-    if "pip install" not in text:
+    if not installs(text):
         return text
     for extra in ("", *EXTRAS):
         for platform in ("linux", "win32"):
