@@ -28,7 +28,7 @@ is three lines: what happened, why, what to do.
 | 3 | a gate failed |
 | 4 | input not usable: unreadable, too new, not comparable, missing |
 | 5 | a required backend or device is unavailable |
-| 124 | time budget exhausted before the minimum samples |
+| 124 | time budget exhausted before the minimum samples, or before `--check-only` had checked every case |
 | 130, 143 | interrupted by Ctrl-C, SIGTERM or a terminal that closes; results so far are saved |
 
 If several apply: interrupted, then 1, 5, 4, 124, 3. A closed pipe (`| head`) ends quietly with 0.

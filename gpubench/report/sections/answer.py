@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench import units
+from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import count_sessions
 from gpubench.escaping import columns, cut, filled, printable, shortened
@@ -475,7 +476,10 @@ def absence_sentences(found: MachineAnswer, why: Absence) -> tuple[tuple[str, ..
     """With the names of ops, and without."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
-        return ((f"{right}; nothing was timed (--check-only).",),)
+        others = (
+            f", {why.unchecked} {'was' if why.unchecked == 1 else 'were'} not checked" if why.unchecked else ""
+        )
+        return ((f"{right}{others}; nothing was timed (--check-only).",),)
     if why.kind == "nothing":
         return ((f"Nothing was measured{_because(why)}.",),)
     if why.kind == "overheads":
