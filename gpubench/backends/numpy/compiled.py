@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,7 @@ from gpubench import processes
 from gpubench.backends.shared.host import aligned, spin_briefly
 from gpubench.model.kernel import NumbaProgram
 from gpubench.model.op import Array
-from gpubench.store import cache
+from gpubench.store import Lock, cache
 
 # Kernels that are worth a process of their own, and so many of those at most: each imports numba first. After so many
 # seconds the rest is left to the moment that needs it.
@@ -41,6 +41,7 @@ _SLOWING = (
 )  # fmt: skip
 _NATIVE = "gpubench.backends.numpy.native"
 TRIAL_S = 60.0
+_MARK = "loading-numba-"
 # A kernel that numbers the elements from `m` on: what numba has to do before it is trusted.
 _TRIAL = """from gpubench.backends.numpy.native import *
 
@@ -95,25 +96,26 @@ class NumbaThreads:
 
     def __init__(self, most: int, *, careful: bool = True) -> None:
         """Raises what `import_numba` raises. `careful`: settings that may end the process are tried in another one."""
-        import_numba(most, kernels=False)
-        if careful and foreign_variables():
-            _try_elsewhere()
-        import_numba(most)
-        import llvmlite.binding
-        import numba
+        with _survived() if careful else contextlib.nullcontext():
+            import_numba(most, kernels=False)
+            if careful and foreign_variables():
+                _try_elsewhere()
+            import_numba(most)
+            import llvmlite.binding
+            import numba
 
-        from gpubench.backends.numpy import machine_code, native
+            from gpubench.backends.numpy import machine_code, native
 
-        self._numba = numba
-        self._native = native
-        self._code = machine_code
-        self.most = min(most, numba.config.NUMBA_NUM_THREADS)
-        self.limit = self.most
-        self.compilations = 0
-        self._active = min(self.most, 2)
-        numba.set_num_threads(self._active)
-        try_out(self._module(_TRIAL).number.address, native.alone, native.share)
-        self.compilations = 0
+            self._numba = numba
+            self._native = native
+            self._code = machine_code
+            self.most = min(most, numba.config.NUMBA_NUM_THREADS)
+            self.limit = self.most
+            self.compilations = 0
+            self._active = min(self.most, 2)
+            numba.set_num_threads(self._active)
+            try_out(self._module(_TRIAL).number.address, native.alone, native.share)
+            self.compilations = 0
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def compiles(self, program: NumbaProgram) -> bool:
@@ -210,6 +212,33 @@ class NumbaThreads:
                 not value.cache_hits for value in vars(sys.modules[name]).values() if _is_kernel(value)
             )
         return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _survived() -> Iterator[None]:
+    """Leave a mark in the run's folder meanwhile: a numba that ends its process ends one worker of a run, not all.
+    Raises NumbaUnusable where a worker that is no more has left its mark."""
+    with contextlib.ExitStack() as marks:
+        for folder in cache.fallbacks():
+            if any(_is_of_the_dead(path) for path in folder.glob(f"{_MARK}*")):
+                raise NumbaUnusable("a worker ended, or hung, while it loaded numba")
+            with contextlib.suppress(OSError):  # without locks a crash costs what it costs
+                mark = Lock(folder / f"{_MARK}{os.getpid()}")
+                if mark.take():
+                    marks.callback(mark.release)
+                    mark.path.write_text("numba")
+        yield
+
+
+def _is_of_the_dead(path: Path) -> bool:
+    """Tell whether nobody holds the mark. An empty one is our own: its holder has just removed it."""
+    mark = Lock(path)
+    with contextlib.suppress(OSError):
+        if mark.take():
+            written = path.stat().st_size > 0
+            mark.release(keep=written)
+            return written
+    return False
 
 
 def try_out(kernel: int, alone: Callable[[Array], None], share: Callable[[Array], None]) -> None:
