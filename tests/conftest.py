@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 
 from gpubench.backends.shared.choices import FILE_NAME
+from gpubench.store.cache import SUFFIX
 from tests.forking import Starter, environment
 
 # A shared machine may stall for longer than any deadline that would tell something.
@@ -97,7 +98,7 @@ def _asked(tier: str) -> str:
 def pytest_configure() -> None:
     """What was the fastest on another day, or by other code, decides nothing now; nor what this machine lacked then."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        for old in (_CACHE / FILE_NAME, *_CACHE.glob(f"{_KNOWN}*")):
+        for old in (_CACHE / f"{FILE_NAME}{SUFFIX}", *_CACHE.glob(f"{_KNOWN}*")):
             old.unlink(missing_ok=True)
 
 

@@ -99,7 +99,9 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     ]
     excess = levels[1][0] - levels[0][0]
     chance = levels[0][1] + levels[1][1]
-    chance += sum((gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs if p and q)
+    chance += sum(
+        (gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs if p and q
+    )
     if len(slopes) < 2:
         excess = max(0.0, excess - max(0.0, STEEP - slope) * gap)
     return excess, chance

@@ -25,7 +25,7 @@ from gpubench.measure.plan import (
     workload,
 )
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.search import BLOCKS, BreakEvenSearch, Step, first_sizes
+from gpubench.measure.search import BLOCKS, BreakEvenSearch, Step, first_sizes, held
 from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import Case
@@ -68,24 +68,26 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def searches(self) -> bool:
-        """Whether there are break-evens to search for."""
-        wanted = self.settings.refine != "off" and bool(searched(self))
+        """Whether there are break-evens to search for. A check takes no times, so none."""
+        wanted = not self.check_only and self.settings.refine != "off" and bool(searched(self))
         return wanted and (self.resume is None or self.resume.search)
 
 
 def planned(spec: RunSpec) -> list[Workload]:
     """What is known before measuring: given sizes, and of ops without them the coarse ones, or all if there is no
-    search."""
+    search. A check takes the coarse ones, the top of each ladder among them, as far as memory holds it."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
-    sparse = spec.settings.refine != "off" and spec.settings.budget_s is not None
-    found = [
-        workload(curve, n, split_search.alone(spec.constraints))
+    scope = split_search.alone(spec.constraints)
+    coarse = spec.check_only or (spec.settings.refine != "off" and spec.settings.budget_s is not None)
+    open_workloads = [
+        workload(curve, n, scope)
         for curve in searched(spec)
         if not curve.given
-        for n in (first_sizes(curve.ladder) if sparse else curve.ladder.sizes())
+        for ladder in [held(curve, scope) if spec.check_only else curve.ladder]
+        for n in (first_sizes(ladder) if coarse else ladder.sizes())
     ]
-    return [*expand(spec.ops, spec.constraints), *found]
+    return [*expand(spec.ops, spec.constraints), *open_workloads]
 
 
 def searched(spec: RunSpec) -> list[Series]:
@@ -103,12 +105,17 @@ class Schedule:
         self._cpu = {t.device.id for t in spec.constraints.targets if t.device.kind == "cpu"}
         self.plan: list[Workload] = []
         resume = spec.resume
-        self._announce(expand(spec.ops, spec.constraints) if resume is None else resume.workloads)
+        if resume is not None:
+            self._announce(resume.workloads)
+        else:
+            self._announce(planned(spec) if spec.check_only else expand(spec.ops, spec.constraints))
 
     @property
     def searches(self) -> bool:
         """Whether the first session may find more cases than the plan has."""
         resume = self._spec.resume
+        if self._spec.check_only:
+            return False
         return bool(searched(self._spec)) if resume is None else bool(resume.missing or resume.search)
 
     @property
@@ -126,12 +133,12 @@ class Schedule:
         plain = [item for item in items if item.op.overhead is None]
         overheads = [item for item in items if item.op.overhead is not None]
         if self._spec.settings.budget_s is None:
-            yield from _each(self._shuffled(plain, index))
+            yield from _each(plain if self._spec.check_only else self._shuffled(plain, index))
         else:
             # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
             for step in _each(sorted(plain, key=lambda item: work(item.series, item.n))):
                 yield step._replace(purpose=BLOCKS)
-        if resume is None or resume.search:
+        if not self._spec.check_only and (resume is None or resume.search):
             yield from self._searching(search)
             yield from self._splits(search)
         # From small to large: what a budget cuts off are the gigabytes, which take the longest.

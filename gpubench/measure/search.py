@@ -62,6 +62,24 @@ def first_sizes(ladder: Ladder) -> list[int]:
     return sorted({low, ladder.snapped(low * (high / low) ** MIDDLE), high})
 
 
+def held(curve: Series, scope: Constraints) -> Ladder:
+    """Return its ladder from the first size that has cases up to what memory holds, by halving."""
+
+    def devices(n: int) -> set[str]:
+        return {case.device_id for case in workload(curve, n, scope).cases}
+
+    ladder = curve.ladder
+    low = next((n for n in ladder.sizes() if devices(n)), None)
+    if low is None:
+        return ladder
+    cpus = {target.device.id for target in scope.targets if target.device.kind == "cpu"}
+    wanted, n = devices(low), ladder.high
+    while n > low and not devices(n) & (wanted - cpus or wanted):
+        n = ladder.snapped(n / 2)
+    first = ladder.low if low == ladder.sizes()[0] else low
+    return msgspec.structs.replace(ladder, low=first, high=max(n, low))
+
+
 class Step(NamedTuple):
     """Workloads to measure together, and what for. `ends`: sizes that every run of these ops begins with, so that what
     is chosen for them is chosen once on a machine."""
@@ -153,7 +171,7 @@ class BreakEvenSearch:
 
     def _ends(self, one: Series, share_s: float) -> Iterator[Step]:
         """Low and middle, then the top; a size that memory does not hold is skipped, and a smaller one is the top."""
-        ladder = self._held(one)
+        ladder = held(one, self._scope)
         if ladder.high != one.ladder.high:
             refused = workload(one, one.ladder.high, self._scope)
             yield Step((msgspec.structs.replace(refused, cases=()),), BLOCKS)
@@ -167,22 +185,6 @@ class BreakEvenSearch:
             yield from self._new(one, [top], explained=top)
             if top == high or top not in self.known(one):
                 return
-
-    def _held(self, one: Series) -> Ladder:
-        """Its ladder from the first size that has cases up to what memory holds, by halving."""
-
-        def devices(n: int) -> set[str]:
-            return {case.device_id for case in workload(one, n, self._scope).cases}
-
-        ladder = one.ladder
-        low = next((n for n in ladder.sizes() if devices(n)), None)
-        if low is None:
-            return ladder
-        wanted, n = devices(low), ladder.high
-        while n > low and not devices(n) & (wanted - self._cpu or wanted):
-            n = ladder.snapped(n / 2)
-        first = ladder.low if low == ladder.sizes()[0] else low
-        return msgspec.structs.replace(ladder, low=first, high=max(n, low))
 
     def _new(self, one: Series, sizes: Sequence[int], *, explained: int) -> Iterator[Step]:
         """These sizes, where an interrupted run has not measured them."""

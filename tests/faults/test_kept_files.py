@@ -1,4 +1,4 @@
-"""What lies where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
+"""Files where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_FILES = pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO, sock
 
 
 def sizes(run: Run) -> tuple[int, int]:
-    return len(run.sessions), sum(len(one.blocks) for one in run.outcomes if isinstance(one, Measurement))
+    return len(run.sessions), sum(len(case.blocks) for case in run.outcomes if isinstance(case, Measurement))
 
 
 @pytest.fixture
