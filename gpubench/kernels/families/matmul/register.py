@@ -189,13 +189,13 @@ def source(layout: Layout) -> str:
 
 
 def _end_block(layout: Layout) -> list[str]:
-    """Move the sums of a block of tiles to the totals."""
+    """Move the sums of a block of tiles, a power of two, to the totals."""
     if not layout.block:
         return []
     places = sorted(sequence(layout.tile))
     moves = [f"total{i}_{j} += c{i}_{j}; c{i}_{j} = {layout.real}();" for i, j in places]
     return [
-        f"    if (tile % {layout.block}u == {layout.block - 1}u) {{",
+        f"    if ((tile & {layout.block - 1}u) == {layout.block - 1}u) {{",
         *(f"      {move}" for move in moves),
         "    }",
     ]
