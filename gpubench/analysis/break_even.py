@@ -12,7 +12,7 @@ import msgspec
 from gpubench import stats
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.curves import Series, Threshold, TimeCurve, compare, fit, kind_of
+from gpubench.curves import Threshold, TimeCurve, TimedSizes, compare, fit, kind_of
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import DeviceKind, Run
 
@@ -142,7 +142,7 @@ def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
     return fit(case_series(cases))
 
 
-def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, Series]:
+def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
     """The times of each contender that has one."""
     groups: dict[ContenderKey, list[CaseResult]] = {}
     for row in cases:
@@ -151,13 +151,13 @@ def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, Series]:
     return {key: _series(key, rows) for key, rows in groups.items()}
 
 
-def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> Series:
+def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> TimedSizes:
     """The times of one contender. It shares a curve with others of its device where each element costs the same bytes
     at every size, and nothing but the size shapes it."""
     (_, dtype, params), device_id, form, regime = key
     traffic = [row.bytes / row.case.params["n"] for row in rows]
     shares = not params and 0 < max(traffic) <= SAME_TRAFFIC * min(traffic)
-    return Series(
+    return TimedSizes(
         kind=kind_of(rows[0].device_kind, regime),
         blocks={row.case.params["n"]: list(row.blocks.values()) for row in rows},
         family=(dtype, device_id, form, regime), traffic=statistics.fmean(traffic) if shares else 0.0,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
-from gpubench.curves.process import Conditioned, Launch, Process, Sum, Walk, Warp
+from gpubench.curves.process import Conditioned, LaunchTime, Process, Sum, Walk, Warp
 from gpubench.curves.time_curve import TimeCurve
 
 
-class Series(NamedTuple):
+class TimedSizes(NamedTuple):
     """The times of one contender: an op, a device and an implementation in one situation.
 
     `family`: contenders with the same value may share a curve; the op is no part of it. `traffic`: bytes that a launch
@@ -26,16 +26,17 @@ class Series(NamedTuple):
     traffic: float = 0.0
 
 
-class Rates(NamedTuple):
+class WalkRates(NamedTuple):
     """Variance of a walk for each unit of ln(n): of its height, and of its slope."""
 
     height: float
     bend: float
 
 
-LINE = Rates(0.03, 0.1)
-LAUNCH: Mapping[Kind, Rates] = {
-    "cpu": LINE, "waited": Rates(0.0001, 0.0001), "queued": Rates(0.003, 0.0003), "copied": Rates(0.03, 0.01),
+LINE = WalkRates(0.03, 0.1)
+LAUNCH: Mapping[Kind, WalkRates] = {
+    "cpu": LINE, "waited": WalkRates(0.0001, 0.0001), "queued": WalkRates(0.003, 0.0003),
+    "copied": WalkRates(0.03, 0.01),
 }  # fmt: skip
 # Launches in a row hide behind each other's work: such a call takes little more than the longer of the two.
 OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
@@ -69,7 +70,7 @@ USUAL_DEGREES, MOST_MISFIT = 8, 4.0
 K = TypeVar("K", bound=Hashable)
 
 
-def fit(series: Mapping[K, Series], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
+def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
     """The curve of each contender that has a time; `only` chooses some, which all others may still be relatives of."""
     families: dict[Hashable, list[K]] = {}
     for key, one in series.items():
@@ -200,7 +201,7 @@ def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
     return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
 
 
-def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> Launch:
+def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:
     rates = LAUNCH[kind]
     walk = Walk(
         low,
@@ -211,7 +212,7 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
         bend=rates.bend * own.share,
     )
     power = OVERLAP.get(kind, 1.0)
-    return Launch(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
+    return LaunchTime(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
 
 
 def _beside_launches(
@@ -236,7 +237,7 @@ def _beside_launches(
 class _Beside:
     """The common curve of a family with what one op has of its own, whose mean is nothing."""
 
-    def __init__(self, common: Conditioned, own: Launch) -> None:
+    def __init__(self, common: Conditioned, own: LaunchTime) -> None:
         self._both = Sum(common, own)
         self._common = common
 

@@ -10,10 +10,39 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import mul
 from typing import Any, NamedTuple, Protocol
 
-from gpubench.curves.linear import cholesky, dot, solve_lower
 from gpubench.curves.noise import Point
+
+Vector = Sequence[float]
+# A pivot is never smaller: two sizes so close that rounding decides count as one.
+LEAST_PIVOT = 1e-12
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """The sum of the products; of vectors of unequal length, of the beginning of the longer one."""
+    return sum(map(mul, a, b), 0.0)
+
+
+def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
+    """The lower triangular L with L L' = `matrix`, its rows as long as they are; only the lower half is read."""
+    rows: list[list[float]] = []
+    for i, values in enumerate(matrix):
+        row: list[float] = []
+        for j in range(i):
+            row.append((values[j] - dot(row, rows[j])) / rows[j][j])
+        row.append(math.sqrt(max(values[i] - dot(row, row), LEAST_PIVOT)))
+        rows.append(row)
+    return rows
+
+
+def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
+    """The x with L x = `right`."""
+    x: list[float] = []
+    for row, value in zip(lower, right, strict=True):
+        x.append((value - dot(x, row)) / row[len(x)])
+    return x
 
 
 class Process(Protocol):
@@ -138,7 +167,7 @@ class Walk:
         return self._level + self._slope * u * v + (s if s < t else t) + bent
 
 
-class Launch:
+class LaunchTime:
     """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
     standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
     the larger of both the larger it is."""
