@@ -1,28 +1,24 @@
 """How often intervals hold the truth and labels are wrong: simulated, the tables of docs/statistics.md.
 
 Run: python benchmarks/coverage.py [REPEATS] [PART ...] (default 200 and all of times, labels, thresholds; 10 minutes).
-The same seed gives the same tables. A break-even's sizes and blocks are those that a search takes (gpubench/measure).
-`Before` is how gpubench estimated it until blocks became its observations: a bootstrap of samples, and from 5 sessions
-on of sessions; it lives on here for comparison, on the same timings.
+The same seed gives the same tables. Each row of the thresholds draws runs of two contenders whose true curves are
+known: a CPU, with or without a step where a cache is left, and a GPU with a launch cost, at the sizes of a default run.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench import break_even, stats
+from gpubench import stats
 from gpubench.analysis.labels import noise_findings
-from gpubench.break_even import Crossing, Timings
-from gpubench.measure import curves, search
-from gpubench.model.op import Ladder
+from gpubench.curves import Threshold, TimedSizes, compare, fit
 
 SEED = 1
 SESSIONS = (1, 2, 3, 5, 10)
@@ -86,279 +82,137 @@ def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
             print(f"| {scatter} % | {k} | {' | '.join(cells)} |", flush=True)
 
 
-# ---------------------------------------------------------------- the threshold of a break-even
+# ---------------------------------------------------------------- the threshold of two curves
 
-
-class Curve(NamedTuple):
-    """Seconds of either side over the size, the size at which they are equal, and the sizes that a search may take."""
-
-    name: str
-    cpu_s: Callable[[float], float]
-    gpu_s: Callable[[float], float]
-    true: float
-    ladder: Ladder
-
-
-MATRICES, VECTORS = Ladder(low=64, high=8192), Ladder(low=1024, high=2**26)
-
-
-def _steps_s(n: float) -> float:
-    """Work in whole tiles of 64, as a GPU does it."""
-    return 12e-6 + 2 * (64 * math.ceil(n / 64)) ** 3 / 2e13
-
-
-def _crossing_of(cpu_s: Callable[[float], float], gpu_s: Callable[[float], float]) -> float:
-    low, high = 16.0, 2.0**26
-    for _ in range(80):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if cpu_s(middle) < gpu_s(middle) else (low, middle)
-    return math.sqrt(low * high)
-
-
-def _curve(
-    name: str, cpu_s: Callable[[float], float], gpu_s: Callable[[float], float], ladder: Ladder
-) -> Curve:
-    return Curve(name, cpu_s, gpu_s, _crossing_of(cpu_s, gpu_s), ladder)
-
-
-def _bent(name: str, below: float, above: float) -> Curve:
-    """A ratio that rises with one power of the size up to the very crossing, and with another one beyond it."""
-    true = 30_000.0
-
-    def gpu_s(n: float) -> float:
-        return 1e-5 * math.pow(n / true, 1 - (below if n < true else above))
-
-    return Curve(name, lambda n: 1e-5 * n / true, gpu_s, true, VECTORS)
-
-
-CURVES = (
-    _curve("matmul", lambda n: 3e-6 + 2 * n**3 / 8e11, lambda n: 12e-6 + 16 * n**2 / 5e10 + 2 * n**3 / 4.5e13,
-           MATRICES),
-    _curve("vector", lambda n: 1e-6 + 12 * n / 4e10, lambda n: 1e-5 + 12 * n / 3e12, VECTORS),
-    _curve("cache ends", lambda n: 1e-6 + 8 * min(n, 2**20) / 2e11 + 8 * max(n - 2**20, 0.0) / 2.5e10,
-           lambda n: 25e-5 + 8 * n / 5e11, VECTORS),
-    _curve("tiles", lambda n: 3e-6 + 2 * n**3 / 8e11, _steps_s, MATRICES),
-    _bent("knee, steeper above", 0.5, 1.5),
-    _bent("knee, flatter above", 1.5, 0.5),
-)  # fmt: skip
-SMOOTH = ("matmul", "vector")
-SAMPLES = 2  # of a block
-OF_CPU, OF_GPU = ("cpu", "tuned", "resident"), ("gpu", "tuned", "resident-waited")
-Shape = Literal["normal", "heavy", "drift", "clock"]
+# Sizes of a default run, a block each: its ladder, and some near the crossing that the ladder shows.
+LADDER = [1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
+NEAR = (0.6, 0.77, 1.0, 1.3, 1.6)
 
 
 class Noise(NamedTuple):
-    """Standard deviations of ln(time): of samples, of blocks, from size to size, from session to session."""
+    """Standard deviations of ln(seconds): of blocks, of sizes, of sessions. `tails`: the share of blocks that take up
+    to three times as long. `speeds`: the ratio of two speeds of the host, between which blocks change."""
 
-    name: str
-    samples: float = 0.03
-    blocks: float = 0.05
-    scatter: float = 0.0
-    between: float = 0.0
-    shape: Shape = "normal"
-
-
-class Simulated:
-    """What a run measures of one curve: a search in its first session, and all its sizes again in later ones."""
-
-    def __init__(self, draw: random.Random, curve: Curve, noise: Noise) -> None:
-        self._draw, self._curve, self._noise = draw, curve, noise
-        self._levels: dict[int, tuple[float, ...]] = {}
-        self._rows: dict[int, dict[curves.Slot, dict[int, list[float]]]] = {}
-        self._samples: dict[int, dict[int, tuple[list[float], list[float]]]] = {}
-
-    def run(self, sessions: int) -> None:
-        """So many sessions."""
-        for session in range(sessions):
-            self._shift = [self._draw.lognormvariate(0, self._noise.between) for _ in range(2)]
-            self._drift = [0.0, 0.0]
-            if session == 0:
-                self._search()
-            else:
-                self._measure(session, sorted(self._rows), BLOCKS_OF_SIZE)
-
-    def _search(self) -> None:
-        """As `search.BreakEvenSearch` does for an op that has one curve, and time for its threshold."""
-        ladder, checked = self._curve.ladder, False
-        *below, top = search.first_sizes(ladder)
-        self._measure(0, below, search.GLANCE.blocks or 0)
-        self._measure(0, [top], BLOCKS_OF_SIZE)
-        for _ in range(search.MOST_STEPS):
-            state = curves.state_of(self._rows, OF_GPU[::2], {OF_CPU[0]}, {})
-            wanted = curves.asked(state, ladder, search.MOST_ASKED) if state.open(search.ANSWERED) else []
-            if state.near and not checked:
-                checked, places = True, curves.checks(state, ladder)
-                wanted += places[:: -(-(-len(places) // search.MOST_CHECKS) or 1)]
-            if not wanted:
-                break
-            self._measure(0, wanted, BLOCKS_OF_SIZE)
-
-    def _measure(self, session: int, sizes: Sequence[int], blocks: int) -> None:
-        for _, n, side in itertools.product(range(blocks), sizes, (0, 1)):
-            seconds = (
-                self._level(n)[side] * self._shift[side] * _of_block(self._draw, self._noise, self._drift, side)
-            )
-            block = [seconds * _of_sample(self._draw, self._noise) for _ in range(SAMPLES)]
-            row = self._rows.setdefault(n, {}).setdefault((OF_CPU, OF_GPU)[side], {})
-            row.setdefault(session, []).append(stats.median(block))
-            self._samples.setdefault(n, {}).setdefault(session, ([], []))[side].extend(block)
-
-    def _level(self, n: int) -> tuple[float, ...]:
-        """Seconds of both sides at this size, in all sessions alike."""
-        if n not in self._levels:
-            sigma = self._noise.scatter / math.sqrt(2)
-            self._levels[n] = tuple(
-                side(n) * self._draw.lognormvariate(0, sigma) for side in (self._curve.cpu_s, self._curve.gpu_s)
-            )
-        return self._levels[n]
-
-    @property
-    def blocks(self) -> Timings:
-        """By size and session the blocks of both sides."""
-        return {n: {i: (row[OF_CPU][i], row[OF_GPU][i]) for i in row[OF_CPU]} for n, row in self._rows.items()}
-
-    @property
-    def samples(self) -> Timings:
-        """The same of the sizes around the crossing, as samples that know nothing of blocks."""
-        return {n: self._samples[n] for n in break_even.sizes_around(self.blocks)}
+    block: float = 0.08
+    size: float = 0.05
+    session: float = 0.04
+    tails: float = 0.0
+    speeds: float = 1.0
 
 
-BLOCKS_OF_SIZE = search.BLOCKS.blocks or 0
+class Shape(NamedTuple):
+    """The true curves. The ratio of both rises by the power `power` of n and is 1 near `crossing`; the CPU's time steps
+    up by `step` at `at` times the crossing; the GPU's by `jump` there."""
+
+    power: float = 0.5
+    step: float = 1.0
+    at: float = 1.0
+    jump: float = 1.0
 
 
-def _of_block(draw: random.Random, noise: Noise, drift: list[float], side: int) -> float:
-    if (
-        noise.shape == "drift"
-    ):  # half of the variance of the block before, from size to size as they are measured
-        drift[side] = math.sqrt(0.5) * drift[side] + draw.gauss(0, noise.samples * math.sqrt(0.5))
-        return math.exp(drift[side])
-    if noise.shape == "clock":  # four blocks of ten at a clock that is a sixth slower
-        return 1.2 if draw.random() < 0.4 else 1.0
-    return draw.lognormvariate(0, noise.blocks)
+Curve = Callable[[float], float]
 
 
-def _of_sample(draw: random.Random, noise: Noise) -> float:
-    if noise.shape == "heavy":  # Student's distribution with 3 degrees of freedom
-        return math.exp(noise.samples * draw.gauss(0, 1) / math.sqrt(draw.gammavariate(1.5, 1 / 1.5)))
-    return draw.lognormvariate(0, noise.samples)
+def true_curves(shape: Shape, crossing: float) -> tuple[Curve, Curve]:
+    """Return ln(seconds) over ln(n) of the CPU and of the GPU."""
+    low = math.log(2e-5)
+    middle = math.log(crossing)
+
+    def smooth(x: float) -> float:
+        return math.log(math.exp(low) + 4e-12 * math.exp(x))
+
+    def gpu(x: float) -> float:
+        return smooth(x) + math.log(shape.jump) * (x > middle + math.log(shape.at))
+
+    def cpu(x: float) -> float:
+        return smooth(x) + shape.power * (x - middle) + math.log(shape.step) * (x > middle + math.log(shape.at))
+
+    return cpu, gpu
 
 
-# What is simulated: noise, numbers of sessions, whether the prior counts.
-CELLS: tuple[tuple[Noise, tuple[int, ...], bool], ...] = (
-    (Noise("blocks 2 %", 0.01, 0.02), (1, 3), False),
-    (Noise("blocks 10 %", 0.03, 0.10), (1, 3, 5), False),
-    (Noise("size to size 5 %", scatter=0.05), (1, 3), False),
-    (Noise("size to size 15 %", scatter=0.15), (1, 3), False),
-    (Noise("sessions 2 %", between=0.02), (1, 3, 5, 10), True),
-    (Noise("sessions 5 %", between=0.05), (1, 3, 5, 10), True),
-    (Noise("sizes 5 %, sessions 5 %", scatter=0.05, between=0.05), (1, 3, 5, 10), True),
-    (Noise("sizes 15 %, sessions 5 %", scatter=0.15, between=0.05), (1, 3, 5, 10), True),
-    (Noise("heavy tails, sessions 2 %", 0.05, 0.0, between=0.02, shape="heavy"), (1, 3, 5, 10), True),
-    (Noise("drift, sessions 2 %", 0.05, between=0.02, shape="drift"), (1, 3, 5, 10), True),
-    (Noise("two clocks, sessions 2 %", between=0.02, shape="clock"), (1, 3, 5, 10), True),
-)
-ALL_CURVES = ("blocks 2 %", "sessions 2 %", "sessions 5 %")  # elsewhere the smooth ones alone
+def truth(cpu: Curve, gpu: Curve) -> float:
+    """Return the last size at which the GPU begins to win, on a fine grid; infinity if it loses at the top."""
+    low, high = math.log(LADDER[0]), math.log(LADDER[-1])
+    grid = [low + (high - low) * i / 20000 for i in range(20001)]
+    turn = math.inf
+    for x in reversed(grid):
+        if cpu(x) < gpu(x):
+            break
+        turn = x
+    return math.exp(turn) if math.isfinite(turn) else turn
 
 
-class Tally:
-    """Intervals of one method: how many hold the truth, how wide they are, how many have no end."""
+def simulated_blocks(
+    curve: Curve, sizes: Sequence[int], noise: Noise, rng: random.Random
+) -> dict[int, list[list[float]]]:
+    """Return blocks of one session: size -> sessions -> seconds."""
+    offsets = [rng.gauss(0, noise.session)]
+    times: dict[int, list[list[float]]] = {}
+    for n in sizes:
+        times[n] = []
+        for offset in offsets:
+            own = rng.gauss(0, noise.size)
+            row = []
+            for _ in range(1):
+                value = curve(math.log(n)) + offset + own + rng.gauss(0, noise.block)
+                if rng.random() < noise.tails:
+                    value += rng.uniform(0, math.log(3))
+                if noise.speeds > 1 and rng.random() < 0.5:
+                    value += math.log(noise.speeds)
+                row.append(math.exp(value))
+            times[n].append(row)
+    return times
 
-    def __init__(self) -> None:
-        self.held, self.widths, self.open = 0, list[float](), 0
 
-    def add(self, found: Crossing | None, true: float) -> None:
-        """One more."""
-        if found is None or found.low is None or found.high is None:
-            self.open += 1
-            return
-        self.held += found.low <= true <= found.high
-        self.widths.append(found.high / found.low)
+ROWS: dict[str, tuple[Shape, Noise]] = {
+    "smooth, power 0.5": (Shape(), Noise()),
+    **{f"smooth, power {p}": (Shape(power=p), Noise()) for p in (0.2, 0.35, 0.8, 1.0, 1.5)},
+    **{
+        f"step {s}x {name} the crossing": (Shape(step=s, at=at), Noise())
+        for s in (1.5, 2.5, 4.0) for name, at in (("below", 0.3), ("in", 1.0), ("above", 3.0))
+    },
+    "sizes 15 %": (Shape(), Noise(size=0.15)),
+    "sessions 10 %": (Shape(), Noise(session=0.10)),
+    "heavy tails": (Shape(), Noise(tails=0.15)),
+    "two speeds": (Shape(), Noise(speeds=1.4)),
+    "step 2.5x in the crossing, sizes 15 %": (Shape(step=2.5), Noise(size=0.15)),
+    "GPU jumps by 1.5x in the crossing": (Shape(jump=1.5), Noise()),
+    "power 0.35, two speeds, sizes 15 %": (Shape(power=0.35), Noise(size=0.15, speeds=1.4)),
+}  # fmt: skip
 
-    def text(self) -> str:
-        """Coverage of those with two ends, and their median width as high / low."""
-        if not self.widths:
-            return "- | - | -"
-        return f"{100 * self.held / len(self.widths):.0f} % | {stats.median(self.widths):.2f} | {self.open}"
+
+def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float, Threshold] | None:
+    """Return the truth and the threshold of one simulated run, if the truth lies inside."""
+    crossing = math.exp(rng.uniform(math.log(2e4), math.log(4e6)))
+    cpu, gpu = true_curves(shape, crossing)
+    size = truth(cpu, gpu)
+    if not LADDER[0] * 1.5 < size < LADDER[-1] / 1.5:
+        return None
+    # The ladder shows the crossing within a factor of 1.3, and sizes near it are added.
+    centre = size * math.exp(rng.gauss(0, math.log(1.3)))
+    near = [min(max(int(centre * f) // 64 * 64, LADDER[0]), LADDER[-1]) for f in NEAR]
+    sizes = sorted({*LADDER, *near})
+    series = {
+        "cpu": TimedSizes("cpu", simulated_blocks(cpu, sizes, noise, rng)),
+        "gpu": TimedSizes("waited", simulated_blocks(gpu, sizes, noise, rng)),
+    }
+    fitted = fit(series)
+    found = compare([fitted["gpu"]], [fitted["cpu"]])
+    return None if found is None else (size, found)
 
 
 def thresholds(repeats: int) -> None:
-    """A row for each curve, noise and number of sessions."""
-    print(
-        "| noise | prior | curve | sessions | before: holds | high / low | open | now: holds | high / low | open |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for noise, numbers, prior in CELLS:
-        for curve in CURVES:
-            if noise.name not in ALL_CURVES and curve.name not in SMOOTH:
-                continue
-            for k in numbers:
-                draw, before, now = random.Random(SEED), Tally(), Tally()
-                for _ in range(repeats):
-                    simulated = Simulated(draw, curve, noise)
-                    simulated.run(k)
-                    local = break_even.local_crossing(simulated.blocks, stats.BOTH_USUAL if prior else None)
-                    now.add(local and local.crossing, curve.true)
-                    samples = simulated.samples
-                    before.add(Before(samples).crossing() if samples else None, curve.true)
-                cells = f"{noise.name} | {'on' if prior else 'off'} | {curve.name} | {k}"
-                print(f"| {cells} | {before.text()} | {now.text()} |", flush=True)
-
-
-class Before:
-    """The bootstrap of a weighted line: sessions are drawn again from 5 on, then samples."""
-
-    RESAMPLES, MOST_WEIGHT = 200, 4.0
-
-    def __init__(self, timings: Timings) -> None:
-        self._sizes = sorted(timings)
-        self._timings = [timings[n] for n in self._sizes]
-        self._x = [math.log(n) for n in self._sizes]
-        variances = [
-            sum(self._variance(sides) for sides in by_session.values()) / len(by_session) ** 2
-            for by_session in self._timings
-        ]
-        floor = stats.median(variances) / self.MOST_WEIGHT
-        self._weights = [1 / max(variance, floor) for variance in variances]
-
-    def crossing(self) -> Crossing | None:
-        """The root, with the 2.5 % and 97.5 % quantiles of its draws."""
-        root = self._root([{i: self._ratio(s) for i, s in by.items()} for by in self._timings], None)
-        if root is None:
-            return None
-        draw = random.Random(SEED)
-        names = sorted(self._timings[0])
-        drawn = [
-            {i: self._drawn(draw, sides, self.RESAMPLES) for i, sides in by.items()} for by in self._timings
-        ]
-        roots = []
-        for turn in range(self.RESAMPLES):
-            again = len(names) >= stats.MIN_BOOTSTRAP_SESSIONS
-            chosen = draw.choices(names, k=len(names)) if again else names
-            roots.append(self._root([{i: values[turn] for i, values in by.items()} for by in drawn], chosen))
-        known = sorted(value for value in roots if value is not None)
-        tail = math.floor(self.RESAMPLES * stats.ALPHA / 2)
-        rank, n = tail - (self.RESAMPLES - len(known)), math.exp(root)
-        if rank < 0 or rank >= len(known):
-            return Crossing(n, None, None)
-        low, high = math.exp(known[rank]), math.exp(known[-1 - rank])
-        return Crossing(n, min(low, 0.99 * n), max(high, 1.01 * n))
-
-    def _root(self, rows: Sequence[dict[int, float]], chosen: Sequence[int] | None) -> float | None:
-        middles = [stats.median([row[i] for i in (chosen or row)]) for row in rows]
-        return stats.line_root(self._x, middles, self._weights)
-
-    def _drawn(self, draw: random.Random, sides: break_even.Sides, count: int) -> list[float]:
-        medians = []
-        for samples in sides:
-            values, weights = zip(*stats.median_distribution(samples), strict=True)
-            medians.append(draw.choices(values, weights, k=count))
-        return [math.log(a / b) for a, b in zip(*medians, strict=True)]
-
-    def _ratio(self, sides: break_even.Sides) -> float:
-        return math.log(stats.median(sides[0]) / stats.median(sides[1]))
-
-    def _variance(self, sides: break_even.Sides) -> float:
-        return sum((1.86 * stats.mad([math.log(v) for v in side])) ** 2 / len(side) for side in sides)
+    """A row for each curve: how many intervals hold the truth, their median width, how far guesses lie off."""
+    print("| curve | held | high / low | off by | within 2.25 |\n|---|---|---|---|---|")
+    for name, (shape, noise) in ROWS.items():
+        rng = random.Random(f"{SEED} {name}")
+        results = [row for _ in range(repeats) if (row := threshold_of(shape, noise, rng)) is not None]
+        held = sum(found.low <= size <= found.high for size, found in results) / len(results)
+        widths = [found.high / found.low if found.low > 0 else math.inf for _, found in results]
+        off = [abs(math.log(found.n / size)) if 0 < found.n < math.inf else math.inf for size, found in results]
+        sharp = sum(width <= 2.25 for width in widths) / len(results)
+        far, wide = math.exp(stats.median(off)), stats.median(widths)
+        print(f"| {name} | {held:.0%} | {wide:.2f} | {far:.2f}x | {sharp:.0%} |", flush=True)
 
 
 # ---------------------------------------------------------------- labels
@@ -402,7 +256,7 @@ def main() -> None:
         print(f"\nNoisy or worse / unstable, {5 * repeats} repeats:\n")
         labels(5 * repeats)
     if not parts or "thresholds" in parts:
-        print(f"\nBreak-even, {repeats} repeats:\n")
+        print(f"\nThresholds, {repeats} repeats:\n")
         thresholds(repeats)
 
 
