@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's o
 
 from gpubench import kernels, stats
 from gpubench.analysis.analyse import curves
-from gpubench.analysis.break_even import CLOSE_INTERVAL, BreakEven
+from gpubench.analysis.answer import SHARP
+from gpubench.analysis.break_even import BreakEven
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.search import BreakEvenSearch, Step, first_sizes
@@ -219,7 +220,7 @@ class Minute:
 def answered(row: BreakEven) -> bool:
     """A threshold within a factor of 1.5 either way, a side that wins at all sizes, or a ratio that tells none."""
     if row.verdict == "at":
-        return bool(row.lo and row.hi and row.hi <= CLOSE_INTERVAL * row.lo)
+        return bool(row.lo and row.hi and row.hi <= SHARP * row.lo)
     return row.verdict != "undecided" or row.reason in ("flat", "about-equal")
 
 

@@ -32,13 +32,6 @@ MIDDLE_COST = 1.05
 # sigma / MAD for normal noise.
 MAD_SIGMA = 1.4826
 FARTHEST = 100.0  # |ln n| of a root that no memory holds: an open end
-# Below this a median of one side, in one session at one size, says little of either.
-MIN_SAMPLES = 3
-
-SideBlocks = dict[
-    int, dict[int, Sequence[float]]
-]  # size -> session -> seconds per launch, a value for each block
-BlocksByForm = dict[tuple[str, str], SideBlocks]  # by device and form
 
 
 class Crossing(NamedTuple):

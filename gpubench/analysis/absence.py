@@ -26,7 +26,7 @@ _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is missing, and why: the gravest cause first. `checked`: outputs that are right; `unchecked`: cases that a
+    """Why something is missing, the gravest cause first. `checked`: outputs that are right; `unchecked`: cases that a
     check did not reach."""
 
     kind: AbsenceKind
@@ -36,7 +36,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def absence(run: Run, everything: Sequence[CaseResult]) -> Absence:
-    """Of a run without a speedup over the CPU; `everything` are the cases shown."""
+    """Return why a run has no speedup over the CPU; `everything` are the cases shown."""
     cases = [row for row in everything if row.case.group not in CALLS]
     timed = [row for row in cases if row.time is not None]
     if not timed:
@@ -104,7 +104,7 @@ def _of_each_device(rows: Sequence[CaseResult]) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """What the run said of backends that it did not find."""
+    """Return the words of the run about backends that it did not find."""
     found: dict[str, str] = {}
     for warning in run.warnings:
         if warning.code in ("unavailable", "software-device") and warning.id is None:

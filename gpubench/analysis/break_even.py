@@ -98,9 +98,6 @@ def bracketed(row: BreakEven) -> bool:
 
 
 WIDEST_INTERVAL = 4.0
-# High / low of a threshold that is known well.
-CLOSE_INTERVAL = 2.25
-MIN_SAMPLES = 3
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
 ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, form and regime, by id

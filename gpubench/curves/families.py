@@ -64,8 +64,6 @@ ALONE_LAUNCH = Own(0.5, 0.7, 1.0)
 BIN = math.log(1.4)
 # The expected scatter counts as much as so many points that show their own, which changes it by this factor at most.
 USUAL_DEGREES, MOST_MISFIT = 8, 4.0
-# A GPU whose time follows no launch cost plus bytes (matmul) is a line as a CPU's is; which one the points say.
-
 
 K = TypeVar("K", bound=Hashable)
 
@@ -103,8 +101,10 @@ def _shifted(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """What the points of one contender, and those of its relatives, say of its curve: of several ways to tell them that
-    which makes them the most likely."""
+    """Return the curve that makes the points of a contender the most likely, alone or beside its relatives.
+
+    A GPU whose time follows no launch cost plus bytes (matmul) is a line, as a CPU's is.
+    """
     found = [_line(places)]
     if relatives:
         found += _beside_lines(places, relatives) if kind == "cpu" else []
@@ -114,11 +114,12 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
     return max(found, key=lambda belief: belief.likelihood)
 
 
-def _line(places: Sequence[Point]) -> Conditioned:
-    low, mean = places[0].x, statistics.fmean(point.y for point in places)
+def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
+    """A walk of which nothing was known before these points; it begins at `low`, by default the first of them."""
+    begin, mean = places[0].x if low is None else low, statistics.fmean(point.y for point in places)
 
     def walk(warp: Warp) -> Walk:
-        return Walk(low, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
+        return Walk(begin, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
 
     return _guarded(walk, places)
 
@@ -155,13 +156,9 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
         knots = _binned(relatives, own)
         if len(knots) < 2:
             continue
-        low, mean = min(knots[0].x, places[0].x), statistics.fmean(point.y for point in knots)
-
-        def walk(warp: Warp, low: float = low, mean: float = mean) -> Walk:
-            return Walk(low, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
-
-        common = _guarded(walk, knots)
-        apart = _apart(own, relatives)
+        low = min(knots[0].x, places[0].x)
+        common = _line(knots, low)
+        apart = _apart(relatives)
         alone = Walk(
             low, 0.0, level=own.level * apart, slope=own.slope * apart,
             warp=Warp.even(low, LINE.height * own.share), bend=LINE.bend * own.share,
@@ -170,7 +167,7 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
     return found
 
 
-def _apart(own: Own, relatives: Sequence[object]) -> float:
+def _apart(relatives: Sequence[object]) -> float:
     """How much further an op lies from the mean of its relatives than from the family's true curve."""
     return math.sqrt(1 + 1 / len(relatives))
 
@@ -226,7 +223,7 @@ def _beside_launches(
         low = min(knots[0].x, places[0].x)
         fixed_s, per_n_s = _fixed_and_per_n(kind, knots)
         common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
-        apart = _apart(own, relatives)
+        apart = _apart(relatives)
         alone = _launch_process(
             kind, low, fixed_s, per_n_s, Own(own.level * apart, own.slope * apart, own.share)
         )
