@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from gpubench.cli.options import COMMANDS
+from gpubench.streams import RUNNERS
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -111,9 +112,10 @@ def page() -> str:
 
 
 def _block(title: str, arguments: tuple[str, ...]) -> str:
+    outside = {name: value for name, value in os.environ.items() if name not in RUNNERS}
     help_text = subprocess.run(
         [sys.executable, "-m", "gpubench", *arguments, "--help"],
-        env={**os.environ, "COLUMNS": "100", "TERM": "dumb"},
+        env={**outside, "COLUMNS": "100", "TERM": "dumb"},
         capture_output=True,
         text=True,
         check=True,
