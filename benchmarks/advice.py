@@ -38,7 +38,7 @@ from gpubench.analysis.contenders import (
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
 from gpubench.analysis.speedup import paired
-from gpubench.curves import Series
+from gpubench.curves import TimedSizes
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.op import Form
 from gpubench.model.result import Run
@@ -124,7 +124,7 @@ class Field(NamedTuple):
     def chosen(self, one: Contender) -> bool:
         return self.alone is None or one.kind == "cpu" or (one.device_id, one.form) == self.alone
 
-    def without(self, n: int, series: Mapping[ContenderKey, Series]) -> CaseGroup:
+    def without(self, n: int, series: Mapping[ContenderKey, TimedSizes]) -> CaseGroup:
         """The cases of other sizes."""
         return CaseGroup(tuple(row for row in self.group.rows if row.case.params["n"] != n), (), series)
 

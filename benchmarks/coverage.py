@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's o
 
 from gpubench import stats
 from gpubench.analysis.labels import noise_findings
-from gpubench.curves import Series, Threshold, compare, fit
+from gpubench.curves import Threshold, TimedSizes, compare, fit
 from gpubench.model.op import Ladder
 
 SEED = 1
@@ -194,8 +194,8 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
     near = [min(max(int(centre * f) // 64 * 64, LADDER[0]), LADDER[-1]) for f in NEAR]
     sizes = sorted({*LADDER, *near})
     series = {
-        "cpu": Series("cpu", simulated_blocks(cpu, sizes, noise, rng)),
-        "gpu": Series("waited", simulated_blocks(gpu, sizes, noise, rng)),
+        "cpu": TimedSizes("cpu", simulated_blocks(cpu, sizes, noise, rng)),
+        "gpu": TimedSizes("waited", simulated_blocks(gpu, sizes, noise, rng)),
     }
     fitted = fit(series)
     found = compare([fitted["gpu"]], [fitted["cpu"]])

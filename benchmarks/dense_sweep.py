@@ -138,7 +138,10 @@ def sweep(
     last = stats.last_crossing([math.log(n) for n in ratios], [math.log(ratio) for ratio in ratios.values()])
     kinds: tuple[curves.Kind, curves.Kind] = ("cpu", curves.kind_of("gpu", found.regime))
     fitted = curves.fit(
-        {side: curves.Series(kinds[side], {n: [both[side]] for n, both in blocks.items()}) for side in (0, 1)}
+        {
+            side: curves.TimedSizes(kinds[side], {n: [both[side]] for n, both in blocks.items()})
+            for side in (0, 1)
+        }
     )
     return curves.compare([fitted[1]], [fitted[0]]), math.exp(last or 0.0), len(sizes), seconds
 

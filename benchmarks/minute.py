@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's o
 
 from gpubench import kernels, stats
 from gpubench.analysis.analyse import curves
-from gpubench.analysis.break_even import CLOSE_INTERVAL, WIDEST_INTERVAL, BreakEven
+from gpubench.analysis.answer import SHARP
+from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Constraints, Series, Step, Target
 from gpubench.measure.recorder import Recorder
@@ -250,7 +251,7 @@ def simulated(runs: Sequence[Run], repeats: int, budgets: Sequence[float]) -> No
             minute = Minute(truth, runs[0], seed, budget_s)
             rows = curves(minute.run()).break_even
             widths = [width(row) for row in rows]
-            close, wide = (sum(w <= limit for w in widths) for limit in (CLOSE_INTERVAL, WIDEST_INTERVAL))
+            close, wide = (sum(w <= limit for w in widths) for limit in (SHARP, WIDEST_INTERVAL))
             equal = sum(row.reason == "about-equal" for row in rows)
             figures.append((len(rows), close, wide, equal, minute.answered_s, minute.ladder_s, minute.ended_s))
             held += _held(truth, [row for row, w in zip(rows, widths, strict=True) if 1 < w < math.inf])

@@ -94,6 +94,7 @@ WarningCode = Literal[
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
     "budget", "top-halved", "chosen-once", "unavailable", "bad-plugin", "worker-restarted", "software-changed",
     "not-interleaved", "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
+    "cache-damaged", "cache-not-kept", "cache-not-trusted",
 ]
 
 WARNINGS: dict[WarningCode, Entry] = {
@@ -142,7 +143,7 @@ WARNINGS: dict[WarningCode, Entry] = {
         "without a quota and with --threads equal to the usable CPUs the baseline would be faster"),
     "cpu-not-compiled": Entry(
         "the CPU runs NumPy's own kernels, up to 15 times slower than compiled ones: the speedups flatter the GPU",
-        "install the extra cpu of gpubench, which brings numba"),
+        "install the extra cpu of gpubench, which brings numba, or unset the variable that the message names"),
     "powersave": Entry(
         "the machine runs on a battery, or the CPU's governor saves power",
         "plug it in; `cpupower frequency-set -g performance`"),
@@ -195,8 +196,17 @@ WARNINGS: dict[WarningCode, Entry] = {
         "measure them with `gpubench noise -o` too"),
     "cannot-save": Entry(
         "what was measured so far could not be saved; measuring goes on, and saving is tried again",
-        "free some space or choose another place with --output"),
+        "mend what the sentence says (space, permissions), or choose another place with --output"),
     "same-run": Entry("both files hold sessions of the same run", "give the result of another run as NEW"),
+    "cache-damaged": Entry(
+        "a file of the cache was not what gpubench had written there, and was made anew",
+        "nothing to do; if it comes back, remove the cache folder and look at the disk"),
+    "cache-not-kept": Entry(
+        "the cache folder cannot be written: each run compiles and chooses its kernels anew, which takes seconds",
+        "make the folder writable, or name another one in GPUBENCH_CACHE_DIR"),
+    "cache-not-trusted": Entry(
+        "another user may have written to the cache folder, or to a file in it; what is there would be executed",
+        "name a folder of your own in GPUBENCH_CACHE_DIR, or take the right to write from others: chmod go-w FOLDER"),
 }
 
 # ---------------------------------------------------------------- errors: why a command ended
@@ -259,8 +269,12 @@ ERRORS: dict[ErrorCode, Entry] = {
     "baseline-missing": Entry("no measured case matches --baseline", "run again; this file holds no estimate"),
     "cannot-draw": Entry("the charts cannot be drawn", "install gpubench anew, or leave the charts out"),
     "cannot-print": Entry("cannot write to standard output", "free some space"),
-    "cannot-save": Entry("cannot save the results", "free some space or choose another place with --output"),
-    "cannot-write": Entry("cannot write a file, or into a folder", "free some space or choose another place"),
+    "cannot-save": Entry(
+        "cannot save the results",
+        "mend what the second line says (space, permissions, links), or choose another place with --output"),
+    "cannot-write": Entry(
+        "cannot write a file, or into a folder",
+        "mend what the second line says (space, permissions, links), or choose another place"),
     "config-conflict": Entry("--config and --no-config contradict each other", "leave one of them out"),
     "contradicts-file": Entry(
         "an option, or the file of --like, contradicts the plan of the file",

@@ -20,8 +20,8 @@ StrPath = str | os.PathLike[str]
 
 _PIECE = 16 << 20  # read at once at most
 _PATIENCE_S, _RETRY_S = 2.0, 0.02
-# Names of descriptors of this process, which the user can only have named on purpose.
-_DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
+# Descriptors of this process, which the user can only have named on purpose, and the device that does nothing.
+_DESCRIPTOR = re.compile(r"/dev/(?:stdin|stdout|stderr|null|fd/\d+)|/proc/self/fd/\d+")
 _ALWAYS = (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
@@ -71,17 +71,24 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
     descriptor = open_descriptor(path)
     try:
         parts: list[bytes] = []
-        left = most
+        rest = most
         size = min(_PIECE, max(1 << 16, os.fstat(descriptor).st_size + 1))
-        while left != 0:
-            part = os.read(descriptor, size if left is None else min(size, left))
+        while rest != 0:
+            part = os.read(descriptor, size if rest is None else min(size, rest))
             if not part:
                 break
             parts.append(part)
-            left = None if left is None else left - len(part)
+            rest = None if rest is None else rest - len(part)
         return b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def write_regular(path: StrPath, data: bytes, *, append: bool = False) -> None:
+    """Replace what a regular file holds, or append to it. Raises OSError, NotRegular among them."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
+    with os.fdopen(open_descriptor(path, flags), "wb") as file:
+        file.write(data)
 
 
 def create_beside(target: Path) -> tuple[int, Path]:

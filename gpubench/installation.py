@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 DISTRIBUTION = "gpubench-cli"  # the package index gave the name gpubench to others: docs/decisions/0010
+NUMBA_MISSING = "numba is not installed"
 EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch", "workloads")
 
 
@@ -51,12 +52,17 @@ def _command_for(extra: str, platform: str) -> str:
     return f"pip install {_quoted(DISTRIBUTION, extra, platform)}"
 
 
+def installs(text: str) -> bool:
+    """Whether a hint holds a command that installs something."""
+    return "pip install" in text
+
+
 def located(text: str) -> str:
     """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted.
 
     The text may come from a file of another system, which quotes otherwise.
     """
-    if "pip install" not in text:
+    if not installs(text):
         return text
     for extra in ("", *EXTRAS):
         for platform in ("linux", "win32"):
@@ -252,3 +258,9 @@ def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pl
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])
     return user_folder(CACHE, environ, platform)
+
+
+def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
+    """Return the name of the variable that decides where `cache_folder` lies: a message names no path."""
+    candidates = ("GPUBENCH_CACHE_DIR", CACHE.windows if platform == "win32" else CACHE.xdg, "HOME")
+    return next((name for name in candidates if environ.get(name)), "HOME")

@@ -298,16 +298,17 @@ def run(
 
 def run_all(
     commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
-    tell: Callable[[Sequence[int]], None] | None = None,
+    tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (),
 ) -> list[Ended]:  # fmt: skip
     """Run commands side by side, each to its end or its limit in seconds; take `2 * LET_GO_S` longer at most.
 
-    `tell` gets the places of those that still run after `SILENT_S`. Raises OSError if a command cannot be started.
+    The first ones get the texts in `stdin`. `tell` gets the places of those that still run after `SILENT_S`. Raises
+    OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
-        for command, limit_s in commands:
-            tasks.append(_Task(command, limit_s, env))
+        for place, (command, limit_s) in enumerate(commands):
+            tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b""))
         if tell is not None:
             _tell_of_the_slow(tasks, tell)
         for task in tasks:

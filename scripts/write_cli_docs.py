@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from gpubench.cli.options import COMMANDS
+from gpubench.streams import RUNNERS
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -28,7 +29,7 @@ is three lines: what happened, why, what to do.
 | 3 | a gate failed |
 | 4 | input not usable: unreadable, too new, not comparable, missing |
 | 5 | a required backend or device is unavailable |
-| 124 | time budget exhausted before the minimum samples |
+| 124 | time budget exhausted before the minimum samples, or before `--check-only` had checked every case |
 | 130, 143 | interrupted by Ctrl-C, SIGTERM or a terminal that closes; results so far are saved |
 
 If several apply: interrupted, then 1, 5, 4, 124, 3. A closed pipe (`| head`) ends quietly with 0.
@@ -89,12 +90,9 @@ ops = ["matmul", "add"]
 Every long option `--some-option` is also the variable `GPUBENCH_SOME_OPTION`; lists keep their commas, repeatable
 options are separated by spaces, switches take `1` or `0`.
 
-`GPUBENCH_CACHE_DIR` is no option but a folder: where a GPU remembers which of several kernels it found the fastest, and
-where the script that draws the charts of a page is kept (else `gpubench` in the platform's cache folder, `~/.cache` on
-Linux). `--no-autotune` does without the former.
-
-`GPUBENCH_PROBE_LIMIT` is no option either but a duration: how long `detect` and `run` wait for a driver or a library
-that tells of devices ([Sources that are late](detection.md#sources-that-are-late)).
+`GPUBENCH_CACHE_DIR` is no option but the folder of [the cache](reliability.md#the-cache): what can be made again, such
+as compiled kernels, and which of them a machine found the fastest (else `gpubench` in the platform's cache folder,
+`~/.cache` on Linux). `--no-autotune` does without those choices.
 
 ## Shell completion
 
@@ -114,9 +112,10 @@ def page() -> str:
 
 
 def _block(title: str, arguments: tuple[str, ...]) -> str:
+    outside = {name: value for name, value in os.environ.items() if name not in RUNNERS}
     help_text = subprocess.run(
         [sys.executable, "-m", "gpubench", *arguments, "--help"],
-        env={**os.environ, "COLUMNS": "100", "TERM": "dumb"},
+        env={**outside, "COLUMNS": "100", "TERM": "dumb"},
         capture_output=True,
         text=True,
         check=True,

@@ -21,17 +21,22 @@ import pytest
 from hypothesis import settings
 
 from gpubench.backends.shared.choices import FILE_NAME
+from gpubench.store.cache import SUFFIX
+from gpubench.streams import RUNNERS
 from tests.forking import Starter, environment
 
+# The workers of pytest-xdist inherit what is left of the environment below.
+if "CI" in os.environ:
+    os.environ["TESTS_REPEAT"] = "1"
 # A shared machine may stall for longer than any deadline that would tell something.
-settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ, max_examples=50)
+settings.register_profile("gpubench", deadline=None, derandomize="TESTS_REPEAT" in os.environ, max_examples=50)
 # A property that has a number of examples of its own gets its share of them: tests/examples.py.
 settings.register_profile("check", settings.get_profile("gpubench"), max_examples=20)
 settings.register_profile("fuzz", settings.get_profile("gpubench"), max_examples=500, derandomize=False)
 settings.load_profile("gpubench")
 
-# What a step of GitHub Actions sets is for the step: programs under test would write into its summary and its log.
-for variable in [name for name in os.environ if name.startswith("GITHUB_")]:
+# What a CI job sets is for the job: programs under test would write into its summary and its log, and be stricter.
+for variable in [name for name in os.environ if name.startswith("GITHUB_") or name in RUNNERS]:
     del os.environ[variable]
 
 # Where the user's own files are is the fixture `home`'s to say.
@@ -97,7 +102,7 @@ def _asked(tier: str) -> str:
 def pytest_configure() -> None:
     """What was the fastest on another day, or by other code, decides nothing now; nor what this machine lacked then."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        for old in (_CACHE / FILE_NAME, *_CACHE.glob(f"{_KNOWN}*")):
+        for old in (_CACHE / f"{FILE_NAME}{SUFFIX}", *_CACHE.glob(f"{_KNOWN}*")):
             old.unlink(missing_ok=True)
 
 

@@ -26,15 +26,17 @@ _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is missing, and why: the gravest cause first. `checked`: outputs that are right."""
+    """Why something is missing, the gravest cause first. `checked`: outputs that are right; `unchecked`: cases that a
+    check did not reach."""
 
     kind: AbsenceKind
     causes: tuple[str, ...] = ()
     checked: int = 0
+    unchecked: int = 0
 
 
 def absence(run: Run, everything: Sequence[CaseResult]) -> Absence:
-    """Of a run without a speedup over the CPU; `everything` are the cases shown."""
+    """Return why a run has no speedup over the CPU; `everything` are the cases shown."""
     cases = [row for row in everything if row.case.group not in CALLS]
     timed = [row for row in cases if row.time is not None]
     if not timed:
@@ -59,7 +61,8 @@ def _nothing(run: Run, everything: Sequence[CaseResult], cases: Sequence[CaseRes
     overheads = any(row.time is not None for row in everything)
     checked = sum(row.reason == CHECK_ONLY for row in (cases if overheads else everything))
     if checked:
-        return Absence(kind="checked", checked=checked)
+        unchecked = sum(row.outcome == "planned" or out_of_budget(run, row) for row in everything)
+        return Absence(kind="checked", checked=checked, unchecked=unchecked)
     causes = _reasons(run, cases if overheads else everything)
     if (
         not run.outcomes
@@ -88,6 +91,7 @@ def _reasons(run: Run, rows: Sequence[CaseResult]) -> list[str]:
 
 
 def out_of_budget(run: Run, row: CaseResult) -> bool:
+    """Tell whether the budget left the case without a time."""
     return row.reason == "budget" or (row.reason == NO_SAMPLES and run.exit_reason == "budget")
 
 
@@ -100,7 +104,7 @@ def _of_each_device(rows: Sequence[CaseResult]) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """What the run said of backends that it did not find."""
+    """Return the words of the run about backends that it did not find."""
     found: dict[str, str] = {}
     for warning in run.warnings:
         if warning.code in ("unavailable", "software-device") and warning.id is None:

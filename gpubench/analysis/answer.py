@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gpubench.analysis.absence import Absence, absence, out_of_budget
-from gpubench.analysis.break_even import BreakEven, SizeRatio
+from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 ALWAYS = "transfer-always"
 # A threshold is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
-# number up to ROUGHLY; else it is a range.
-SHARP, ROUGHLY = 2.25, 4.0
+# number up to ROUGHLY, as far as a verdict is decided; else it is a range.
+SHARP, ROUGHLY = 2.25, WIDEST_INTERVAL
 NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
 ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
 FEWEST_OPS = 4  # of fewer ops a median says nothing

@@ -11,7 +11,7 @@ import msgspec
 from gpubench import stats
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.curves import Series, Threshold, TimeCurve, compare, fit, kind_of, traffic_of
+from gpubench.curves import Threshold, TimeCurve, TimedSizes, compare, fit, kind_of, traffic_of
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import DeviceKind, Run
 
@@ -97,9 +97,6 @@ def bracketed(row: BreakEven) -> bool:
 
 
 WIDEST_INTERVAL = 4.0
-# High / low of a threshold that is known well.
-CLOSE_INTERVAL = 2.25
-MIN_SAMPLES = 3
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
 ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, form and regime, by id
@@ -141,7 +138,7 @@ def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
     return fit(case_series(cases))
 
 
-def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, Series]:
+def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
     """The times of each contender that has one."""
     groups: dict[ContenderKey, list[CaseResult]] = {}
     for row in cases:
@@ -150,12 +147,12 @@ def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, Series]:
     return {key: _series(key, rows) for key, rows in groups.items()}
 
 
-def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> Series:
+def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> TimedSizes:
     """The times of one contender. It shares a curve with others of its device where each element costs the same bytes
     at every size, and nothing but the size shapes it."""
     (_, dtype, params), device_id, form, regime = key
     sizes = {} if params else {row.case.params["n"]: row.bytes for row in rows}
-    return Series(
+    return TimedSizes(
         kind=kind_of(rows[0].device_kind, regime),
         blocks={row.case.params["n"]: list(row.blocks.values()) for row in rows},
         family=(dtype, device_id, form, regime), traffic=traffic_of(sizes),

@@ -19,7 +19,7 @@ from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import Label
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.placement import Placement, placements
-from gpubench.curves import Series, TimeCurve, doubt, fit, interval, kind_of
+from gpubench.curves import TimeCurve, TimedSizes, doubt, fit, interval, kind_of
 from gpubench.model.case import QUEUED, RESIDENT
 from gpubench.model.op import Form
 from gpubench.model.result import DeviceKind, Run
@@ -127,7 +127,7 @@ class CaseGroup(NamedTuple):
 
     rows: tuple[CaseResult, ...]
     splits: tuple[Hybrid | Placement, ...]
-    series: Mapping[ContenderKey, Series]
+    series: Mapping[ContenderKey, TimedSizes]
 
 
 class TimedSplit(NamedTuple):
@@ -385,7 +385,7 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
         key = contender_key(row.case)
         if not all(point.measured for point in calls.values()):
             key = (key[0], device_id, form, regime)
-            series[key] = Series(kind_of(kind, regime), {n: _blocks(point) for n, point in calls.items()})
+            series[key] = TimedSizes(kind_of(kind, regime), {n: _blocks(point) for n, point in calls.items()})
         points[key] = (device_id, form, kind, calls)
     curves = fit(series, points.__contains__)
     for key, (device_id, form, kind, calls) in points.items():

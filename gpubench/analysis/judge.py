@@ -39,7 +39,7 @@ class SessionValues(NamedTuple):
         """Return (low, estimate, high) of new / base, with the interval at `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
-    def moved(self, limit: float) -> bool:
+    def has_moved(self, limit: float) -> bool:
         """Whether new differs from base by more than the factor `limit`, and a rank test says it is no chance."""
         p = stats.rank_test(list(self.base.values()), list(self.new.values()))
         return min(p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
@@ -102,15 +102,15 @@ def labels(*rows: CaseResult) -> tuple[Label, ...]:
     return tuple(label for label in GRAVITY if any(label in row.findings for row in rows))
 
 
-def medians(row: CaseResult) -> dict[int, float]:
+def medians(case: CaseResult) -> dict[int, float]:
     """Return the value of each session: the median of its blocks, which is what a report shows."""
-    return {session: stats.median(row.blocks[session]) for session in row.sessions}
+    return {session: stats.median(case.blocks[session]) for session in case.sessions}
 
 
-def slow_ends(row: CaseResult, first: int) -> dict[int, float]:
+def slow_ends(case: CaseResult, first: int) -> dict[int, float]:
     """Return the 90 % quantile of the `first` used samples of each session: it moves if a share of them does."""
     return {
-        session: stats.quantile(sorted(samples[:first]), SLOW_END) for session, samples in row.sessions.items()
+        session: stats.quantile(sorted(samples[:first]), SLOW_END) for session, samples in case.sessions.items()
     }
 
 
@@ -242,7 +242,7 @@ def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, st
             return ("UNSURE", "shape") if twin.medians.deny(effect, limit) else (word, None)
     if not (1 / limit <= tested.inner[0] and tested.inner[1] <= limit):
         return "UNSURE", "noise"
-    moved = twin.medians.moved(limit) or twin.slow_ends.moved(limit)
+    moved = twin.medians.has_moved(limit) or twin.slow_ends.has_moved(limit)
     return ("UNSURE", "shape") if moved else ("SAME", None)
 
 

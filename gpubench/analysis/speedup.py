@@ -14,6 +14,7 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE, Label, gravest, workers
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.errors import InputError
+from gpubench.installation import NUMBA_MISSING
 from gpubench.model.case import RESIDENT, Case
 from gpubench.model.op import Dtype
 from gpubench.model.result import Blas, Measurement, Run, WorkerRecord
@@ -271,7 +272,8 @@ def _left_out(run: Run) -> list[str]:
 
 def _absent(run: Run) -> list[str]:
     """`not installed: torch, with which the CPU may be faster`, where something is."""
-    names = _left_out(run)
+    broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
+    names = [name for name in _left_out(run) if name != NUMBA or not broken]
     return [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
 
 

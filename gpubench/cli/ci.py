@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench import streams
+from gpubench import disk, streams
 from gpubench.cli.options import CiOptions
 from gpubench.errors import ExitCode, GpubenchError, UsageError, require_choice
 
@@ -136,7 +136,7 @@ def _written(path: str) -> tuple[int, bool]:
     try:
         if not os.path.isfile(path) or not (size := os.path.getsize(path)):
             return 0, True
-        with open(path, "rb") as file:
+        with disk.open_regular(path) as file:
             file.seek(-1, os.SEEK_END)
             return size, file.read() == b"\n"
     except OSError as error:
@@ -145,15 +145,14 @@ def _written(path: str) -> tuple[int, bool]:
 
 def _append(path: str, text: str) -> None:
     try:
-        with open(path, "a", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        disk.write_regular(path, text.encode(), append=True)
     except OSError as error:
         raise _cannot_write(path, error) from error
 
 
 def _cannot_write(path: str, error: OSError) -> GpubenchError:
     return GpubenchError(
-        "cannot-write", f"cannot write {path}", why=error.strerror or str(error),
+        "cannot-write", f"cannot write {path}", why=disk.reason(error),
         hint="GITHUB_STEP_SUMMARY and GITHUB_OUTPUT have to name files that can be written",
     )  # fmt: skip
 

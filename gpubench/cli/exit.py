@@ -41,6 +41,7 @@ def run_guarded(arguments: Sequence[str]) -> int:
 
         code = run_app(arguments, invocation)
         sys.stdout.flush()
+        _tell_notes()
         return code
     except GpubenchError as error:
         return tell(error, verbose=invocation["verbose"])
@@ -73,6 +74,13 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
         lines.append(f"  fix: {_one_line(located(error.hint))}")
     print("\n".join(lines), file=sys.stderr, flush=True)
     return error.exit_code
+
+
+def _tell_notes() -> None:
+    """Print what this process has found wrong with its cache; a worker's notes are warnings of its run."""
+    if cache := sys.modules.get("gpubench.store.cache"):
+        for note in cache.notes():
+            print(f"warning: {note.message}; {note.hint}", file=sys.stderr)
 
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:

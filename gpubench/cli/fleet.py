@@ -195,6 +195,6 @@ def _write_names(path: str | None, names: Sequence[str]) -> None:
     if path is None:
         return
     try:
-        Path(path).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        disk.write_regular(path, "".join(f"{name}\n" for name in names).encode())
     except OSError as error:
         raise rendering.cannot_write(path, error) from error

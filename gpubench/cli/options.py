@@ -132,7 +132,8 @@ class TrialOptions(CommandOptions):
     """A run without timings."""
 
     dry_run: bool = option(None, WHAT, "Print the plan and stop.", default=False, brief=True)
-    check_only: bool = option(None, WHAT, "Check every case once, without timing.", default=False,
+    check_only: bool = option(None, WHAT, "Check every case once, without timing: of ops without --sizes low, "
+        "middle and top of the ladder. Only a --budget ends it early, with exit code 124.", default=False,
         answer=OWN_WAY)
 
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
-from gpubench import load, units
+from gpubench import disk, load, units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
@@ -373,6 +373,8 @@ class EventLog:
 
     def _opened(self, path: str) -> IO[str]:
         try:
-            return self._open.enter_context(open(path, "w", encoding="ascii", newline="\n"))
+            return self._open.enter_context(
+                open(path, "w", encoding="ascii", newline="\n", opener=disk.open_descriptor)
+            )
         except OSError as error:
             raise cannot_write(path, error) from error

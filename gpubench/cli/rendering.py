@@ -171,7 +171,7 @@ def write(report: str | bytes, output: str | None) -> None:
         return
     content = report.encode() if isinstance(report, str) else report
     try:
-        Path(str(output)).write_bytes(content)
+        disk.write_regular(str(output), content)
     except OSError as error:
         raise cannot_write(str(output), error) from error
 

@@ -185,11 +185,11 @@ class Saver:
                 hint=f"{then}: gpubench run --append {quote(str(path))}",
             )  # fmt: skip
             return path
-        left = self._journal.path if self._journal is not None and self._journal.path.exists() else None
-        kept = f"; what was measured before that is in {left}" if left else ""
+        part = self._journal.path if self._journal is not None and self._journal.path.exists() else None
+        rest = f"; what was measured before that is in {part}" if part else ""
         self.error = GpubenchError(
             because.code, because.message,
-            why=f"{because.why}, and neither your data folder nor the temporary folder takes it{kept}",
+            why=f"{because.why}, and neither your data folder nor the temporary folder takes it{rest}",
             hint=f"{mend or 'choose another place'} and run it again",
         )  # fmt: skip
         if self._journal is not None:

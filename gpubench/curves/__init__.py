@@ -1,16 +1,26 @@
 """The mathematics of times over size: one curve of each contender, and where two curves cross.
 
-A `Series` holds what was timed of one contender; `fit` turns all series of a run into `TimeCurve`s, and `compare` turns
+A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run into `TimeCurve`s, and `compare` turns
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
 from gpubench.curves.choice import Doubt, doubt, interval
-from gpubench.curves.families import Series, fit, traffic_of
+from gpubench.curves.families import TimedSizes, fit, traffic_of
 from gpubench.curves.noise import Blocks, Kind, kind_of
 from gpubench.curves.threshold import Threshold, compare
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
-    "Blocks", "Doubt", "Kind", "Series", "Threshold", "TimeCurve", "compare", "doubt", "fit", "interval", "kind_of",
+    "Blocks",
+    "Doubt",
+    "Kind",
+    "Threshold",
+    "TimeCurve",
+    "TimedSizes",
+    "compare",
+    "doubt",
+    "fit",
+    "interval",
+    "kind_of",
     "traffic_of",
 ]  # fmt: skip

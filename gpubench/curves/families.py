@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
-from gpubench.curves.process import Conditioned, Launch, Process, Sum, Walk, Warp
+from gpubench.curves.process import Conditioned, LaunchTime, Process, Sum, Walk, Warp
 from gpubench.curves.time_curve import TimeCurve
 
 
-class Series(NamedTuple):
+class TimedSizes(NamedTuple):
     """The times of one contender: an op, a device and an implementation in one situation.
 
     `family`: contenders with the same value may share a curve; the op is no part of it. `traffic`: bytes that a launch
@@ -26,16 +26,17 @@ class Series(NamedTuple):
     traffic: float = 0.0
 
 
-class Rates(NamedTuple):
+class WalkRates(NamedTuple):
     """Variance of a walk for each unit of ln(n): of its height, and of its slope."""
 
     height: float
     bend: float
 
 
-LINE = Rates(0.03, 0.1)
-LAUNCH: Mapping[Kind, Rates] = {
-    "cpu": LINE, "waited": Rates(0.0001, 0.0001), "queued": Rates(0.003, 0.0003), "copied": Rates(0.03, 0.01),
+LINE = WalkRates(0.03, 0.1)
+LAUNCH: Mapping[Kind, WalkRates] = {
+    "cpu": LINE, "waited": WalkRates(0.0001, 0.0001), "queued": WalkRates(0.003, 0.0003),
+    "copied": WalkRates(0.03, 0.01),
 }  # fmt: skip
 # Launches in a row hide behind each other's work: such a call takes little more than the longer of the two.
 OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
@@ -63,7 +64,11 @@ ALONE_LAUNCH = Own(0.5, 0.7, 1.0)
 BIN = math.log(1.4)
 # The expected scatter counts as much as so many points that show their own, which changes it by this factor at most.
 USUAL_DEGREES, MOST_MISFIT = 8, 4.0
-# A GPU whose time follows no launch cost plus bytes (matmul) is a line as a CPU's is; which one the points say.
+
+# Bytes for each element may differ so much over the sizes: a reduction writes a few besides.
+SAME_TRAFFIC = 1.02
+
+K = TypeVar("K", bound=Hashable)
 
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
@@ -73,12 +78,7 @@ def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
     return statistics.fmean(per_unit) if shares else 0.0
 
 
-# Bytes for each element may differ so much over the sizes: a reduction writes a few besides.
-SAME_TRAFFIC = 1.02
-K = TypeVar("K", bound=Hashable)
-
-
-def fit(series: Mapping[K, Series], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
+def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
     """The curve of each contender that has a time; `only` chooses some, which all others may still be relatives of."""
     families: dict[Hashable, list[K]] = {}
     for key, one in series.items():
@@ -111,8 +111,10 @@ def _shifted(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """What the points of one contender, and those of its relatives, say of its curve: of several ways to tell them that
-    which makes them the most likely."""
+    """Return the curve that makes the points of a contender the most likely, alone or beside its relatives.
+
+    A GPU whose time follows no launch cost plus bytes (matmul) is a line, as a CPU's is.
+    """
     found = [_line(places)]
     if relatives:
         found += _beside_lines(places, relatives) if kind == "cpu" else []
@@ -122,11 +124,12 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
     return max(found, key=lambda belief: belief.likelihood)
 
 
-def _line(places: Sequence[Point]) -> Conditioned:
-    low, mean = places[0].x, statistics.fmean(point.y for point in places)
+def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
+    """A walk of which nothing was known before these points; it begins at `low`, by default the first of them."""
+    begin, mean = places[0].x if low is None else low, statistics.fmean(point.y for point in places)
 
     def walk(warp: Warp) -> Walk:
-        return Walk(low, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
+        return Walk(begin, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
 
     return _guarded(walk, places)
 
@@ -163,13 +166,9 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
         knots = _binned(relatives, own)
         if len(knots) < 2:
             continue
-        low, mean = min(knots[0].x, places[0].x), statistics.fmean(point.y for point in knots)
-
-        def walk(warp: Warp, low: float = low, mean: float = mean) -> Walk:
-            return Walk(low, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
-
-        common = _guarded(walk, knots)
-        apart = _apart(own, relatives)
+        low = min(knots[0].x, places[0].x)
+        common = _line(knots, low)
+        apart = _apart(relatives)
         alone = Walk(
             low, 0.0, level=own.level * apart, slope=own.slope * apart,
             warp=Warp.even(low, LINE.height * own.share), bend=LINE.bend * own.share,
@@ -178,7 +177,7 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
     return found
 
 
-def _apart(own: Own, relatives: Sequence[object]) -> float:
+def _apart(relatives: Sequence[object]) -> float:
     """How much further an op lies from the mean of its relatives than from the family's true curve."""
     return math.sqrt(1 + 1 / len(relatives))
 
@@ -209,7 +208,7 @@ def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
     return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
 
 
-def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> Launch:
+def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:
     rates = LAUNCH[kind]
     walk = Walk(
         low,
@@ -220,7 +219,7 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
         bend=rates.bend * own.share,
     )
     power = OVERLAP.get(kind, 1.0)
-    return Launch(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
+    return LaunchTime(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
 
 
 def _beside_launches(
@@ -234,7 +233,7 @@ def _beside_launches(
         low = min(knots[0].x, places[0].x)
         fixed_s, per_n_s = _fixed_and_per_n(kind, knots)
         common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
-        apart = _apart(own, relatives)
+        apart = _apart(relatives)
         alone = _launch_process(
             kind, low, fixed_s, per_n_s, Own(own.level * apart, own.slope * apart, own.share)
         )
@@ -245,7 +244,7 @@ def _beside_launches(
 class _Beside:
     """The common curve of a family with what one op has of its own, whose mean is nothing."""
 
-    def __init__(self, common: Conditioned, own: Launch) -> None:
+    def __init__(self, common: Conditioned, own: LaunchTime) -> None:
         self._both = Sum(common, own)
         self._common = common
 

@@ -10,10 +10,39 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import mul
 from typing import Any, NamedTuple, Protocol
 
-from gpubench.curves.linear import cholesky, dot, solve_lower
 from gpubench.curves.noise import Point
+
+Vector = Sequence[float]
+# A pivot is never smaller: two sizes so close that rounding decides count as one.
+LEAST_PIVOT = 1e-12
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """The sum of the products; of vectors of unequal length, of the beginning of the longer one."""
+    return sum(map(mul, a, b), 0.0)
+
+
+def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
+    """The lower triangular L with L L' = `matrix`, its rows as long as they are; only the lower half is read."""
+    rows: list[list[float]] = []
+    for i, values in enumerate(matrix):
+        row: list[float] = []
+        for j in range(i):
+            row.append((values[j] - dot(row, rows[j])) / rows[j][j])
+        row.append(math.sqrt(max(values[i] - dot(row, row), LEAST_PIVOT)))
+        rows.append(row)
+    return rows
+
+
+def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
+    """The x with L x = `right`."""
+    x: list[float] = []
+    for row, value in zip(lower, right, strict=True):
+        x.append((value - dot(x, row)) / row[len(x)])
+    return x
 
 
 class Process(Protocol):
@@ -61,29 +90,58 @@ class Warp(NamedTuple):
 
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
-    """What ln(seconds) rises from point `i` to the next beyond the slopes below and above, or at an end beyond the one
-    slope beside it and STEEP; 0 where it is not `sure` times the variance that chance explains."""
-    gap = points[i + 1].x - points[i].x
-    below = next((j for j in range(i - 1, -1, -1) if points[i].x - points[j].x >= REACH), None)
-    above = next((j for j in range(i + 2, len(points)) if points[j].x - points[i + 1].x >= REACH), None)
-    beside = [pair for pair in ((below, i), (i + 1, above)) if None not in pair]
-    shares = {i: -1.0, i + 1: 1.0}  # what each point adds to the excess
-    for j, k in beside:
-        assert j is not None
-        assert k is not None
-        slope = gap / (points[k].x - points[j].x) / len(beside)
-        shares[j] = shares.get(j, 0.0) + slope
-        shares[k] = shares.get(k, 0.0) - slope
-    excess = sum(share * points[j].y for j, share in shares.items())
-    chance = sum(share**2 * points[j].variance for j, share in shares.items())
-    if len(beside) < 2:
-        steep = points[i + 1].y - points[i].y - STEEP * gap
-        excess = max(0.0, min(excess, steep) if beside else steep)
-    return excess if excess**2 > sure * chance else 0.0
+    """What ln(seconds) rises from point `i` to the next beyond the slopes below and above.
+
+    0 where its square is not `sure` times the variance that chance explains, or where the gap beside it rises more: a
+    single point that lies off is no step.
+    """
+    excess, chance = _excess(points, i)
+    if excess**2 <= sure * chance:
+        return 0.0
+    for j in (i - 1, i + 1):
+        if 0 <= j < len(points) - 1 and points[j + 1].x - points[j].x <= LEVEL:
+            beside, its_chance = _excess(points, j)
+            if beside**2 / its_chance > excess**2 / chance:
+                return 0.0
+    return excess
+
+
+def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
+    """How far the level above a gap lies over that below it, less the slope beside it, or at an end less STEEP; and the
+    variance of that. Points within LEVEL tell a level together."""
+    low, high = points[i], points[i + 1]
+    gap = high.x - low.x
+    left = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
+    right = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
+    below = next((p for p in reversed(points[:i]) if low.x - p.x >= REACH), None)
+    above = next((p for p in points[i + 2 :] if p.x - high.x >= REACH), None)
+    pairs = [pair for pair in ((below, low), (high, above)) if None not in pair]
+    slopes = [(q.y - p.y) / (q.x - p.x) for p, q in pairs if p and q]
+    slope = sum(slopes) / len(slopes) if slopes else STEEP
+    middle = (low.x + high.x) / 2
+    levels = [
+        (
+            sum(p.y + slope * (middle - p.x) for p in side) / len(side),
+            sum(p.variance for p in side) / len(side) ** 2,
+        )
+        for side in (left, right)
+    ]
+    excess = levels[1][0] - levels[0][0]
+    chance = levels[0][1] + levels[1][1]
+    chance += sum(
+        (gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs if p and q
+    )
+    if len(slopes) < 2:
+        excess = max(0.0, excess - max(0.0, STEEP - slope) * gap)
+    return excess, chance
 
 
 # The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
 REACH = math.log(1.8)
+# Points this near to each other, three at most, tell a level together.
+LEVEL = math.log(1.5)
+
+
 # At an end of a curve, a time that rises faster than this power of n is taken for a step.
 STEEP = 1.2
 
@@ -109,7 +167,7 @@ class Walk:
         return self._level + self._slope * u * v + (s if s < t else t) + bent
 
 
-class Launch:
+class LaunchTime:
     """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
     standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
     the larger of both the larger it is."""

@@ -51,19 +51,25 @@ def normal(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
-    """The threshold from which the fastest of `case` beats the fastest of `other`; None without a common size. Both
-    are looked at every `step` of ln(n)."""
+def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Threshold | None:
+    """The threshold from which the fastest of `case` beats the fastest of `other`; None without a common size."""
     if not case or not other:
         return None
-    low = max(min(curve.first for curve in side) for side in (case, other))
-    high = min(max(curve.last for curve in side) for side in (case, other))
+    low, high = _shared(case, other)
     if low > high + 1e-9:
         return None
-    steps = max(1, math.ceil((high - low) / step))
+    steps = max(1, math.ceil((high - low) / STEP))
     places = sorted({low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low})
     margins = [margin_at(case, other, x) for x in places]
     return _threshold(margins)
+
+
+def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
+    """The ends of the sizes, as ln(n), that both sides were timed between."""
+    return (
+        max(min(curve.first for curve in side) for side in (case, other)),
+        min(max(curve.last for curve in side) for side in (case, other)),
+    )
 
 
 def margin_at(case: Sequence[TimeCurve], other: Sequence[TimeCurve], x: float) -> Margin:
@@ -80,7 +86,9 @@ def _settled(height: Height, case: Sequence[TimeCurve], other: Sequence[TimeCurv
     matter where the step lies."""
     if not height.jump:
         return height
-    ends = [fastest_at(other, x).mean - fastest_at(case, x).mean for x in height.gap]
+    low, high = _shared(case, other)
+    places = [min(max(x, low), high) for x in height.gap]
+    ends = [fastest_at(other, x).mean - fastest_at(case, x).mean for x in places]
     deviation = math.sqrt(height.variance)
     return height if min(ends) < deviation and max(ends) > -deviation else height._replace(jump=0.0)
 

@@ -21,7 +21,7 @@ from gpubench.detect.links import matrix
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
 from gpubench.escaping import escaped
-from gpubench.installation import located
+from gpubench.installation import installs, located
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 from gpubench.units import scale_size
@@ -123,7 +123,7 @@ def _missing(machine: Machine) -> list[str]:
         if provider.status == "absent" and provider.hint
     ]
     for name, hint in hints:
-        if "pip install" in hint or (nvidia and "not installed" in hint):
+        if installs(hint) or (nvidia and "not installed" in hint):
             lacks += [] if any(hint in text for text in lacks) else [f"{name}: {hint}"]
     return [clean(located(text)) for text in lacks]
 

@@ -7,7 +7,6 @@ is foreign: it is bounded before it is written, and checked as every file before
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -62,8 +61,9 @@ class FleetJournal:
         log = beside(output, ".jsonl")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._log: IO[bytes] = open(disk.open_descriptor(log, flags), "ab")  # noqa: SIM115 - until the fleet ends
+            self._log: IO[bytes] = open(  # noqa: SIM115 - until the fleet ends
+                log, "ab", opener=disk.open_descriptor
+            )
         except OSError as error:
             raise store.cannot_save(log, error) from error
 
@@ -148,7 +148,7 @@ class FleetJournal:
 
 
 def _append(path: Path, piece: bytes) -> None:
-    with open(path, "ab") as file:
+    with open(path, "ab", opener=disk.open_descriptor) as file:
         if file.tell() + len(piece) > MOST_BYTES:
             raise BadMessage(f"more than {MOST_BYTES >> 20} MiB")
         file.write(piece)

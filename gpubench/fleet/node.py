@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench import __version__, processes, store
+from gpubench import __version__, disk, processes, store
 
 # Kinds of messages: who answers; an event; still there; the `.part` file from its start, and more of it; a piece of the
 # result; how the child ended.
@@ -74,7 +74,7 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
             yield from _while_running(child, PartFile(store.part_of(result)), None if runs else said.append)
             if said:
                 result.write_bytes(b"".join(said))
-            with contextlib.suppress(FileNotFoundError), open(result, "rb") as file:
+            with contextlib.suppress(FileNotFoundError), disk.open_regular(result) as file:
                 while piece := file.read(PIECE_BYTES):
                     yield RESULT + piece
             status = child.wait(processes.LET_GO_S)
@@ -122,7 +122,7 @@ class PartFile:
 
     def news(self) -> Iterator[bytes]:
         """What was written since the last call, in messages."""
-        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), disk.open_regular(self._path) as file:
             state = os.fstat(file.fileno())
             if state.st_ino != self._file or state.st_size < self._read:
                 self._file, self._read = state.st_ino, 0

@@ -84,7 +84,7 @@ def cards(devices: Iterable[Device]) -> list[Card]:
 
 
 def _way(device: Device) -> tuple[str, str | None]:
-    """What lists the device: an interface, and the driver behind it."""
+    """Return the interface that lists the device, and the driver behind it."""
     return device.api, device.identity.driver if device.identity else None
 
 
@@ -96,9 +96,9 @@ def _places(device: Device) -> tuple[str | None, str | None]:
 def _is_known_as(card: Card, device: Device) -> bool:
     """Whether an adapter of the card has the device's uuid or address."""
     return any(
-        mine is not None and mine == theirs
+        place is not None and place == other_place
         for other in card
-        for mine, theirs in zip(_places(device), _places(other), strict=True)
+        for place, other_place in zip(_places(device), _places(other), strict=True)
     )
 
 
@@ -106,9 +106,9 @@ def _has_ids_of(card: Card, device: Device) -> bool:
     """Whether vendor and device ids are those of the card, and nothing tells the two apart."""
     ids = _ids(device)
     told_apart = any(
-        mine is not None and theirs is not None and mine != theirs
+        place is not None and other_place is not None and place != other_place
         for other in card
-        for mine, theirs in zip(_places(device), _places(other), strict=True)
+        for place, other_place in zip(_places(device), _places(other), strict=True)
     )
     return None not in ids and ids == _ids(card[0]) and not told_apart
 
@@ -139,9 +139,9 @@ def choose_adapters(
         if unnamed:
             times = {} if trial is None else {device.id: trial(_inner(device)) for device in unnamed[0]}
             best = _fastest(unnamed[0], times)
-            kept = [next((d for d in card if _way(d) == _way(best)), card[0]) for card in unnamed]
-            left_out += [d.id for card in unnamed for d in card if d not in kept]
-            warnings.append(_listed_repeatedly(unnamed, kept, times))
+            chosen = [next((d for d in card if _way(d) == _way(best)), card[0]) for card in unnamed]
+            left_out += [d.id for card in unnamed for d in card if d not in chosen]
+            warnings.append(_listed_repeatedly(unnamed, chosen, times))
     return left_out, warnings
 
 
@@ -161,34 +161,34 @@ def _fastest(card: Card, times: dict[str, float | None]) -> Device:
 
 
 def _listed_repeatedly(
-    equal: Sequence[Card], kept: Sequence[Device], times: dict[str, float | None]
+    equal: Sequence[Card], chosen: Sequence[Device], times: dict[str, float | None]
 ) -> RunWarning:
-    card, taken = equal[0], kept[0]
+    card, taken = equal[0], chosen[0]
     others = [device for device in card if device is not taken]
     names = _labels(card)
     count = {2: "twice"}.get(len(card), f"{len(card)} times")
     what = "this GPU" if len(equal) == 1 else f"each of {len(equal)} equal GPUs"
-    left_out = [device.id for whole in equal for device in whole if device not in kept]
+    left_out = [device.id for whole in equal for device in whole if device not in chosen]
     rest = f"{'the other' if len(left_out) == 1 else 'the others'}: --devices {','.join(left_out)}"
     listed = ", ".join(names[device.id] for device in card)
     return RunWarning(
         code="listed-twice", severity="info", hint=WARNINGS["listed-twice"].remedy,
         message=f"{taken.backend} lists {what} {count} ({listed}); {names[taken.id]} was measured, "
         f"{_why(taken, others, names, times)}; {rest}",
-        data={"left_out": ",".join(left_out), "measured": ",".join(device.id for device in kept)},
+        data={"left_out": ",".join(left_out), "measured": ",".join(device.id for device in chosen)},
     )  # fmt: skip
 
 
 def _why(taken: Device, others: Card, names: dict[str, str], times: dict[str, float | None]) -> str:
     """Return by what the taken adapter won: `1.3x faster in a trial`."""
-    ours = times.get(taken.id)
+    least = times.get(taken.id)
     failed = [names[device.id] for device in others if device.id in times and times[device.id] is None]
     rivals = [seconds for device in others if (seconds := times.get(device.id)) is not None]
-    if ours is None:
+    if least is None:
         return "the first, as no trial succeeded" if times else "the first, as no trial was made"
     if not rivals:
         return f"as the trial of {', '.join(failed)} failed"
-    ratio = min(rivals) / ours
+    ratio = min(rivals) / least
     return (
         f"{ratio:.2g}x faster in a trial"
         if ratio >= MARGIN

@@ -276,8 +276,12 @@ class CaseRun:
                 self._launch_s = reply.launch_s
                 self.runtime.pace.note(self.case, reply.launch_s)
             if reply.lacks:
-                found = RunWarning(code="cpu-not-compiled", message=reply.lacks, hint=install_command("cpu"))
+                set_by_user = "NUMBA_" in reply.lacks
+                hint = "unset the variable" if set_by_user else install_command("cpu")
+                found = RunWarning(code="cpu-not-compiled", message=reply.lacks, hint=hint)
                 warn_once(self.runtime.recorder, self.runtime.sink, found)
+            for noted in reply.notes:
+                warn_once(self.runtime.recorder, self.runtime.sink, noted)
             if first:
                 self._enter(reply)
 

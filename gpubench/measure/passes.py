@@ -30,8 +30,7 @@ GRID = 8
 # A size within this factor of an interval still tells something of its ends, and competes around there who is not
 # slower than the fastest by more.
 NEAR = math.log(1.3)
-# Both sides are looked at in steps of this factor.
-LOOK = math.log(1.25)
+
 # A side whose share of the variance of a ratio is smaller needs no new size.
 QUIET = 0.25
 # Sizes of one step, and how much less worth the next one may be.
@@ -268,7 +267,7 @@ class Passes:
         opens = []
         for cell in cells(rows, self._cpu, self._software):
             ours = {name: curve for name, curve in fitted.items() if (name[0], name[2]) == cell}
-            threshold = curves.compare(list(ours.values()), cpu, LOOK)
+            threshold = curves.compare(list(ours.values()), cpu)
             if threshold is None or threshold.state in ("always", "never"):
                 continue
             low, high = (math.log(min(max(end, threshold.first), threshold.last)) for end in threshold[2:4])

@@ -35,7 +35,7 @@ class Points:
         self._kinds = kinds
         self._rows: dict[str, Rows] = {}
         self._times: dict[str, dict[Slot, dict[int, float]]] = {}
-        self._contenders: dict[str, dict[tuple[str, Slot], curves.Series]] = {}
+        self._contenders: dict[str, dict[tuple[str, Slot], curves.TimedSizes]] = {}
         self._curves: dict[str, dict[Slot, curves.TimeCurve]] = {}
 
     def forget(self, key: str) -> None:
@@ -67,7 +67,7 @@ class Points:
             self._curves[series.key] = {name: curve for (_, name), curve in fitted.items()}
         return self._curves[series.key]
 
-    def _of(self, series: Series) -> Mapping[tuple[str, Slot], curves.Series]:
+    def _of(self, series: Series) -> Mapping[tuple[str, Slot], curves.TimedSizes]:
         """Return the times of each contender of a series."""
         if series.key not in self._contenders:
             blocks: dict[Slot, dict[int, list[Sequence[float]]]] = {}
@@ -79,10 +79,10 @@ class Points:
             }
         return self._contenders[series.key]
 
-    def _contender(self, series: Series, name: Slot, times: curves.Blocks) -> curves.Series:
+    def _contender(self, series: Series, name: Slot, times: curves.Blocks) -> curves.TimedSizes:
         device_id, form, regime = name
         sizes = {} if series.shape else {n: series.op.bytes(series.params(n), series.dtype) for n in times}
-        return curves.Series(
+        return curves.TimedSizes(
             kind=curves.kind_of(self._kinds[device_id], regime), blocks=times,
             family=(series.dtype, device_id, form, regime), traffic=curves.traffic_of(sizes),
         )  # fmt: skip

@@ -22,6 +22,7 @@ from gpubench.model.result import (
     Device,
     Parts,
     Placing,
+    RunWarning,
     StageTimes,
     Staging,
     WorkerRecord,
@@ -265,7 +266,7 @@ class Ceilings(Numbered, frozen=True, kw_only=True, tag="ceilings-reply"):
 class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     """The case is right and ready. `cut`: of a case that is split the GPU's share, in whole units; of a workload on two
     sides where its stages run. `launch_s`: what a launch took while its repeat count was found; None: the count was
-    given."""
+    given. `notes`: what the worker has found wrong with the cache."""
 
     check: Check
     op_hash: str
@@ -273,6 +274,7 @@ class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     kernel: str | None = None
     tune_s: float = 0.0
     lacks: str | None = None
+    notes: list[RunWarning] = []
     blas: bool = False
     flops: int
     bytes: int

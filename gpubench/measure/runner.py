@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from gpubench import load
+from gpubench import load, units
 from gpubench.catalogue import WARNINGS
 from gpubench.errors import ExitCode, GpubenchError
 from gpubench.measure import monitor, split_search, together, twins
@@ -60,12 +60,19 @@ def verdict(
     measured = [o for o in run.outcomes if isinstance(o, Measurement)]
     if any(unavailable):
         return ExitCode.UNAVAILABLE, "unavailable"
-    if not measured:
+    if not measured and not (check_only and unchecked(run)):
         return ExitCode.FAILED, "nothing-measured"
     short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured if _named(run, o))
-    if short or any(isinstance(o, Planned) and _named(run, o) for o in run.outcomes):
+    if short or (
+        unchecked(run) if check_only else any(_named(run, o) for o in run.outcomes if isinstance(o, Planned))
+    ):
         return ExitCode.BUDGET, "budget"
     return ExitCode.OK, "ok"
+
+
+def unchecked(run: Run) -> list[Planned]:
+    """Return the cases of a check that its budget left out."""
+    return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
 
 
 def _named(run: Run, outcome: Outcome) -> bool:
@@ -171,6 +178,9 @@ class _Runner:
                 break
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
+        if self.spec.check_only and (left := unchecked(self.recorder.run)):
+            ops = units.listed(list(dict.fromkeys(outcome.case.op for outcome in left)))
+            self._warn_budget(f"{len(left)} of {len(self.recorder.run.outcomes)} cases were not checked: {ops}")
         self._repeat([record for record in done if record.contended], longest_s)
 
     def clean_up(self) -> None:

@@ -102,12 +102,17 @@ class Schedule:
         self._cpu = {t.device.id for t in spec.constraints.targets if t.device.kind == "cpu"}
         self.plan: list[Workload] = []
         resume = spec.resume
-        self._announce(expand(spec.ops, spec.constraints) if resume is None else resume.workloads)
+        if resume is not None:
+            self._announce(resume.workloads)
+        else:
+            self._announce(planned(spec) if spec.check_only else expand(spec.ops, spec.constraints))
 
     @property
     def searches(self) -> bool:
         """Whether the first session may find more cases than the plan has."""
         resume = self._spec.resume
+        if self._spec.check_only:
+            return False
         return bool(searched(self._spec)) if resume is None else bool(resume.missing or resume.search)
 
     @property
@@ -125,12 +130,12 @@ class Schedule:
         plain = [item for item in items if item.op.overhead is None]
         overheads = [item for item in items if item.op.overhead is not None]
         if self._spec.settings.budget_s is None:
-            yield from _each(self._shuffled(plain, index))
+            yield from _each(plain if self._spec.check_only else self._shuffled(plain, index))
         else:
             # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
             for step in _each(sorted(plain, key=lambda item: item.series.work(item.n))):
                 yield step._replace(purpose=BLOCKS)
-        if resume is None or resume.search:
+        if not self._spec.check_only and (resume is None or resume.search):
             yield from self._searching(search)
             yield from self._splits(search)
         # From small to large: what a budget cuts off are the gigabytes, which take the longest.

@@ -209,7 +209,6 @@ class Spares:
 
 
 OPEN_DEADLINE_S = 60.0
-LOAD_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
 # Beside the time for the ceilings themselves: large arrays on a slow host, kernels that are built.
 CEILING_DEADLINE_S = 30.0
@@ -331,7 +330,7 @@ class WorkerPool:
                 inputs.setdefault(device_id, []).append(
                     protocol.Load(id=number, case=case, reference=not place)
                 )
-        deadline_s = min(LOAD_DEADLINE_S, self._settings.case_timeout_s)
+        deadline_s = self._settings.case_timeout_s
         ended, _ = self._ask_all(inputs, deadline_s)
         # A reference is there by now, so that no worker makes it twice.
         every: dict[str, list[Case]] = {}

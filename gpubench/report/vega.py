@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from gpubench import processes
 from gpubench.child_main import Messages
 from gpubench.errors import GpubenchError
-from gpubench.installation import cache_folder
-from gpubench.store.files import write_whole
+from gpubench.store.cache import user_cache
 
 
 def missing_libraries() -> list[str]:
@@ -53,29 +50,26 @@ def results(calls: Sequence[Call]) -> list[bytes]:
 
 @functools.cache
 def page_script() -> str:
-    """The script that draws in a page, as vl_convert brings it. vl_convert takes two seconds to put it together, so the
-    user's cache folder keeps it; a folder that cannot be read or written costs these seconds alone."""
-    kept = _kept_script()
-    if kept is not None:
-        with contextlib.suppress(OSError, ValueError):
-            return kept.read_text(encoding="utf-8")
-    script = results([("javascript_bundle", [], {})])[0].decode()
-    if kept is not None:
-        with contextlib.suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(kept, script.encode())
-    return script
+    """Return the script that draws in a page, as vl_convert brings it. vl_convert takes two seconds to put it together,
+    so the user's cache keeps it."""
+    cache, name = user_cache(), _script_name()
+    kept = name and cache.read(name, "the script of the charts")
+    if kept:
+        return kept.decode()
+    script = results([("javascript_bundle", [], {})])[0]
+    if name:
+        cache.write(name, script)
+    return script.decode()
 
 
-def _kept_script() -> Path | None:
-    """Where the script of this vl_convert is kept."""
+def _script_name() -> str:
+    """Return the name in the cache of what this vl_convert brings; an empty text if its version is not known."""
     from importlib import metadata
 
-    folder = cache_folder()
     try:
-        return folder and folder / f"vega-{metadata.version('vl-convert-python')}.js"
+        return f"vega-{metadata.version('vl-convert-python')}.js"
     except metadata.PackageNotFoundError:  # then nothing tells which script it would be
-        return None
+        return ""
 
 
 @contextmanager

@@ -234,10 +234,10 @@ def _read_standard_input() -> bytes:
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
     """The bytes up to the end, or one more than a document may hold; memory grows with them."""
-    parts, left = [], MAX_BYTES + 1
-    while left > 0 and (part := file.read(min(left, _PIECE))):
+    parts, rest = [], MAX_BYTES + 1
+    while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
-        left -= len(part)
+        rest -= len(part)
     return b"".join(parts)
 
 
@@ -334,14 +334,14 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
     """
     from gpubench.store.unfinished import measured_something
 
-    found = newest_first(folders)
-    return next((path for path in found if measured_something(path)), next(iter(found), None))
+    paths = newest_first(folders)
+    return next((path for path in paths if measured_something(path)), next(iter(paths), None))
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
     """All results in `folders` and in the folders right below them, the newest first; see `newest`."""
-    found = {path for folder in folders for path in _results(Path(folder))}
-    return sorted(found, key=lambda path: (_time(path), path.name), reverse=True)
+    paths = {path for folder in folders for path in _results(Path(folder))}
+    return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 
 
 def is_result_name(path: str | Path) -> bool:
@@ -386,14 +386,14 @@ def _results(folder: Path) -> list[Path]:
     from gpubench.store.unfinished import part_relation
 
     names = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
-    found = {
+    paths = {
         path for path in names if is_result_name(str(path).removesuffix(PART_SUFFIX)) and os.path.isfile(path)
     }
-    for part in [path for path in found if path.suffix == PART_SUFFIX]:
+    for part in [path for path in paths if path.suffix == PART_SUFFIX]:
         whole = part.with_suffix("")
-        if whole in found and (relation := part_relation(whole)) != "apart":
-            found.discard(whole if relation == "ahead" else part)
-    return sorted(found)
+        if whole in paths and (relation := part_relation(whole)) != "apart":
+            paths.discard(whole if relation == "ahead" else part)
+    return sorted(paths)
 
 
 def _time(path: Path) -> str:

@@ -95,13 +95,13 @@ def measured_something(path: Path) -> bool:
 def _relation(path: str | Path, part: Path) -> Relation:
     if not part.stat().st_size:  # a power failure may leave the name alone
         return "behind"
-    whole, left = _progress(path), _progress(part)
-    known, more = set(whole.sessions), set(left.sessions)
-    if whole.id != left.id:
-        return "apart" if more or left.blocks else "behind"
-    if known < more or (known == more and left.blocks > whole.blocks):
+    result, addition = _progress(path), _progress(part)
+    before, after = set(result.sessions), set(addition.sessions)
+    if result.id != addition.id:
+        return "apart" if after or addition.blocks else "behind"
+    if before < after or (before == after and addition.blocks > result.blocks):
         return "ahead"
-    return "behind" if more <= known else "apart"
+    return "behind" if after <= before else "apart"
 
 
 def _progress(path: str | Path) -> _Progress:
@@ -128,11 +128,11 @@ def _short(run_id: str) -> str:
 def _free_name(part: Path, word: str) -> Path:
     """`r.WORD.json.part` for `r.json.part`, with a number where that is taken."""
     whole = part.name.removesuffix(PART_SUFFIX)
-    suffix = next(whole[-len(one) :] for one in reversed(RESULT_SUFFIXES) if whole.lower().endswith(one))
+    suffix = next(whole[-len(end) :] for end in reversed(RESULT_SUFFIXES) if whole.lower().endswith(end))
     stem, number = whole.removesuffix(suffix), 1
     while True:
         name = f"{stem}.{word}{f'-{number}' if number > 1 else ''}{suffix}"
-        found = part.with_name(name + PART_SUFFIX)
-        if not os.path.lexists(found) and not os.path.lexists(part.with_name(name)):
-            return found
+        aside = part.with_name(name + PART_SUFFIX)
+        if not os.path.lexists(aside) and not os.path.lexists(part.with_name(name)):
+            return aside
         number += 1

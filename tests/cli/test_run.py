@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpubench import kernels
+
 FAKE = ("--devices", "fake:cpu,fake:gpu", "--quick", "--min-samples", "5", "--max-time", "50ms")
 ADD = (*FAKE, "--ops", "add", "--sizes", "1k")
 
@@ -127,6 +129,39 @@ def test_check_only_checks_without_timing(gpubench: Any, tmp_path: Path) -> None
         assert outcome["type"] == "measurement"
         assert outcome["check"]["ok"]
         assert not outcome.get("blocks")
+
+
+def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench: Any, tmp_path: Path) -> None:
+    """Sizes that were not named are no reason to leave cases out: there is nothing to search for."""
+    ended = gpubench(
+        "run", "--devices", "fake:gpu", "--ops", "add,matmul,softmax", "--check-only", "-o", "r.json"
+    )
+    assert ended.returncode == 0, ended.stderr
+    run = json.loads((tmp_path / "r.json").read_text())
+    assert run["settings"]["budget_s"] is None
+    assert {outcome["type"] for outcome in run["outcomes"]} == {"measurement"}
+    for name in ("add", "matmul", "softmax"):
+        sizes = {outcome["case"]["params"]["n"] for outcome in run["outcomes"] if outcome["case"]["op"] == name}
+        assert len(sizes) == 3
+        assert max(sizes) == kernels.load(name).sizes.high
+    count = len(run["outcomes"])
+    assert f"{count} cases are right; nothing was timed" in ended.stdout
+    assert f"[ {count}/{count}]" in ended.stderr
+    planned = gpubench(
+        "run", "--devices", "fake:gpu", "--ops", "add,matmul,softmax", "--check-only", "--dry-run"
+    )
+    assert set(planned.stdout.splitlines()) >= {outcome["id"] for outcome in run["outcomes"]}
+
+
+def test_a_check_that_its_budget_ends_says_what_it_left_out(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "run", "--devices", "fake:gpu", "--ops", "add,matmul", "--check-only", "--budget", "1ms", "-o", "r.json"
+    )
+    assert ended.returncode == 124, ended.stderr
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    assert {outcome["reason"] for outcome in outcomes} == {"budget"}
+    assert f"{len(outcomes)} of {len(outcomes)} cases were not checked: add and matmul" in ended.stderr
+    assert "cases were not checked" in gpubench("report", "r.json", "--sections", "warnings").stdout
 
 
 def test_check_only_finds_a_wrong_result(gpubench: Any) -> None:

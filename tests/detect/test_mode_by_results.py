@@ -178,7 +178,6 @@ def test_a_split_is_no_gain_where_another_gpu_is_faster_alone(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (ops({"matmul": 1.5, "add": 0.7}, WAITED, factors=WILD), "too noisy"),
         (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=2e-6)[:2], "too small"),
         (ops({"matmul": 6.0, "add": 0.16}, WAITED), "share the ops (1 and 1)"),
         (ops({"matmul": 1.02, "add": 0.98}, WAITED), "about equal"),

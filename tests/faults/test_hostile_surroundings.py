@@ -165,7 +165,6 @@ BROKEN_DRAWING = {
     "exits": ("vl_convert", "import os\ndef __getattr__(name): os._exit(7)", "status 7"),
     "raises": ("vl_convert", "def __getattr__(name): raise ValueError('no fonts')", "no fonts"),
     "cannot be imported": ("vl_convert", "raise ImportError('libfoo.so: no such file')", "libfoo.so"),
-    "writes to stdout": ("vl_convert", "print('hello')\ndef __getattr__(name): return lambda *a, **k: 'x'", "vl_convert"),
     "altair raises": ("altair", "def __getattr__(name): raise ValueError('no schema')", "no schema"),
     "altair cannot be imported": ("altair", "raise ImportError('no narwhals')", "no narwhals"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What lies where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
+"""Files where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_FILES = pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO, sock
 
 
 def sizes(run: Run) -> tuple[int, int]:
-    return len(run.sessions), sum(len(one.blocks) for one in run.outcomes if isinstance(one, Measurement))
+    return len(run.sessions), sum(len(case.blocks) for case in run.outcomes if isinstance(case, Measurement))
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(
         assert "no case can run here" in nothing.stderr
     files = sorted((tmp_path / "results").rglob("*.json"))
     assert [len(store.load(path).sessions) for path in files] == [1, 0, 0]
-    assert "n = 1024" in gpubench("report").stdout
+    assert "n = 1 K" in gpubench("report").stdout
     again = gpubench("run", "--append", str(files[-1]), "--sessions", "2")
     assert again.returncode == ExitCode.FAILED
     assert store.load(files[-1]).sessions == []

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.numpy.compiled import NumbaUnusable, try_out
 from gpubench.kernels import elementwise
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
@@ -27,6 +28,7 @@ BROKEN = {
         "raise OSError('libLLVM.so: cannot open shared object file')",
         "numba does not load: OSError: libLLVM",
     ),
+    "fatal": ("import os; os.abort()", "a worker ended, or hung, while it loaded numba"),
 }
 
 
@@ -47,9 +49,32 @@ def test_without_numba_the_cpu_runs_numpy_and_one_line_says_so(gpubench, tmp_pat
     (kernel,) = kernels_of(tmp_path / "r.json")
     assert kernel in ("NumPy in blocks", "plain NumPy")
     for format in ("plain", "markdown"):
-        report = gpubench("report", "r.json", "--format", format).stdout
+        report = " ".join(gpubench("report", "r.json", "--format", format).stdout.split())
         assert why in report
         assert "[cpu]" in report
+
+
+@pytest.mark.parametrize(
+    ("variable", "why"),
+    [("NUMBA_DISABLE_JIT=1", "NUMBA_DISABLE_JIT keeps numba from compiling"),
+     ("NUMBA_THREADING_LAYER=none", "numba does not work with NUMBA_THREADING_LAYER: ValueError"),
+     ("NUMBA_CPU_NAME=unheard-of", "NUMBA_CPU_NAME may slow down its compiled kernels")],
+    ids=["disabled", "no layer", "unknown processor"],
+)  # fmt: skip
+def test_numba_that_is_there_and_does_not_work_is_said_with_its_cause(gpubench, tmp_path, variable, why):
+    ended = gpubench(*RUN, env=dict([variable.split("=")]))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("not be at its best" if "may" in why else "not at its best") == 1, ended.stderr
+    report = " ".join(gpubench("report", "r.json", "--sections", "warnings").stdout.split())
+    assert "cpu-not-compiled" in report
+    assert why in report
+    assert "[cpu]" not in report
+    assert "not installed: numba" not in gpubench("report", "r.json", "--format", "markdown").stdout
+
+
+def test_numba_that_computes_wrong_numbers_is_not_taken():
+    with pytest.raises(NumbaUnusable, match="numba does not work"):
+        try_out(0, lambda plan: None, lambda plan: None)
 
 
 def test_a_cache_that_cannot_be_written_costs_compiling_alone(gpubench, tmp_path):

@@ -111,3 +111,16 @@ def test_each_refusal_has_a_remedy_of_its_own() -> None:
     assert [text for text in found if "space" in text] == found[:2]
     for unknown in (OSError(errno.EINVAL, "Invalid argument"), OSError("no number")):
         assert disk.remedy(unknown, "choose another name") == "choose another name"
+
+
+def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for data, append in ((b"long", False), (b"x", False), (b"y", True)):
+        disk.write_regular(path, data, append=append)
+    assert path.read_bytes() == b"xy"
+    disk.write_regular(os.devnull, b"gone")
+    if os.name != "nt":
+        os.mkfifo(tmp_path / "pipe")
+        for append in (False, True):
+            with pytest.raises(disk.NotRegular):
+                disk.write_regular(tmp_path / "pipe", b"x", append=append)

@@ -51,6 +51,6 @@ def test_the_file_names_the_kernel_and_has_the_step_that_the_open_device_told(tm
     assert taken["naive"] is None
     assert taken[None]
     assert run["settings"]["autotune"] is False
-    assert not (tmp_path / "own" / "choices.json").exists()
+    assert not (tmp_path / "own" / "choices.json.sealed").exists()
     shown = gpubench("report", "r.json", "--format", "markdown", "--sections", "raw").stdout
     assert taken[None] in shown

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from gpubench import __version__, load
-from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads, import_numba
+from gpubench.backends.numpy import compiled
+from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import (
@@ -30,13 +31,14 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
-from gpubench.installation import cache_folder, install_command
+from gpubench.installation import NUMBA_MISSING, install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
 from gpubench.model.links import Links
 from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device, DeviceKind
+from gpubench.store.cache import user_cache
 
 # Seconds that choosing the form of one case may take, and how many times as fast as the likeliest one another must be:
 # on an H200 host 8 of 16 threads, taken for a trial's luck, were three times as slow in the runs that remembered them.
@@ -224,9 +226,13 @@ class NumpySession(Session):
             try:
                 self._compiled = NumbaThreads(self.threads)
                 self._compiled.limit = min(self._blocks.threads, self._compiled.most)
+                if variables := compiled.slowing_variables():
+                    self.lacks = (
+                        f"the CPU may not be at its best: {variables} may slow down its compiled kernels"
+                    )
             except Exception as error:  # a broken numba raises what it likes: OSError, RuntimeError, its own
                 self.lacks = _why_not_compiled(error)
-            self._choices = Choices(_description(self._compiled, self.threads), cache_folder(), self._opened)
+            self._choices = Choices(_description(self._compiled, self.threads), user_cache(), self._opened)
         return self._choices
 
     def _forms(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
@@ -333,17 +339,24 @@ def _writing(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer)
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """One sentence."""
-    missing = isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")
-    why = "numba is not installed" if missing else f"numba does not load: {type(error).__name__}: {error}"
+    """One sentence, which names the variables of numba that the user has set."""
+    variables = compiled.foreign_variables()
+    if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
+        why = NUMBA_MISSING
+    elif isinstance(error, compiled.NumbaUnusable):
+        why = str(error)
+    else:
+        why = f"numba does not load: {compiled.one_line(error)}" + (
+            f"; {variables} is set" if variables else ""
+        )
     return f"the CPU is not at its best: it runs NumPy's own kernels, up to 15 times slower than compiled ones ({why})"
 
 
-def _description(compiled: NumbaThreads | None, threads: int) -> str:
+def _description(numba: NumbaThreads | None, threads: int) -> str:
     """What a choice depends on: the processor, the threads and the libraries."""
     import numpy as np
 
-    native = compiled.described if compiled else "no numba"
+    native = numba.described if numba else "no numba"
     return f"{threads} threads | numpy {np.__version__} | {native} | gpubench {__version__}"
 
 
@@ -381,7 +394,7 @@ class NumpyBackend(Backend):
         count = os.environ.get(NUMBA_THREADS, "")
         with contextlib.suppress(Exception):  # the session tells what is wrong with it
             if count.isdecimal():
-                import_numba(int(count))
+                compiled.preload(int(count))
         with contextlib.suppress(BackendUnavailable):
             self.devices()
 

@@ -1,8 +1,7 @@
-"""Compiled kernels of the CPU: a module of text for each, kept with its machine code in the user's cache folder.
+"""Compiled kernels of the CPU: a module of text for each, whose machine code the cache keeps.
 
-The name of a module is a hash of its text, of `native` and of the versions: numba's own cache does not see a change
-in a file that a module imports. The module is in `sys.modules` before it is executed, or its functions could not be
-loaded from the cache a second time.
+The name of a module is a hash of its text, of `native` and of the versions. The module is in `sys.modules` before it is
+executed, or its functions could not be loaded from the cache a second time.
 """
 
 from __future__ import annotations
@@ -10,21 +9,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
+import importlib
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from gpubench import processes
 from gpubench.backends.shared.host import aligned, spin_briefly
-from gpubench.installation import cache_folder
 from gpubench.model.kernel import NumbaProgram
 from gpubench.model.op import Array
+from gpubench.store import Lock, cache
 
 # Kernels that are worth a process of their own, and so many of those at most: each imports numba first. After so many
 # seconds the rest is left to the moment that needs it.
@@ -32,63 +32,129 @@ LEAST_SHARE, MOST_PROCESSES, AHEAD_S = 2, 8, 15.0
 # A region costs 2 us in the first, 3 in the second, 50 in the third.
 _LAYERS = "omp tbb workqueue"
 NUMBA_THREADS = "NUMBA_NUM_THREADS"
+# Variables of numba that gpubench sets itself, or that concern a cache which it does not use.
+_OURS = (NUMBA_THREADS, "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_CACHE_DIR")
+# Those that make all code slower.
+_SLOWING = (
+    "NUMBA_BOUNDSCHECK", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "NUMBA_DEBUG", "NUMBA_DEBUGINFO", "NUMBA_ENABLE_AVX",
+    "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT",
+)  # fmt: skip
+_NATIVE = "gpubench.backends.numpy.native"
+TRIAL_S = 60.0
+_MARK = "loading-numba-"
+# A kernel that numbers the elements from `m` on: what numba has to do before it is trusted.
+_TRIAL = """from gpubench.backends.numpy.native import *
+
+@kernel("int32", "int32", "int32", "int32")
+def number(a, b, c, out, start, stop, slot, m, s):
+    for i in range(start, stop):
+        out[i] = i + m
+"""
 
 
-def import_numba(most: int) -> Path:
-    """Import numba with `most` threads and our folder for its machine code, which is returned. Raises ImportError, and
-    whatever else a broken numba raises."""
+def import_numba(most: int, *, kernels: bool = True) -> None:
+    """Import numba with `most` threads, and what all `kernels` share. Raises ImportError, NumbaUnusable, and whatever
+    else a broken numba raises."""
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
     if "numba" not in sys.modules:  # afterwards numba refuses another number
         os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
     spin_briefly()
-    folder = _writable(cache_folder())
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(folder / "machine"))
-    importlib.import_module("gpubench.backends.numpy.native")
-    return folder
+    import numba
+
+    if numba.config.DISABLE_JIT:
+        raise NumbaUnusable("NUMBA_DISABLE_JIT keeps numba from compiling")
+    from gpubench.backends.numpy import machine_code
+
+    if kernels and _NATIVE not in sys.modules:
+        machine_code.define(_NATIVE, lambda: importlib.import_module(_NATIVE))
+
+
+def preload(most: int) -> None:
+    """Import what a session with `most` threads will need, as far as that cannot fail in a way of its own.
+
+    Without a cache that keeps it, the session compiles it for all: it knows the folder of the run.
+    """
+    import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
+
+
+def foreign_variables() -> str:
+    """Name the variables of numba that the user has set, each of which may keep it from working."""
+    return " and ".join(sorted(name for name in os.environ if name.startswith("NUMBA_") and name not in _OURS))
+
+
+def slowing_variables() -> str:
+    """Name those that may make every kernel slower."""
+    return " and ".join(name for name in _SLOWING if name in os.environ)
+
+
+class NumbaUnusable(RuntimeError):
+    """numba is there and does not compile, or does not compute; the message is a whole sentence."""
 
 
 class NumbaThreads:
     """The one pool of compiled kernels' threads in this process. `compilations` counts what no cache held."""
 
-    def __init__(self, most: int) -> None:
-        """Raises what `import_numba` raises."""
-        self._folder = import_numba(most)
-        import llvmlite.binding
-        import numba
+    def __init__(self, most: int, *, careful: bool = True) -> None:
+        """Raises what `import_numba` raises. `careful`: settings that may end the process are tried in another one."""
+        with _survived() if careful else contextlib.nullcontext():
+            import_numba(most, kernels=False)
+            if careful and foreign_variables():
+                _try_elsewhere()
+            import_numba(most)
+            import llvmlite.binding
+            import numba
 
-        from gpubench.backends.numpy import native
+            from gpubench.backends.numpy import machine_code, native
 
-        self._numba = numba
-        self._native = native
-        self.most = min(most, numba.config.NUMBA_NUM_THREADS)
-        self.limit = self.most
-        self.compilations = 0
-        self._active = 0
-        text = Path(native.__file__).read_text(encoding="utf-8")
-        self._version = hashlib.sha256(f"{numba.__version__} {sys.version} {text}".encode()).hexdigest()
+            self._numba = numba
+            self._native = native
+            self._code = machine_code
+            self.most = min(most, numba.config.NUMBA_NUM_THREADS)
+            self.limit = self.most
+            self.compilations = 0
+            self._active = min(self.most, 2)
+            numba.set_num_threads(self._active)
+            try_out(self._module(_TRIAL).number.address, native.alone, native.share)
+            self.compilations = 0
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def compiles(self, program: NumbaProgram) -> bool:
-        """Whether its kernels are there, compiled: an expression of another package may be CUDA's alone."""
+        """Whether its kernels are there, compiled: an expression of another package may be CUDA's alone. Any other
+        failure is noted."""
         try:
             self._module(program.source)
-        except Exception:  # SyntaxError, or any of numba's own
+        except self._no_form:
+            return False
+        except MemoryError:
+            raise
+        except Exception as error:  # numba and LLVM raise what they like
+            cache.note(
+                "cpu-not-compiled",
+                f"the CPU is not at its best: a kernel does not compile ({one_line(error)})",
+            )
             return False
         return True
+
+    @property
+    def _no_form(self) -> tuple[type[Exception], ...]:
+        """The errors that numba raises for a text that is none of its language."""
+        return (SyntaxError, NameError, self._numba.core.errors.NumbaError)
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
         """Have the kernels of these programs at hand. What no cache holds is compiled by processes side by side, since
         numba compiles one kernel at a time in each. Returns the seconds that compiling took."""
         began = time.perf_counter()
-        sources, cached = dict.fromkeys(program.source for program in programs), self._cached()
-        missing = [self._written(source) for source in sources if self._name(source) not in cached]
+        sources = dict.fromkeys(program.source for program in programs)
+        missing = [source for source in sources if not self._at_hand(source)]
         shares = min(self.most // 2, len(missing) // LEAST_SHARE, MOST_PROCESSES)
-        if shares > 1:
-            commands = [processes.python(__name__, *map(str, missing[i::shares])) for i in range(shares)]
+        if shares > 1 and cache.user_cache().keeps:
+            folders = [str(folder) for folder in cache.fallbacks()]
+            commands = [(processes.python(__name__, *folders), AHEAD_S)] * shares
             # What becomes of them shows here: what is not there yet is compiled by this process.
             with contextlib.suppress(OSError):
-                limits = [(command, AHEAD_S) for command in commands]
-                processes.run_all(limits, processes.environment({"GPUBENCH_CACHE_DIR": str(self._folder)}))
+                processes.run_all(
+                    commands, stdin=[msgspec.json.encode(missing[i::shares]) for i in range(shares)]
+                )
         for program in programs:
             if time.perf_counter() - began > AHEAD_S:
                 break
@@ -129,83 +195,106 @@ class NumbaThreads:
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
         return "\n".join(one.codegen._tm.emit_assembly(one._get_module_for_linking()) for one in libraries)
 
-    def _name(self, source: str) -> str:
-        digest = hashlib.sha256(f"{self._version}\n{source}".encode()).hexdigest()[:20]
+    def module_name(self, source: str) -> str:
+        """Return the name of the module that the text defines."""
+        digest = hashlib.sha256(f"{self._code.version()}\n{source}".encode()).hexdigest()[:20]
         return f"gpubench_kernel_{digest}"
 
-    def _written(self, source: str) -> Path:
-        """The file with the source, from which numba compiles it."""
-        path = self._folder / "kernels" / f"{self._name(source)}.py"
-        _write_once(path, source)
-        return path
-
-    def _cached(self) -> set[str]:
-        """The modules for which numba has an index: on another processor it may hold nothing for this one."""
-        return {path.name.partition(".")[0] for path in Path(self._numba.config.CACHE_DIR).glob("*/*.nbi")}
+    def _at_hand(self, source: str) -> bool:
+        name = self.module_name(source)
+        return name in sys.modules or self._code.holds(name)
 
     def _module(self, source: str) -> ModuleType:
-        name = self._name(source)
-        if name in sys.modules:
-            return sys.modules[name]
-        path = self._written(source)
-        specification = importlib.util.spec_from_file_location(name, path)
-        assert specification is not None
-        assert specification.loader is not None
-        module = importlib.util.module_from_spec(specification)
-        sys.modules[name] = module
-        try:
-            specification.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        self.compilations += sum(not value.cache_hits for value in vars(module).values() if _is_kernel(value))
-        return module
+        name = self.module_name(source)
+        if name not in sys.modules:
+            self._code.define(name, functools.partial(_execute, name, source), hopeless=self._no_form)
+            self.compilations += sum(
+                not value.cache_hits for value in vars(sys.modules[name]).values() if _is_kernel(value)
+            )
+        return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _survived() -> Iterator[None]:
+    """Leave a mark in the run's folder meanwhile: a numba that ends its process ends one worker of a run, not all.
+    Raises NumbaUnusable where a worker that is no more has left its mark."""
+    with contextlib.ExitStack() as marks:
+        for folder in cache.fallbacks():
+            if any(_is_of_the_dead(path) for path in folder.glob(f"{_MARK}*")):
+                raise NumbaUnusable("a worker ended, or hung, while it loaded numba")
+            with contextlib.suppress(OSError):  # without locks a crash costs what it costs
+                mark = Lock(folder / f"{_MARK}{os.getpid()}")
+                if mark.take():
+                    marks.callback(mark.release)
+                    mark.path.write_text("numba")
+        yield
+
+
+def _is_of_the_dead(path: Path) -> bool:
+    """Tell whether nobody holds the mark. An empty one is our own: its holder has just removed it."""
+    mark = Lock(path)
+    with contextlib.suppress(OSError):
+        if mark.take():
+            written = path.stat().st_size > 0
+            mark.release(keep=written)
+            return written
+    return False
+
+
+def try_out(kernel: int, alone: Callable[[Array], None], share: Callable[[Array], None]) -> None:
+    """Number four elements in one slice, then in two. Raises NumbaUnusable if the numbers are wrong."""
+    import numpy as np
+
+    for run, slices in ((alone, 1), (share, 2)):
+        out = np.zeros(4, np.int32)
+        step = [kernel, 0, 0, 0, out.ctypes.data, out.size, slices, 1, 7, 0]
+        run(np.array([step], np.int64))
+        if out.tolist() != [7, 8, 9, 10]:
+            raise NumbaUnusable(f"numba does not work: its code counts {out.tolist()} from 7 on")
+
+
+def _execute(name: str, source: str) -> None:
+    """Define the module."""
+    module = sys.modules[name] = ModuleType(name)
+    try:
+        exec(compile(source, f"<{name}>", "exec"), vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def one_line(error: Exception) -> str:
+    """Return kind and message of an error of numba, which may be a page long."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _is_kernel(value: Any) -> bool:
     return hasattr(value, "cache_hits") and hasattr(value, "address")
 
 
-def _write_once(path: Path, text: str) -> None:
-    """The file, whose time stays the same for the same text: numba compares it with that of its cache. What stands in
-    its place with another text is replaced: it will be executed."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if path.read_text(encoding="utf-8") == text:
-            return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.utime(temporary, (0, 0))
-    temporary.replace(path)
+def _try_elsewhere() -> None:
+    """Try numba in a process of its own, which settings for another processor may end. Raises NumbaUnusable."""
+    ended = processes.run(processes.python(__name__, *map(str, cache.fallbacks())), TRIAL_S, stdin=b"[]")
+    if ended.status is None:
+        why = f"it does not answer within {TRIAL_S:.0f} s"
+    elif ended.status:
+        why = (ended.errors.splitlines() or [""])[-1] or f"its process {processes.ending(ended.status)}"
+    else:
+        return
+    raise NumbaUnusable(f"numba does not work with {foreign_variables()}: {why}")
 
 
-def _writable(folder: Path | None) -> Path:
-    """`folder`, or a temporary one of this process where it cannot be written."""
+def main(folders: Sequence[str]) -> None:
+    """Compile the kernels in the list on stdin, for the cache or for the folder of the run. What fails is printed."""
+    sources = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
+    for folder in folders:
+        cache.fall_back_to(Path(folder))
     try:
-        if folder is not None:
-            (folder / "kernels").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder / "kernels"):
-                return folder
-    except OSError:
-        pass
-    return _temporary()
-
-
-@functools.cache
-def _temporary() -> Path:
-    import atexit
-    import shutil
-
-    folder = Path(tempfile.mkdtemp(prefix="gpubench-kernels-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def main(paths: Sequence[str]) -> None:
-    """Compile the kernels in these files of the cache."""
-    compiler = NumbaThreads(1)
-    for path in paths:
-        compiler._module(Path(path).read_text(encoding="utf-8"))
+        compiler = NumbaThreads(1, careful=False)
+        for source in sources:
+            compiler._module(source)
+    except Exception as error:
+        sys.exit(one_line(error))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,12 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - this module is imported in a worker only
 from llvmlite import ir
-from numba import cfunc, njit, prange, types
+from numba import njit, prange, types
 from numba.core import cgutils
+from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
+
+from gpubench.backends.numpy.machine_code import FunctionCode
 
 BODY = {"contract"}
 SUM = {"contract", "reassoc", "nsz"}
@@ -43,8 +46,28 @@ float32, float64, int32, int64 = np.float32, np.float64, np.int32, np.int64
 
 def kernel(*dtypes: str) -> Any:
     """The decorator of a kernel whose four arrays hold these dtypes."""
-    signature = types.void(*(_POINTERS[dtype] for dtype in dtypes), *[types.intp] * 5)
-    return cfunc(signature, nopython=True, cache=True, fastmath=BODY, **_OPTIONS)
+    arguments = (*(_POINTERS[dtype] for dtype in dtypes), *[types.intp] * 5)
+
+    def compiled(function: Any) -> Any:
+        made = CFunc(function, (arguments, types.void), {}, {"nopython": True, "fastmath": BODY, **_OPTIONS})
+        made._cache = FunctionCode(function)
+        made.compile()
+        return made
+
+    return compiled
+
+
+def runner(**options: Any) -> Any:
+    """The decorator of a function that runs plans."""
+
+    def compiled(function: Any) -> Any:
+        made = njit(**options, **_OPTIONS)(function)
+        made._cache = FunctionCode(function)
+        made.compile(_PLAN)
+        made.disable_compile()
+        return made
+
+    return compiled
 
 
 def scalar(function: Any) -> Any:
@@ -376,7 +399,7 @@ def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
 _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 
-@njit(_PLAN, parallel=True, cache=True, **_OPTIONS)
+@runner(parallel=True)
 def share(plan):
     """Run the passes in order, each in its slices, one a thread; slices begin at multiples of the granule."""
     for p in range(plan.shape[0]):
@@ -396,7 +419,7 @@ def share(plan):
                 )  # fmt: skip
 
 
-@njit(_PLAN, cache=True, **_OPTIONS)
+@runner()
 def alone(plan):
     """Run the passes in the calling thread, each in one slice."""
     for p in range(plan.shape[0]):

@@ -8,22 +8,20 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import hashlib
-import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 
-from gpubench import disk, load
+from gpubench import load
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.model.backend import Buffer, Session, each
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.stats import median
+from gpubench.store.cache import SealedFiles
 
 FILE_NAME = "choices.json"
 # A candidate this much slower than the best one in a single launch is out, and so is one whose best sample is this much
@@ -55,15 +53,16 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 _FILE = msgspec.json.Decoder(dict[str, dict[str, Chosen]])
+_WHAT = "the list of chosen kernels"
 
 
 class Choices:
     """The choices of one device, as `device` describes it: adapter, driver, version of the library. `opened` are the
     counters when its session began."""
 
-    def __init__(self, device: str, folder: Path | None, opened: load.CpuTimes | None = None) -> None:
+    def __init__(self, device: str, cache: SealedFiles, opened: load.CpuTimes | None = None) -> None:
         self._device = device
-        self._path = folder / FILE_NAME if folder is not None else None
+        self._cache = cache
         self._opened = opened
         self._known: dict[str, Chosen] | None = None
 
@@ -78,19 +77,11 @@ class Choices:
     def put(self, key: str, choice: Chosen) -> None:
         """Remember, here and in the file; what others wrote there meanwhile stays."""
         self._known = {**(self._known or {}), key: choice}
-        if self._path is None:
-            return
         every = self._read()
         every[self._device] = {**every.get(self._device, {}), **self._known}
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
-            try:
-                text = msgspec.json.format(msgspec.json.encode(every, order="sorted"), indent=1)
-                temporary.write_bytes(text + b"\n")
-                temporary.replace(self._path)
-            except OSError:
-                temporary.unlink(missing_ok=True)
+        self._cache.write(
+            FILE_NAME, msgspec.json.format(msgspec.json.encode(every, order="sorted"), indent=1) + b"\n"
+        )
 
     def outlived(self, choice: Chosen) -> bool:
         """Whether it was made on a loaded machine, which has become quieter."""
@@ -107,27 +98,15 @@ class Choices:
         return self._known
 
     def _read(self) -> dict[str, dict[str, Chosen]]:
-        """All that the file holds; of one that somebody has edited, what is well formed."""
-        try:
-            text = disk.read_regular(self._path) if self._path else b"{}"
-            with contextlib.suppress(msgspec.DecodeError):
-                return _FILE.decode(text)
-            found = json.loads(text)
-        except (OSError, ValueError, RecursionError):
-            return {}
-        devices = found.items() if isinstance(found, dict) else ()
-        return {device: dict(_well_formed(known)) for device, known in devices if isinstance(known, dict)}
+        """Return all that the file holds; nothing if another version wrote it in another form."""
+        with contextlib.suppress(msgspec.DecodeError):
+            return _FILE.decode(self._cache.read(FILE_NAME, _WHAT) or b"{}")
+        return {}
 
 
 def _taken(before: load.CpuTimes | None, after: load.CpuTimes | None) -> float:
     """The share of the CPUs that others took, beside us or on the host of this virtual machine; 0 if nobody knows."""
     return sum(share or 0.0 for share in load.in_ticks(before, after))
-
-
-def _well_formed(known: Mapping[str, object]) -> Iterator[tuple[str, Chosen]]:
-    for key, written in known.items():
-        with contextlib.suppress(msgspec.ValidationError):
-            yield key, msgspec.convert(written, Chosen)
 
 
 class Trials(msgspec.Struct, frozen=True):

@@ -24,12 +24,12 @@ from gpubench.backends.wgpu.programs import Programs, WgpuLaunch
 from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.installation import cache_folder
 from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Recording, Session, StageReading, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Device, DeviceClock, Identity
+from gpubench.store.cache import user_cache
 
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
@@ -186,7 +186,7 @@ class WgpuSession(Session):
         self.programs = Programs(self._device, self.limits)
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self.tunes = autotune and device.kind == "gpu"
-        self._choices = Choices(_description(device), cache_folder(), load.read())
+        self._choices = Choices(_description(device), user_cache(), load.read())
         # A rasteriser takes the CPU for itself.
         self._queue = queue_of(self._device, asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)

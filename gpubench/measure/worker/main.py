@@ -52,6 +52,7 @@ from gpubench.model.op import Op, Operand
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
 from gpubench.plugins import described
 from gpubench.stats import median
+from gpubench.store import cache
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -175,6 +176,7 @@ class DeviceWorker:
         self._announce("open")
         self._opening = request
         self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
+        cache.fall_back_to(self._scratch / "cache")
         self._since = request.since
         bound_cpus(request.cpus)
         start = time.perf_counter()
@@ -295,7 +297,7 @@ class DeviceWorker:
         return protocol.Prepared(
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel_hash=checked.launch.kernel_hash,
             kernel=checked.launch.kernel_name, tune_s=tune_s,
-            lacks=session.lacks, blas=op.by_blas(case.backend, case.form, case.dtype),
+            lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
             repeat=timed.repeat, hot_repeat=timed.hot_repeat, cut=cut,

@@ -502,7 +502,10 @@ def absence_sentences(found: MachineAnswer, why: Absence) -> tuple[tuple[str, ..
     """With the names of ops, and without."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
-        return ((f"{right}; nothing was timed (--check-only).",),)
+        others = (
+            f", {why.unchecked} {'was' if why.unchecked == 1 else 'were'} not checked" if why.unchecked else ""
+        )
+        return ((f"{right}{others}; nothing was timed (--check-only).",),)
     if why.kind == "nothing":
         return ((f"Nothing was measured{_because(why)}.",),)
     if why.kind == "overheads":

@@ -10,6 +10,7 @@ from gpubench import installation, kernels, load
 from gpubench.backends.hidden.fake import BACKEND
 from gpubench.backends.shared import choices as wgpu_choices
 from gpubench.backends.shared.choices import (
+    FILE_NAME,
     Choices,
     Chosen,
     Trials,
@@ -22,9 +23,9 @@ from gpubench.backends.shared.choices import key as choice_key
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.load import CpuTimes
 from gpubench.model.case import Case
+from gpubench.store.cache import SUFFIX, SealedFiles
 
 KEY = "matmul/n=64/float32/0"
-ONE = {"name": "one", "load": 0.25}
 
 
 @pytest.fixture(autouse=True)
@@ -61,76 +62,56 @@ def test_where_choices_live(platform, environ, folder):
 
 def test_a_choice_outlives_the_session_and_belongs_to_its_device(tmp_path):
     folder = tmp_path / "not" / "yet"
-    first = Choices("GPU, driver 1", folder)
+    first = Choices("GPU, driver 1", SealedFiles(folder))
     assert first.get(KEY) is None
     first.put(KEY, Chosen("64x64"))
     first.put("other", Chosen("32x32"))
     assert first.get(KEY) == Chosen("64x64")
-    again = Choices("GPU, driver 1", folder)
+    again = Choices("GPU, driver 1", SealedFiles(folder))
     assert [again.get(KEY), again.get("other")] == [Chosen("64x64"), Chosen("32x32")]
-    assert Choices("GPU, driver 2", folder).get(KEY) is None
-    assert [path.name for path in folder.iterdir()] == [wgpu_choices.FILE_NAME]
+    assert Choices("GPU, driver 2", SealedFiles(folder)).get(KEY) is None
+    assert [path.name for path in folder.iterdir()] == [f"{FILE_NAME}{SUFFIX}"]
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", '"text"', '{"GPU": []}', json.dumps({"GPU": {KEY: 5}}), json.dumps({"GPU": {KEY: ["a"]}}),
-     '{"other": 7, "GPU": {}}', "[" * 100_000, "\ufeff{}"],
-    ids=lambda text: text[:20] or "empty",
+     '{"other": 7, "GPU": {}}', "[" * 100_000, "\ufeff{}", "\udcff"],
+    ids=lambda text: ascii(text[:20]) if text else "empty",
 )  # fmt: skip
-def test_a_broken_file_counts_as_empty_and_is_replaced(tmp_path, text):
-    (tmp_path / wgpu_choices.FILE_NAME).write_text(text, encoding="utf-8")
-    choices = Choices("GPU", tmp_path)
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_file_of_another_form_counts_as_empty_and_is_replaced(tmp_path, text, sealed):
+    """Sealed, another version has written it; without a seal it is damaged."""
+    data = text.encode("utf-8", "surrogateescape")
+    if sealed:
+        SealedFiles(tmp_path).write(FILE_NAME, data)
+    else:
+        (tmp_path / f"{FILE_NAME}{SUFFIX}").write_bytes(data)
+    choices = Choices("GPU", SealedFiles(tmp_path))
     assert choices.get(KEY) is None
     choices.put(KEY, Chosen("64x64"))
-    assert Choices("GPU", tmp_path).get(KEY) == Chosen("64x64")
-
-
-def test_bytes_that_are_no_text_count_as_empty(tmp_path):
-    (tmp_path / wgpu_choices.FILE_NAME).write_bytes(b"\xff\xfe\x00\x80")
-    assert Choices("GPU", tmp_path).get(KEY) is None
-
-
-def test_what_is_well_formed_beside_what_is_not_stays(tmp_path):
-    path = tmp_path / wgpu_choices.FILE_NAME
-    found = {"A": {"x": ONE, "y": 2, "w": "as older versions wrote it"}, "B": 3, "C": {"z": {"name": "three"}}}
-    path.write_text(json.dumps(found), encoding="utf-8")
-    choices = Choices("A", tmp_path)
-    assert [choices.get(name) for name in "xyw"] == [Chosen("one", 0.25), None, None]
-    choices.put("y", Chosen("two"))
-    assert json.loads(path.read_text(encoding="utf-8")) == {
-        "A": {"x": ONE, "y": {"name": "two", "load": 0.0}},
-        "C": {"z": {"name": "three", "load": 0.0}},
-    }
+    assert Choices("GPU", SealedFiles(tmp_path)).get(KEY) == Chosen("64x64")
 
 
 def test_where_nothing_can_be_written_a_choice_lasts_as_long_as_the_session(tmp_path):
     occupied = tmp_path / "a file"
     occupied.write_text("not a folder")
-    for folder in (occupied, occupied / "below", None):
-        choices = Choices("GPU", folder)
+    for cache in (SealedFiles(occupied), SealedFiles(occupied / "below"), SealedFiles()):
+        choices = Choices("GPU", cache)
         choices.put(KEY, Chosen("64x64"))
         assert choices.get(KEY) == Chosen("64x64")
-        assert Choices("GPU", folder).get(KEY) is None
+        assert Choices("GPU", cache).get(KEY) is None
     assert occupied.read_text() == "not a folder"
 
 
-def test_a_folder_in_the_place_of_the_file(tmp_path):
-    (tmp_path / wgpu_choices.FILE_NAME).mkdir()
-    choices = Choices("GPU", tmp_path)
-    choices.put(KEY, Chosen("64x64"))
-    assert choices.get(KEY) == Chosen("64x64")
-    assert [path.name for path in tmp_path.iterdir()] == [wgpu_choices.FILE_NAME]
-
-
 def test_two_writers_keep_each_others_choices(tmp_path):
-    one, other, same = Choices("A", tmp_path), Choices("B", tmp_path), Choices("A", tmp_path)
+    one, other, same = (Choices(name, SealedFiles(tmp_path)) for name in "ABA")
     assert [x.get(KEY) for x in (one, other, same)] == [None, None, None]  # each has read the empty file
     one.put("first", Chosen("a"))
     other.put("second", Chosen("b"))
     same.put("third", Chosen("c"))
     one.put("fourth", Chosen("d"))
-    found = json.loads((tmp_path / wgpu_choices.FILE_NAME).read_text())
+    found = json.loads(SealedFiles(tmp_path).read(FILE_NAME, ""))
     assert {device: {key: one["name"] for key, one in known.items()} for device, known in found.items()} == {
         "A": {"first": "a", "third": "c", "fourth": "d"},
         "B": {"second": "b"},
@@ -312,7 +293,7 @@ class Tuning:
 
     def __init__(self, folder, n=1000):
         self.case = Case("add", "vector", {"n": n}, "float32", "tuned", "resident", "fake:gpu")
-        self.choices = Choices("GPU", folder, load.read())
+        self.choices = Choices("GPU", SealedFiles(folder), load.read())
         self.session = BACKEND.open("fake:gpu")
         self.taken, self.freed, self.trials = [], [], 0
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpubench.curves import Series, Threshold, compare, fit
+from gpubench.curves import Threshold, TimedSizes, compare, fit
 from gpubench.curves.families import Blocks
 
 Seconds = Callable[[float], float]
@@ -59,7 +59,7 @@ def threshold(
     case: Mapping[int, Sequence[Sequence[float]]], other: Mapping[int, Sequence[Sequence[float]]]
 ) -> Threshold:
     """From where on a waited GPU with the times `case` beats a CPU with the times `other`."""
-    curves = fit({"gpu": Series("waited", case), "cpu": Series("cpu", other)})
+    curves = fit({"gpu": TimedSizes("waited", case), "cpu": TimedSizes("cpu", other)})
     found = compare([curves["gpu"]], [curves["cpu"]])
     assert found is not None
     return found

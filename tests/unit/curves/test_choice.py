@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gpubench.curves import Kind, Series, TimeCurve, doubt, fit, interval
+from gpubench.curves import Kind, TimeCurve, TimedSizes, doubt, fit, interval
 
 SIZES = [4**i for i in range(5, 13)]
 
@@ -15,7 +15,7 @@ SIZES = [4**i for i in range(5, 13)]
 def curve(seconds: float, power: float = 0.0, kind: Kind = "waited", sizes: list[int] = SIZES) -> TimeCurve:
     """A contender that takes `seconds` at the first size and more by a power of n."""
     blocks = {n: [[seconds * (n / sizes[0]) ** power] * 4] for n in sizes}
-    return fit({"one": Series(kind, blocks)})["one"]
+    return fit({"one": TimedSizes(kind, blocks)})["one"]
 
 
 @pytest.mark.parametrize("ratio", [1.01, 1.2, 2.0, 10.0])
@@ -43,7 +43,7 @@ def test_a_choice_without_a_rival_has_no_doubt_and_more_rivals_never_lessen_it()
 
 
 def test_a_step_that_may_lie_on_either_side_is_a_doubt_and_lies_in_the_interval() -> None:
-    stepped = fit({"cpu": Series("cpu", {n: [[1e-5 if n < 2**15 else 1e-3] * 4] for n in SIZES})})["cpu"]
+    stepped = fit({"cpu": TimedSizes("cpu", {n: [[1e-5 if n < 2**15 else 1e-3] * 4] for n in SIZES})})["cpu"]
     other, inside, beyond = curve(1e-4), math.log(2**15), math.log(2**22)
     low, _, high = interval(stepped, inside)
     assert low < 2e-5
@@ -69,7 +69,7 @@ def test_launches_in_a_row_hide_behind_the_work_and_single_ones_do_not(kind: Kin
         return (max(launch, work) if hidden else launch + work) * math.exp(draw.gauss(0, 0.02))
 
     sizes = [2**10, 2**14, 2**17, 2**22, 2**24]
-    found = fit({"one": Series(kind, {n: [[seconds(n)]] for n in sizes})})["one"]
+    found = fit({"one": TimedSizes(kind, {n: [[seconds(n)]] for n in sizes})})["one"]
     assert math.exp(found.mean(math.log(10**6))) == pytest.approx(6e-6 if hidden else 12e-6, rel=0.3)
 
 
@@ -77,7 +77,7 @@ def test_some_of_the_curves_are_what_they_are_among_all() -> None:
     """Relatives that are not asked for still tell what they share."""
     draw = random.Random(2)
     series = {
-        name: Series(
+        name: TimedSizes(
             "waited", {n: [[(1e-5 + 1e-12 * n) * math.exp(draw.gauss(0, 0.05))]] for n in SIZES[start::3]},
             family="gpu", traffic=8.0,
         )

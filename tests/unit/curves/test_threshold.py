@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.curves import Series, compare, fit
+from gpubench.curves import TimedSizes, compare, fit
 from gpubench.curves.threshold import isotonic, margin_at
 from tests.examples import examples
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, scattered, threshold
@@ -72,7 +72,9 @@ def test_one_size_tells_the_winner_there():
 
 
 def test_without_a_common_size_there_is_none():
-    curves = fit({"gpu": Series("waited", exact(gpu, [64, 128])), "cpu": Series("cpu", exact(cpu, [256, 512]))})
+    curves = fit(
+        {"gpu": TimedSizes("waited", exact(gpu, [64, 128])), "cpu": TimedSizes("cpu", exact(cpu, [256, 512]))}
+    )
     assert compare([curves["gpu"]], [curves["cpu"]]) is None
     assert compare([], [curves["cpu"]]) is None
 
@@ -87,8 +89,8 @@ def test_every_size_of_either_side_counts():
 
 
 def test_the_fastest_contender_of_a_side_counts():
-    slow = Series("cpu", exact(lambda n: 3 * cpu(n)))
-    series = {"gpu": Series("waited", exact(gpu)), "cpu": Series("cpu", exact(cpu)), "slow": slow}
+    slow = TimedSizes("cpu", exact(lambda n: 3 * cpu(n)))
+    series = {"gpu": TimedSizes("waited", exact(gpu)), "cpu": TimedSizes("cpu", exact(cpu)), "slow": slow}
     curves = fit(series)
     alone = compare([curves["gpu"]], [curves["cpu"]])
     beside = compare([curves["gpu"]], [curves["cpu"], curves["slow"]])
@@ -97,8 +99,8 @@ def test_the_fastest_contender_of_a_side_counts():
 
 def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
     """There it is three times as fast, which moves no threshold elsewhere."""
-    once = Series("cpu", exact(lambda n: cpu(n) / 3, [1 << 13]))
-    curves = fit({"gpu": Series("waited", exact(gpu)), "cpu": Series("cpu", exact(cpu)), "once": once})
+    once = TimedSizes("cpu", exact(lambda n: cpu(n) / 3, [1 << 13]))
+    curves = fit({"gpu": TimedSizes("waited", exact(gpu)), "cpu": TimedSizes("cpu", exact(cpu)), "once": once})
     alone = compare([curves["gpu"]], [curves["cpu"]])
     beside = compare([curves["gpu"]], [curves["cpu"], curves["once"]])
     assert beside.n == pytest.approx(alone.n, rel=0.02)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.numpy import BACKEND
+from gpubench.backends.numpy import BACKEND, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned, random_inputs
 from gpubench.backends.shared.reference import compare
 from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
+from gpubench.model.kernel import Limits, NumbaProgram
+from gpubench.store import cache
 
 THREADS = 3
 LIMITS = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=THREADS)
@@ -213,17 +212,62 @@ def test_the_loops_are_vectors(pool, name):
     assert len(re.findall(packed, assembly)) >= 2, assembly[:2000]
 
 
-def test_another_text_in_the_place_of_a_kernel_is_replaced(tmp_path, monkeypatch):
+def copied(text=""):
+    """The kernel of `copy`, with a text that no other test has loaded."""
+    program = compiled_kernel(kernels.load("copy")).candidates({"n": 33}, "float32", LIMITS)[0].build()
+    return msgspec.structs.replace(program, source=f"{program.source}# {text}\n")
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
-    op = kernels.load("copy")
-    program = compiled_kernel(op).candidates({"n": 33}, "float32", LIMITS)[0].build()
-    program = msgspec.structs.replace(program, source=f"{program.source}# that no other test has loaded\n")
-    assert NumbaThreads(1).compiles(program)
-    (path,) = (tmp_path / "kernels").glob("*.py")
-    path.write_text("raise SystemExit('not ours')")
-    sys.modules.pop(path.stem)
-    assert NumbaThreads(1).compiles(program)
-    assert path.read_text() == program.source
+    cache.forget()
+    yield tmp_path / machine_code.FOLDER
+    cache.forget()
+
+
+def compile_again(program: NumbaProgram) -> int:
+    """Compile as a new process does; return how many kernels no cache held."""
+    compiler = NumbaThreads(1)
+    sys.modules.pop(compiler.module_name(program.source), None)
+    assert compiler.compiles(program)
+    return compiler.compilations
+
+
+def test_machine_code_that_is_damaged_is_compiled_once_more_and_that_is_said(pool, own_cache):
+    program = copied("damaged")
+    assert [compile_again(program), compile_again(program)] == [1, 0]
+    (path,) = own_cache.iterdir()
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-1], whole.replace(b"\x80", b"\x81")):
+        path.write_bytes(damaged)
+        assert [compile_again(program), compile_again(program)] == [1, 0]
+        assert path.read_bytes()[:17] == whole[:17]
+    (note,) = cache.notes()
+    assert note.code == "cache-damaged"
+    assert "compiled kernel" in note.message
+
+
+def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_cache):
+    """It is sealed, and does not load all the same."""
+    program = copied("not taken")
+    assert compile_again(program) == 1
+    (path,) = own_cache.iterdir()
+    name = f"{machine_code.FOLDER}/{path.name.removesuffix(cache.SUFFIX)}"
+    held = msgspec.msgpack.decode(cache.user_cache().read(name, ""))
+    for payload in (b"no pickle", machine_code.dumps(("of", "another", "form"))):
+        cache.user_cache().write(name, msgspec.msgpack.encode(dict.fromkeys(held, payload)))
+        assert [compile_again(program), compile_again(program)] == [1, 0]
+    assert {note.code for note in cache.notes()} == {"cache-damaged"}
+
+
+def test_a_kernel_that_fails_for_another_reason_than_its_text_is_said(pool, own_cache):
+    assert not pool.compiles(NumbaProgram("select(x > 0) ? x : y", (), 1))
+    assert cache.notes() == []
+    assert not pool.compiles(NumbaProgram("raise OSError('no room')", (), 1))
+    (note,) = cache.notes()
+    assert note.code == "cpu-not-compiled"
+    assert "OSError: no room" in note.message
 
 
 def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
@@ -255,12 +299,14 @@ def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
 @pytest.fixture
 def no_kernels(pool, tmp_path):
     """The environment with a cache that holds what all kernels share, and none of them."""
-    import numba  # not before the pool has said how many threads
-
-    # A folder for each place that the package was imported from, of which other tests have theirs.
-    for shared in {path.parent for path in Path(numba.config.CACHE_DIR).glob("*/native.*.nbi")}:
-        shutil.copytree(shared, tmp_path / shared.name)
-    return {**os.environ, "GPUBENCH_CACHE_DIR": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path)}
+    shared = machine_code.file_name("gpubench.backends.numpy.native")
+    content = cache.user_cache().read(shared, "")
+    if content is None:  # this process kept it in the folder of an earlier test
+        begun = "from gpubench.backends.numpy.compiled import NumbaThreads; NumbaThreads(2)"
+        subprocess.run([sys.executable, "-c", begun], check=True)
+        content = cache.user_cache().read(shared, "")
+    cache.SealedFiles(tmp_path).write(shared, content)
+    return {**os.environ, "GPUBENCH_CACHE_DIR": str(tmp_path)}
 
 
 @pytest.mark.parametrize(

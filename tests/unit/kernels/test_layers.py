@@ -40,6 +40,13 @@ def slope(function, x: np.ndarray) -> np.ndarray:
     return found
 
 
+@pytest.mark.parametrize("n", [1, 65504, 65536, 65537, 200_000])
+def test_the_mean_over_more_rows_than_float16_holds_has_a_gradient(n):
+    z = np.zeros((n, 2), np.float16)
+    _, dz = kernels.load("cross_entropy").expr(np, z, np.zeros(n, np.int32))
+    assert np.allclose(dz.astype(np.float64), [[-0.5 / n, 0.5 / n]], rtol=2e-3, atol=2**-25)
+
+
 def test_the_gradient_of_the_cross_entropy_is_the_slope_of_its_mean():
     op = kernels.load("cross_entropy")
     z, labels = random_inputs(op, {"n": 5, "classes": 4}, "float64", seed=1)

@@ -95,6 +95,12 @@ def test_a_check_alone_needs_no_samples():
     assert verdict(run(measured(1)), check_only=True) == (ExitCode.OK, "ok")
 
 
+@pytest.mark.parametrize("outcomes", [[measured(1), PLANNED], [PLANNED], [SKIPPED, PLANNED]])
+def test_a_check_that_left_cases_out_is_out_of_time_whoever_chose_their_sizes(outcomes):
+    for named in ([], [1], range(1, 10)):
+        assert verdict(run(*outcomes, named=named), check_only=True) == (ExitCode.BUDGET, "budget")
+
+
 def test_samples_that_heat_spoilt_are_no_lack_of_time():
     """They are used where too little else is left: the case has an estimate, and no budget was spent."""
     whole = measured(1, main=LEAST)

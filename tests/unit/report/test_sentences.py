@@ -134,7 +134,9 @@ def test_a_run_that_only_checks_has_right_cases_and_no_complaint():
     cut = run_of([checked(case()), planned(case(n=64))], complete=False, exit_reason="interrupted")
     assert "no-samples" in render([cut], "plain")
     cut = msgspec.structs.replace(cut, argv=["run", "--check-only"])
-    assert answer_sentences(analyse(cut))[0].startswith("1 case is right;")
+    assert answer_sentences(analyse(cut))[0].startswith("1 case is right, 1 was not checked;")
+    spent = [skipped(case(n=size), "budget", OUT_OF_TIME) for size in (64, 128)]
+    assert words([checked(case()), *spent])[0].startswith("1 case is right, 2 were not checked;")
 
 
 def test_overheads_alone_are_no_reason_to_say_that_nothing_was_planned():

@@ -162,7 +162,7 @@ def test_a_cpu_whose_kernels_numba_compiled_says_so():
     ]
     baseline = analyse(msgspec.structs.replace(run, outcomes=outcomes)).baseline
     assert baseline.startswith("vs numpy tuned, numba, OpenBLAS")
-    lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
+    lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best (numba is not installed)")
     assert analyse(two_cpus(warnings=[lacking])).baseline.endswith(
         "; not installed: numba, with which the CPU may be faster"
     )

@@ -13,6 +13,7 @@ from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.errors import BuildError, DeviceOutOfMemory, Unsupported
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
+from gpubench.store.cache import SealedFiles
 
 pytestmark = pytest.mark.vulkan
 
@@ -82,7 +83,7 @@ def test_the_trials_choose_and_the_result_is_right(opened, folder, tmp_path, mon
     assert checked.check.ok
     assert checked.launch.kernel_name in names(session)
     assert phases == ["upload", "autotune", "compile", "first launch", "check"]
-    (known,) = json.loads((folder / FILE_NAME).read_text()).values()
+    (known,) = json.loads(SealedFiles(folder).read(FILE_NAME, "")).values()
     assert [choice["name"] for choice in known.values()] == [checked.launch.kernel_name]
 
 
@@ -123,9 +124,10 @@ def test_a_remembered_name_that_no_longer_exists_is_timed_anew(opened, folder, t
     session = opened()
     scripted(session, {})
     measured(session, tmp_path)
-    path = folder / FILE_NAME
-    text = json.loads(path.read_text())
-    path.write_text(json.dumps({device: dict.fromkeys(known, "gone") for device, known in text.items()}))
+    cache = SealedFiles(folder)
+    text = json.loads(cache.read(FILE_NAME, ""))
+    gone = {device: {key: {"name": "gone"} for key in known} for device, known in text.items()}
+    cache.write(FILE_NAME, json.dumps(gone).encode())
     other = opened()
     tried = scripted(other, {})
     assert measured(other, tmp_path).launch.kernel_name == names(other)[0]
@@ -163,7 +165,7 @@ def test_without_memory_for_the_trials_the_default_stays(opened, folder):
     session.tune(OP, case_of(session), inputs)
     session.allocate = allocate
     assert tried == []
-    assert not (folder / FILE_NAME).exists()
+    assert SealedFiles(folder).read(FILE_NAME, "") is None
     launch = session.compile(OP, case_of(session), inputs, allocate(OP.output.shape(PARAMS), "float32"))
     assert launch.kernel_name == names(session)[0]
 

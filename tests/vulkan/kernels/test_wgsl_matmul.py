@@ -29,9 +29,9 @@ def session():
     opened.close()
 
 
-def check(session, program: WgslProgram, params: dict[str, int], dtype: str) -> None:
+def check(session, program: WgslProgram, params: dict[str, int], dtype: str, *, positive: bool = False) -> None:
     """Upload, fill with sentinels, run twice (a launch is idempotent), compare everything; inputs and what follows C must stay."""
-    inputs = random_inputs(OP, params, dtype, seed=11)
+    inputs = [abs(x) if positive else x for x in random_inputs(OP, params, dtype, seed=11)]
     shape = OP.output.shape(params)
     extra = 64 // inputs[0].itemsize
     count = int(np.prod(shape))
@@ -66,6 +66,25 @@ def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: i
     params = {"m": m, "n": n, "k": k, "batch": batch, **turned}
     product = wgsl.Product(m, n, k, batch, dtype, *(bool(turned.get(name)) for name in OP.takes))
     check(session, wgsl.program(product, limits, tile), params, dtype)
+
+
+@pytest.mark.parametrize(
+    ("tile", "k"), [(TILES[6], 16384), (TILES[6], 16385), (NARROW_TILES[1], 16380), (TILES[0], 9000)]
+)
+def test_a_long_sum_of_one_sign_is_added_up_in_blocks(session, tile, k):
+    """A gradient of weights adds up a batch. One accumulator of 16,384 terms is off by 40 units of round-off here."""
+    product = wgsl.Product(40, 10, k, 1, "float32", ta=True)
+    program = wgsl.program(product, session.limits, tile)
+    check(session, program, {"m": 40, "n": 10, "k": k, "batch": 1, "ta": 1}, "float32", positive=True)
+
+
+def test_only_a_long_sum_into_few_elements_takes_more_registers():
+    def text(m, n, k):
+        return wgsl.program(wgsl.Product(m, n, k, 1, "float32"), WEBGPU, TILES[6]).passes[0].source
+
+    assert "total0_0" in text(64, 64, 8192)
+    assert "total0_0" not in text(64, 64, 4096)
+    assert "total0_0" not in text(8192, 64, 8192)
 
 
 # Tile, then m, n, k and batch. What each is there for stands beside it.

@@ -1,0 +1,148 @@
+"""The machine code of compiled kernels, kept in the cache: one file for each module of kernels.
+
+numba's own cache writes an index and a file for each function, without a digest, executes whatever stands there, and
+knows neither the modules that a function calls nor the settings it was compiled with. The name of a file here is a
+hash of all of these. A file holds the functions of its module for one processor, and is written as a whole.
+
+Imported in a worker only: numba takes half a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numba
+from numba.core import config
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
+from numba.core.serialize import dumps
+
+from gpubench.store.cache import note, user_cache
+
+FOLDER, WHAT = "kernels", "a compiled kernel"
+Result = TypeVar("Result")
+_PAYLOADS = msgspec.msgpack.Decoder(dict[str, bytes])
+# Settings of numba that change no code; all others may.
+_HARMLESS = re.compile("CACHE|THREAD|COLOR|HELP|WARN|TRACEBACK|CUDA")
+
+_open: dict[str, ModuleCode] = {}
+
+
+class ModuleCode:
+    """The functions of one module that the cache holds, and those that were compiled since.
+
+    `used`: a function was loaded, not compiled.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._cache = user_cache()
+        self._name = file_name(module)
+        data = self._cache.read(self._name, WHAT)
+        self._payloads: dict[str, bytes] = {} if data is None else _PAYLOADS.decode(data)
+        self._grown = False
+        self.used = False
+
+    def load(self, function: str) -> Any:
+        """Return the parts of a compiled function, or None."""
+        payload = self._payloads.get(function)
+        self.used |= payload is not None
+        return None if payload is None else pickle.loads(payload)  # sealed, and written by this user
+
+    def keep(self, function: str, parts: Any) -> None:
+        """Keep the parts of a compiled function until `save`."""
+        self._payloads[function] = dumps(parts)
+        self._grown = True
+
+    def save(self) -> None:
+        """Write the file, if anything was compiled."""
+        if self._grown:
+            self._cache.write(self._name, msgspec.msgpack.encode(self._payloads))
+            self._grown = False
+
+    def remove(self) -> None:
+        """Forget the file: what it holds does not work."""
+        self._cache.remove(self._name)
+        self._payloads = {}
+
+
+class FunctionCode(NullCache):  # type: ignore[misc]
+    """The cache that numba asks for the machine code of one function: a part of an open module."""
+
+    def __init__(self, function: Any) -> None:
+        self._module = _open.get(function.__module__)
+        self._function = function.__qualname__
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        parts = self._module.load(f"{self._function} {sig}") if self._module else None
+        return None if parts is None else CompileResult._rebuild(target_context, *parts)
+
+    def save_overload(self, sig: Any, cres: Any) -> None:
+        if (
+            self._module
+            and not cres.library.has_dynamic_globals
+            and all(loop.can_cache for loop in cres.lifted)
+        ):
+            self._module.keep(f"{self._function} {sig}", cres._reduce())
+
+
+def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Exception], ...] = ()) -> Result:
+    """Return what `run` returns, which defines `module`; its functions are loaded from the cache, or kept there.
+
+    Raises what `run` raises. If that came of machine code out of the cache, which only the kinds of error in
+    `hopeless` rule out, the file is removed and everything is compiled once more.
+    """
+    code = _open[module] = ModuleCode(module)
+    try:
+        try:
+            made = run()
+        except hopeless:
+            raise
+        except Exception as error:
+            if not code.used:
+                raise
+            code.remove()
+            made = run()
+            note("cache-damaged", f"{WHAT} in the cache is made anew: it raised {type(error).__name__}")
+        code.save()
+        return made
+    finally:
+        del _open[module]
+
+
+def holds(module: str) -> bool:
+    """Tell whether the cache holds a whole file of the module."""
+    return user_cache().read(file_name(module), WHAT) is not None
+
+
+def file_name(module: str) -> str:
+    """Return the name of the module's file in the cache, on this processor with these settings."""
+    digest = hashlib.sha256(f"{_surroundings()} {module}".encode()).hexdigest()[:20]
+    return f"{FOLDER}/{module.rpartition('.')[2]}-{digest}"
+
+
+@functools.cache
+def version() -> str:
+    """A hash of everything that all kernels are made of: numba, Python, and what kernels call."""
+    text = Path(__file__).with_name("native.py").read_text(encoding="utf-8")
+    return hashlib.sha256(f"{numba.__version__} {sys.version} {text}".encode()).hexdigest()
+
+
+@functools.cache
+def _surroundings() -> str:
+    """The version, the processor and the settings of numba."""
+    settings = {
+        name: value
+        for name, value in sorted(vars(config).items())
+        if name.isupper() and isinstance(value, str | int | float | None) and not _HARMLESS.search(name)
+    }
+    return f"{version()} {cpu_target.target_context.codegen().magic_tuple()} {settings}"

@@ -1,0 +1,101 @@
+"""A cache that is damaged, strange or missing: the run computes what it would, as fast, and says what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+
+import msgspec
+import pytest
+
+from gpubench.backends.numpy import machine_code
+from gpubench.store.cache import SUFFIX, SealedFiles
+
+RUN = (
+    "run", "--devices", "numpy:0", "--ops", "softmax", "--sizes", "64k", "--sessions", "1", "--max-samples", "5",
+    "--no-autotune", "-o", "r.json",
+)  # fmt: skip
+
+
+@pytest.fixture
+def own_cache(tmp_path, cache_folder, gpubench):
+    """A cache with the kernels of a run. What other tests compiled is in it too."""
+    own = tmp_path / "cache"
+    if (cache_folder / machine_code.FOLDER).is_dir():
+        shutil.copytree(cache_folder / machine_code.FOLDER, own / machine_code.FOLDER)
+    codes_of(gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(own)}), tmp_path)
+    return own
+
+
+def codes_of(ended, tmp_path):
+    """Return the codes of the run's warnings about its cache; the CPU has run its compiled kernel."""
+    assert ended.returncode == 0, ended.stderr
+    run = json.loads((tmp_path / "r.json").read_text())
+    (kernel,) = [outcome["kernel"] for outcome in run["outcomes"] if "/tuned/" in outcome["id"]]
+    assert kernel.startswith("numba, ")
+    codes = [warning["code"] for warning in run["warnings"]]
+    for message in [warning["message"] for warning in run["warnings"] if warning["code"].startswith("cache-")]:
+        assert ended.stderr.count(message) == 1
+        assert str(tmp_path) not in message
+    return [code for code in codes if code.startswith("cache-")]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.write_bytes(b""), cut, fifo], ids=["empty", "cut", "FIFO"]
+)
+def test_damaged_kernels_are_compiled_anew_once(gpubench, tmp_path, own_cache, damage):
+    for path in own_cache.rglob(f"*{SUFFIX}"):
+        damage(path)
+    env = {"GPUBENCH_CACHE_DIR": str(own_cache)}
+    assert codes_of(gpubench(*RUN, env=env), tmp_path) == ["cache-damaged"]
+    assert codes_of(gpubench(*RUN, env=env), tmp_path) == []
+
+
+class Planted:
+    """An object that creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self._path = str(path)
+
+    def __reduce__(self):
+        return (open, (self._path, "w"))
+
+
+def test_a_cache_that_others_may_write_is_not_executed(gpubench, tmp_path, own_cache):
+    for path in (own_cache / machine_code.FOLDER).iterdir():
+        name = f"{machine_code.FOLDER}/{path.name.removesuffix(SUFFIX)}"
+        functions = msgspec.msgpack.decode(SealedFiles(own_cache).read(name, ""))
+        planted = dict.fromkeys(functions, pickle.dumps(Planted(tmp_path / "executed")))
+        SealedFiles(own_cache).write(name, msgspec.msgpack.encode(planted))
+    own_cache.chmod(0o777)
+    before = sorted(own_cache.rglob("*"))
+    assert codes_of(gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(own_cache)}), tmp_path) == [
+        "cache-not-trusted"
+    ]
+    assert not (tmp_path / "executed").exists()
+    assert sorted(own_cache.rglob("*")) == before
+
+
+def test_without_a_cache_folder_nothing_stays_behind(gpubench, tmp_path):
+    """The run's own folder holds the kernels, for all workers, and goes with the run."""
+    (tmp_path / "tmp").mkdir()
+    env = {
+        "GPUBENCH_CACHE_DIR": "",
+        "XDG_CACHE_HOME": "",
+        "HOME": "",
+        "USERPROFILE": "",
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
+    assert codes_of(gpubench(*RUN, env=env), tmp_path) == ["cache-not-kept"]
+    assert list((tmp_path / "tmp").iterdir()) == []

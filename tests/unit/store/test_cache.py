@@ -1,0 +1,152 @@
+"""Files of the cache: whole or absent, this user's or absent, and what is wrong with them is said once."""
+
+import os
+
+import pytest
+
+from gpubench import installation
+from gpubench.store import cache
+from gpubench.store.cache import SUFFIX, SealedFiles
+
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has neither owners nor FIFOs")
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    """No note and no fallback of another test."""
+    cache.forget()
+    yield
+    cache.forget()
+
+
+def codes():
+    return [note.code for note in cache.notes()]
+
+
+def test_what_is_written_is_read_again_by_its_name_alone(tmp_path):
+    files = SealedFiles(tmp_path / "not" / "yet")
+    assert files.read("folder/name", "it") is None
+    files.write("folder/name", b"content\r\n")
+    assert files.read("folder/name", "it") == b"content\r\n"
+    path = tmp_path / "not" / "yet" / "folder" / f"name{SUFFIX}"
+    path.rename(path.with_name(f"other{SUFFIX}"))
+    assert files.read("folder/other", "it") is None
+    assert codes() == ["cache-damaged"]
+
+
+def test_every_damage_of_a_file_is_seen_and_mended(tmp_path):
+    files, path = SealedFiles(tmp_path), tmp_path / f"name{SUFFIX}"
+    files.write("name", b"0123456789")
+    whole = path.read_bytes()
+    spoiled = [whole[:i] for i in range(len(whole))] + [whole + b"x", b"0123456789"]
+    spoiled += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
+    for data in spoiled:
+        path.write_bytes(data)
+        assert files.read("name", "it") is None, data
+    assert [note.message for note in cache.notes()] == ["it in the cache is made anew: it is damaged"]
+    files.write("name", b"new")
+    assert files.read("name", "it") == b"new"
+
+
+@posix
+@pytest.mark.parametrize(
+    "make",
+    [os.mkdir, lambda path: os.mkfifo(path), lambda path: os.symlink(path, path),
+     lambda path: os.symlink("/dev/zero", path)],
+    ids=["folder", "FIFO", "link to itself", "device"],
+)  # fmt: skip
+def test_what_is_no_file_does_not_hang_and_is_replaced(tmp_path, make):
+    files = SealedFiles(tmp_path)
+    make(tmp_path / f"name{SUFFIX}")
+    assert files.read("name", "it") is None
+    assert codes() == ["cache-damaged"]
+    files.write("name", b"new")
+    assert files.read("name", "it") == b"new"
+
+
+def test_what_the_first_folder_does_not_take_the_second_keeps(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "first" / f"name{SUFFIX}" / "full").mkdir(parents=True)
+    for first in (tmp_path / "file", tmp_path / "first"):
+        files = SealedFiles(first, tmp_path / "second")
+        files.write("name", b"content")
+        assert files.read("name", "it") == b"content"
+        files.remove("name")
+        assert files.read("name", "it") is None
+    assert [path.name for path in (tmp_path / "first").iterdir()] == [f"name{SUFFIX}"]
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: it gives files away")
+@pytest.mark.parametrize("level", ["root", "folder", "file"])
+def test_what_belongs_to_another_user_is_not_read(tmp_path, monkeypatch, level):
+    files = SealedFiles(tmp_path / "cache")
+    files.write("folder/name", b"content")
+    path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
+    os.chown({"root": tmp_path / "cache", "folder": path.parent, "file": path}[level], 1234, 1234)
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    assert cache.user_cache().read("folder/name", "it") is None
+    assert codes() == ["cache-not-trusted"]
+    assert "belongs to another user" in cache.notes()[0].message
+
+
+@posix
+@pytest.mark.parametrize("level", ["root", "folder", "file"])
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_what_others_may_write_is_not_read(tmp_path, monkeypatch, level, mode):
+    files = SealedFiles(tmp_path / "cache")
+    files.write("folder/name", b"content")
+    path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
+    {"root": tmp_path / "cache", "folder": path.parent, "file": path}[level].chmod(mode)
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    cache.fall_back_to(tmp_path / "run")
+    assert cache.user_cache().read("folder/name", "it") is None
+    assert codes() == ["cache-not-trusted"]
+    assert str(tmp_path) not in cache.notes()[0].message
+    cache.user_cache().write("folder/name", b"new")
+    assert cache.user_cache().read("folder/name", "it") == b"new"
+
+
+@posix
+def test_a_sticky_folder_is_no_danger(tmp_path, monkeypatch):
+    """Others may add files there, which are looked at one by one, and change none of ours."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(folder))
+    cache.user_cache().write("name", b"content")
+    assert cache.user_cache().read("name", "it") == b"content"
+    assert codes() == []
+
+
+@posix
+def test_nothing_of_ours_is_writable_by_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    before = os.umask(0)
+    try:
+        cache.user_cache().write("folder/name", b"content")
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "not").rglob("*"))
+    assert len(made) == 3
+    assert [path for path in (tmp_path / "not", *made) if path.stat().st_mode & 0o022] == []
+
+
+def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):
+    for name in ("GPUBENCH_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    cache.user_cache().write("name", b"content")
+    assert cache.user_cache().read("name", "it") is None
+    assert not cache.user_cache().keeps
+    assert codes() == ["cache-not-kept"]
+    cache.fall_back_to(tmp_path / "run")
+    assert cache.user_cache().keeps
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [({"GPUBENCH_CACHE_DIR": "/x", "HOME": "/h"}, "GPUBENCH_CACHE_DIR"), ({"HOME": "/h"}, "HOME"), ({}, "HOME"),
+     ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "XDG_CACHE_HOME")],
+)  # fmt: skip
+def test_a_message_names_the_variable_that_decides(environ, name):
+    assert installation.cache_variable(environ, "linux") == name
