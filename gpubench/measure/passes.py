@@ -30,7 +30,6 @@ GRID = 8
 # A size within this factor of an interval still tells something of its ends, and competes around there who is not
 # slower than the fastest by more.
 NEAR = math.log(1.3)
-
 # A side whose share of the variance of a ratio is smaller needs no new size.
 QUIET = 0.25
 # Sizes of one step, and how much less worth the next one may be.
