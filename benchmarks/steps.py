@@ -1,0 +1,46 @@
+"""The steps of a run: when each begins, what it takes, its sizes and cases; and when every op has its first answer.
+
+Run: .venv/bin/python benchmarks/steps.py [OPTIONS OF gpubench run]
+The table goes to stdout, the answer of the run to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+from gpubench.cli import main as gpubench
+from gpubench.measure import runner
+from gpubench.measure.case_run import Runtime
+from gpubench.measure.plan import MAIN, Purpose, Workload
+
+
+def main() -> None:
+    """One run, and its table."""
+    began, answered_s = time.monotonic(), dict[str, float]()
+    measure = runner.measure_workloads
+    lines = ["| at | s | trials | op: size x cases |", "|---|---|---|---|"]
+
+    def timed(runtime: Runtime, *workloads: Workload, purpose: Purpose = MAIN) -> float:
+        start = time.monotonic()
+        tuning_s = measure(runtime, *workloads, purpose=purpose)
+        end = time.monotonic()
+        cells = [f"{item.op.name}: {item.n} x {len(item.cases)}" for item in workloads]
+        lines.append(f"| {start - began:.1f} | {end - start:.2f} | {tuning_s:.2f} | {', '.join(cells)} |")
+        for item in workloads:
+            answered_s.setdefault(item.op.name, end - began)
+        return tuning_s
+
+    setattr(runner, "measure_workloads", timed)  # noqa: B010
+    sys.argv = ["gpubench", "run", "--no-progress", *sys.argv[1:]]
+    with contextlib.redirect_stdout(sys.stderr):
+        code = gpubench()
+    print("\n".join(lines))
+    last = max(answered_s.values(), default=0.0)
+    print(f"\nEvery op has an answer at {last:.1f} s, the run ends at {time.monotonic() - began:.1f} s.")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
