@@ -10,6 +10,7 @@ import errno
 import hashlib
 import math
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,7 +153,7 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
     first = np.asarray(of(slice(0, step)), np.float64) if rows > step else None
     if first is None or first.shape[:1] != (step,):
         for path, array in zip(paths, each(of(slice(None))), strict=True):
-            temporary = path.with_suffix(".part")
+            temporary = _unfinished(path)
             want = np.asarray(array, np.float64)
             with temporary.open("wb") as file:
                 _reserve(file.fileno(), want.nbytes)
@@ -160,9 +161,19 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
             temporary.replace(path)
         return
     (path,) = paths
-    temporary = path.with_suffix(".part")
+    temporary = _unfinished(path)
     _fill_mapped(temporary, (rows, *first.shape[1:]), of, step)
     temporary.replace(path)
+
+
+def _unfinished(path: Path) -> Path:
+    """Make a file that becomes `path` when it is whole.
+
+    Each writer has its own: to truncate a file that another worker has mapped ends that worker by SIGBUS.
+    """
+    descriptor, name = tempfile.mkstemp(".part", f"{path.stem}-", path.parent)
+    os.close(descriptor)
+    return Path(name)
 
 
 def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int) -> None:

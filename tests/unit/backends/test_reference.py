@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import msgspec
@@ -53,6 +54,22 @@ def test_the_reference_is_computed_once_and_shared(name, tmp_path):
     assert want.dtype == np.float64
     assert want.shape == op.output.shape({"n": 12})
     assert (scale is None) == (op.tolerance.scale is None)
+
+
+def test_a_second_writer_of_a_reference_touches_no_file_of_the_first(tmp_path):
+    """Two workers may compute a reference at the same time: a mapped file that shrinks ends its reader by SIGBUS."""
+    inputs = host.random_inputs(ADD, {"n": 3 * host.SLICE}, "float32", 1)
+    turns, seen = itertools.count(), []
+
+    def while_another_writes(xp, x, y):
+        if next(turns) == 1:  # the first turn tells the shape, before there is a file
+            seen.append(reference.reference(ADD, inputs, tmp_path, "key"))
+        return x + y
+
+    first = msgspec.structs.replace(ADD, reference=while_another_writes, tolerance=Tolerance(4))
+    want, _ = reference.reference(first, inputs, tmp_path, "key")
+    assert want.tobytes() == seen[0].want.tobytes()
+    assert not list(tmp_path.glob("*.part"))
 
 
 # ------------------------------------------------------------------- the comparison
