@@ -19,13 +19,11 @@ from gpubench.model.result import Device, DeviceKind
 
 
 class Facts(NamedTuple):
-    """What the parent process knows of a backend without its worker: what `Backend` says under these names. The import
-    of one that is `slow` takes seconds: it begins while the machine is still inspected."""
+    """A backend as the parent process knows it without a worker: what `Backend` says under these names."""
 
     forms: tuple[Form, ...]
     kinds: tuple[DeviceKind, ...]
     yields_to: tuple[str, ...] = ()
-    slow: bool = False
     kernels: Mapping[str, tuple[Kernel, ...]] = {}
 
 
@@ -35,7 +33,7 @@ KNOWN = {
     "numpy": Facts(("library", "tuned"), ("cpu",)),
     "cupy": Facts(("library", "tuned"), ("gpu",)),
     "wgpu": Facts(("tuned",), ("gpu",)),
-    "torch": Facts(("library",), ("cpu", "gpu"), yields_to=("cupy",), slow=True),
+    "torch": Facts(("library",), ("cpu", "gpu"), yields_to=("cupy",)),
 }
 _ORDER = (*KNOWN, *COMPOSED, GANG)
 
@@ -86,7 +84,7 @@ def facts(name: str) -> Facts | None:
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
-    return Facts(own.forms, own.kinds, own.yields_to, own.slow, own.kernels)
+    return Facts(own.forms, own.kinds, own.yields_to, own.kernels)
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:

@@ -420,7 +420,6 @@ class TorchBackend(Backend):
     forms: tuple[Form, ...] = ("library",)
     kinds: tuple[DeviceKind, ...] = ("cpu", "gpu")
     yields_to = ("cupy",)
-    slow = True
 
     def devices(self) -> list[Device]:
         """The CPU first. A build for the CPU alone is not imported for that: it takes seconds. Raises

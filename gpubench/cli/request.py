@@ -60,8 +60,8 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     spares = None if options.dry_run else Spares()
     sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
     choice, machine = devices_of(
-        request, one_of_each=not sized.issuperset(declared), spares=spares, tell=waiting(options.quiet),
-        trial=None if options.dry_run else adapters.try_adapter,
+        request, one_of_each=not sized.issuperset(declared), spares=spares, threads=how.threads,
+        tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
     if health.asked(options.ops):
         chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
@@ -81,14 +81,17 @@ def devices_of(
     *,
     one_of_each: bool = False,
     spares: Spares | None = None,
+    threads: int | None = None,
     tell: Callable[[str], None] | None = None,
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
-    """The devices to measure, and the machine. Its hardware is looked at while the backends list their devices. Raises
-    RequiredUnavailable for what was named and is not there."""
+    """The devices to measure, and the machine. Its hardware is looked at while the backends list their devices, by
+    workers with `threads` threads (None: as many as there are usable CPUs). Raises RequiredUnavailable for what was
+    named and is not there."""
+    threads = threads or detect.this_host().cpu.available.value
     with ThreadPoolExecutor(1) as beside:
         gathering = beside.submit(detect.gather, blas=True, tell=tell)
-        choice = targets.choose(request, one_of_each=one_of_each, spares=spares, trial=trial)
+        choice = targets.choose(request, one_of_each=one_of_each, spares=spares, threads=threads, trial=trial)
     return choice, detect.inspect(extra_records=targets.records(choice.listings), gathered=gathering.result())
 
 

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpubench.detect.host import differences
+    from gpubench.detect.host import differences, this_host
     from gpubench.detect.inspection import PROBED, Lack, gather, inspect, lacks, to_json, user_limit_s
     from gpubench.detect.merge import gpu_for
     from gpubench.detect.picture import machine_line, render
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "PROBED": "inspection", "Lack": "inspection", "differences": "host", "gather": "inspection", "gpu_for": "merge",
     "inspect": "inspection", "lacks": "inspection", "machine_line": "picture", "render": "picture",
-    "save_recording": "recording", "to_json": "inspection", "user_limit_s": "inspection",
+    "save_recording": "recording", "this_host": "host", "to_json": "inspection", "user_limit_s": "inspection",
 }  # fmt: skip
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "machine_line",
     "render",
     "save_recording",
+    "this_host",
     "to_json",
     "user_limit_s",
 ]

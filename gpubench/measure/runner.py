@@ -28,7 +28,7 @@ from gpubench.measure.pace import Pace
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload, asked
 from gpubench.measure.recorder import Recorder, RunDone, RunStarted, Save, SessionAgain, Sink, Warned, utc_now
-from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
+from gpubench.measure.schedule import RunSpec, Schedule, searched
 from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep
 from gpubench.measure.stages import time_stages
@@ -87,8 +87,8 @@ def _too_few(outcome: Measurement, least: int) -> bool:
     return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
 
 
-# The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.94
+# The search leaves the rest of the budget for ceilings, saving, closing workers and the report.
+SEARCH_SHARE = 0.9
 # Choosing kernels is reported where it took so long.
 WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
@@ -218,8 +218,6 @@ class _Runner:
         self._open_all(pool, index)
         self._once_s += pool.once_s
         self.recorder.clocks(pool.clocks)
-        if self._begun == 1:  # hardware does not change from session to session
-            pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
         self.recorder.session(pool.entered(record))
         search = Passes(
             searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s,
@@ -236,6 +234,8 @@ class _Runner:
             self._once_s += tuning_s if step.ends else 0.0
             search.took(step, time.monotonic() - began - tuning_s)
             self.recorder.session(pool.entered(record))
+        if self._begun == 1:  # hardware does not change from session to session
+            pool.measure_ceilings(asked(self._schedule.plan, measured, self.settings, self.spec.run.machine))
         if self.settings.scales("weak") and not self.spec.check_only:
             self._work_together(pool, index)
         if self._begun == 1 and self._twins():
@@ -259,7 +259,8 @@ class _Runner:
         self._given_another_try = lost
 
     def _open_all(self, pool: WorkerPool, index: int) -> None:
-        """Every worker, once it is known who else uses the GPUs: none of those can be ours."""
+        """Open every device: a GPU once it is known who else uses it, since none of those can be ours."""
+        pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
         for found in monitor.shared(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, found)
         pool.open_all(list(self._kinds), self.spec.run.selection)

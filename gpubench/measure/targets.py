@@ -51,17 +51,20 @@ def list_devices(
     *,
     yielding: bool = False,
     spares: Spares | None = None,
+    threads: int | None = None,
 ) -> list[Listing]:
     """Return one listing per backend, in the given order. Absence is an answer.
 
     `deadline_s`: of each backend; None means the user's limit, else `DEADLINE_S`. Raises UsageError for a bad limit.
     `yielding`: GPUs of a backend that yields to another one's are asked for only if that one has none, since asking may
-    take seconds. `spares` keeps the workers of backends that are slow to import.
+    take seconds. `spares` keeps the workers, which have `threads` threads, for the devices that they list.
     """
     if not names:
         return []
     limit_s = deadline_s or detect.user_limit_s() or DEADLINE_S
-    workers = {name: _worker() for name in names}  # by this thread: they end with the one that starts them
+    workers = {
+        name: _worker(threads) for name in names
+    }  # by this thread: they end with the one that starts them
 
     def ask(name: str) -> Listing:
         host_only = yielding and bool(_before(name, names))
@@ -72,7 +75,7 @@ def list_devices(
     for name in names:
         before = _before(name, names) if yielding else ()
         if before and not any(device.kind == "gpu" for other in before for device in found[other].devices):
-            worker = (spares.take(name) if spares else None) or _worker()
+            worker = (spares.take(name) if spares else None) or _worker(threads)
             found[name] = _ask(name, worker, limit_s, spares=spares)
     return list(found.values())
 
@@ -83,10 +86,10 @@ def _before(name: str, names: Sequence[str]) -> list[str]:
     return [other for other in names if known and other in known.yields_to]
 
 
-def _worker() -> Worker | WorkerGone:
+def _worker(threads: int | None) -> Worker | WorkerGone:
     """A fresh worker, or why it cannot be started."""
     try:
-        return Worker()
+        return Worker(threads)
     except WorkerGone as gone:
         return gone
 
@@ -108,9 +111,9 @@ def _ask(
             reply = worker.ask(request, deadline_s)
         except WorkerGone as gone:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
-        known = backends.facts(backend)
-        slow = known is not None and known.slow
-        if spares is not None and slow and isinstance(reply, protocol.Devices) and reply.devices:
+        # To list devices with one of ours touches none: who uses them is not asked yet.
+        ours = backends.facts(backend) is not None
+        if spares is not None and ours and isinstance(reply, protocol.Devices) and reply.devices:
             spares.keep(backend, worker)
             stack.pop_all()
     match reply:
@@ -197,6 +200,7 @@ def choose(
     *,
     one_of_each: bool = False,
     spares: Spares | None = None,
+    threads: int | None = None,
     trial: adapters.Trial | None = None,
 ) -> DeviceSelection:
     """Ask the backends and apply the request. Raises RequiredUnavailable for what was named and is not there.
@@ -205,7 +209,7 @@ def choose(
     for sizes inside a budget has no time to measure eight equal GPUs. `trial` times the adapters of a card that one
     backend lists several times, of which one is taken; None: the first.
     """
-    listings = list_devices(request.asked, yielding=request.auto, spares=spares)
+    listings = list_devices(request.asked, yielding=request.auto, spares=spares, threads=threads)
     warnings = [
         plugin_warning(error) for name, error in backends.find_namesakes().items() if name in request.asked
     ]

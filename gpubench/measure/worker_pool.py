@@ -273,15 +273,19 @@ class WorkerPool:
             self._opened.pop(device_id, None)
         return self.workers[device_id]
 
-    def open_all(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
-        """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
-        measured after that, one device after the other. `selection`: what is to be measured on them."""
+    def begin(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
+        """Have workers open these devices, and do not wait for them. `selection`: what is to be measured on them."""
         if selection is not None and "tuned" in selection.forms:
             self._tuned = selection
         for device_id in device_ids:
-            if device_id not in self._gone:
+            if device_id not in self._gone and device_id not in self._starting:
                 with contextlib.suppress(WorkerGone):  # tried again, and counted, where it is waited for
                     self._starting[device_id] = self._asked_to_open(device_id)
+
+    def open_all(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
+        """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
+        measured after that, one device after the other."""
+        self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
         for device_id in device_ids:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.

@@ -345,9 +345,8 @@ class Backend(ABC):
     that it brings along, by the op's name: they come before those that the op declares for it. `default_devices` are
     those that its name alone stands for, by what follows the colon of their ids; None: all. `yields_to`: backends that
     come before it on a GPU that both have, unless somebody names it. `scripted_time`: its sessions have a clock of
-    their own, which the machine's load does not touch. `slow`: its import takes seconds, so it begins while the
-    machine is still inspected; to list the devices of its hosts touches none. `gangs`: words that name gangs of its
-    devices, beside their ordinals.
+    their own, which the machine's load does not touch. `gangs`: words that name gangs of its devices, beside their
+    ordinals.
     """
 
     name: str
@@ -357,7 +356,6 @@ class Backend(ABC):
     default_devices: tuple[str, ...] | None = None
     yields_to: tuple[str, ...] = ()
     scripted_time: bool = False
-    slow: bool = False
     gangs: tuple[str, ...] = ()
 
     @abstractmethod

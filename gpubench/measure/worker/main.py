@@ -217,6 +217,8 @@ class DeviceWorker:
         )
 
     def _measure_ceilings(self, request: protocol.MeasureCeilings) -> protocol.Ceilings:
+        """After all cases: what they hold of the device's memory goes back first."""
+        self._free_all()
         self._announce("ceilings")
         return protocol.Ceilings(id=request.id, ceilings=ceilings.measure(self._opened(), request.wanted))
 
@@ -486,9 +488,12 @@ class DeviceWorker:
         if workspace is not None:
             workspace.release()
 
-    def _close(self) -> None:
+    def _free_all(self) -> None:
         for workload in {timed.case.workload for timed in self._timers.values()} | set(self._workspaces):
             self._release(workload)
+
+    def _close(self) -> None:
+        self._free_all()
         if self._flush is not None:
             self._flush.close()
         if self._session is not None:

@@ -125,7 +125,7 @@ def listed(monkeypatch):
     def patch(*devices: Device) -> list[str]:
         asked: list[str] = []
 
-        def answer(names, deadline_s=None, *, yielding=False, spares=None):
+        def answer(names, deadline_s=None, *, yielding=False, spares=None, threads=None):
             asked.extend(names)
             return [
                 Listing(name, tuple(d for d in devices if d.backend == name), ("library",))

@@ -33,7 +33,7 @@ LISTINGS = {
 def listed(monkeypatch):
     asked = []
 
-    def list_devices(names, deadline_s=0.0, *, yielding=False, spares=None):
+    def list_devices(names, deadline_s=0.0, *, yielding=False, spares=None, threads=None):
         asked.append(tuple(names))
         return [LISTINGS[name] for name in names]
 
