@@ -141,13 +141,11 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One of the ways in which a kernel may do the same launch: `build()` returns its program.
 
-    `name` says what is special about it and holds no size, so that a choice can be remembered. `threads`: on how many
-    of a CPU it runs; None: that is nothing that candidates differ in.
+    `name` says what is special about it and holds no size, so that a choice can be remembered.
     """
 
     name: str
     build: Callable[[], Any]
-    threads: int | None = None
 
 
 class Kernel(msgspec.Struct, frozen=True):

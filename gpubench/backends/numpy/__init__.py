@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from gpubench import __version__, load
 from gpubench.backends.numpy import compiled
@@ -57,12 +57,8 @@ class NumpyLaunch(Launch):
         self.output = self._function()
 
 
-class Way(NamedTuple):
-    """One way to do a case: what builds its call from inputs and output, and its number of threads where others do the
-    same on another number of them."""
-
-    call: Callable[..., Callable[[], Array]]
-    threads: int | None = None
+# Builds the call of one way to do a case from inputs and output.
+Way = Callable[[Sequence[Buffer], Buffer], Callable[[], Array]]
 
 
 class NumpySession(Session):
@@ -134,7 +130,7 @@ class NumpySession(Session):
         forms = self._forms(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
         name = name if name in forms else next(iter(forms))
-        launch = NumpyLaunch(forms[name].call(inputs, output), None)
+        launch = NumpyLaunch(forms[name](inputs, output), None)
         launch.kernel_name = name
         return launch
 
@@ -195,7 +191,7 @@ class NumpySession(Session):
 
         def prepare(output: Buffer) -> Timer:
             # Compiling counts in no trial.
-            built = {name: NumpyLaunch(way.call(inputs, output), None) for name, way in forms.items()}
+            built = {name: NumpyLaunch(way(inputs, output), None) for name, way in forms.items()}
 
             def timer(name: str) -> Callable[[int], float]:
                 def took(repeat: int) -> float:
@@ -208,8 +204,7 @@ class NumpySession(Session):
 
             return timer
 
-        threads = {name: way.threads for name, way in forms.items() if way.threads is not None}
-        trials = Trials(tuple(forms), prepare, TUNING_S, threads=threads, margin=CLEARLY)
+        trials = Trials(tuple(forms), prepare, TUNING_S, margin=CLEARLY)
         name = choose(self, op, case, self._load_compiler(), trials)
         settle()
         if name is not None:
@@ -256,16 +251,15 @@ class NumpySession(Session):
         ):
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
                 if self._compiled.compiles(candidate.build()):
-                    call = partial(self._native, op, case.dtype, candidate)
-                    found[f"numba, {candidate.name}"] = Way(call, candidate.threads)
+                    found[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
         elif kernel.language == "numpy":
             blocks = kernel
         if blocks.language == "numpy":
-            found["NumPy in blocks"] = Way(
-                lambda inputs, output: _writing(blocks.build(np, self._blocks, case.params), inputs, output)
+            found["NumPy in blocks"] = lambda inputs, output: _writing(
+                blocks.build(np, self._blocks, case.params), inputs, output
             )
         if found and kernel.language == "numba":
-            found["plain NumPy"] = Way(lambda inputs, output: lambda: op.expr(np, *inputs))
+            found["plain NumPy"] = lambda inputs, output: lambda: op.expr(np, *inputs)
         return found
 
     def _native(

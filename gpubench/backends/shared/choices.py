@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +37,10 @@ _ROUNDS, _LEAST_ROUNDS = 5, 2
 _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
-# Between two sizes that took the same candidate, so many half octaves away at most, nothing else is tried; between two
-# that took different numbers of threads, those and what lies between. Where a candidate takes long to build, sizes
-# farther away tell enough, and only what they took is tried; and what a size took that is so near is taken.
-_REACH, _COSTLY_REACH, _COSTLY_NEAR = 6, 10, 1
+# A size beside the rungs of its op's ladder takes what the nearest one took, so many half octaves away at most: a
+# second run, whose other sizes differ from those of the first, tries nothing. Where a candidate takes long to build, a
+# rung between two others, so far away at most, tries only what these took.
+_NEAR, _COSTLY_REACH = 4, 10
 
 # From a candidate's name to a function from a number of launches to their seconds.
 Timer = Callable[[str], Callable[[int], float]]
@@ -72,7 +73,7 @@ class Choices:
 
     def at(self, place: str) -> list[Chosen]:
         """What is remembered of an op's size, whatever its candidates were."""
-        return [chosen for key, chosen in self._remembered().items() if key.rpartition("/")[0] == place]
+        return [chosen for key, chosen in self._remembered().items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
         """Remember, here and in the file; what others wrote there meanwhile stays."""
@@ -113,20 +114,14 @@ class Trials(msgspec.Struct, frozen=True):
     """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
     write there; the trials take about `budget_s` seconds at most. `builders`: to build a candidate takes far longer
     than to time it, so many threads do it side by side, and for that there are `budget_s` seconds too; 0: the timer
-    builds. `threads`: the number of threads of candidates that differ in it; the larger the size, the more.
-    `margin`: the default is taken unless another is so many times as fast: a choice lasts, and a trial is one look."""
+    builds. `margin`: the default is taken unless another is so many times as fast: a choice lasts, and a trial is one
+    look."""
 
     names: tuple[str, ...]
     prepare: Callable[[Buffer], Timer]
     budget_s: float
     builders: int = 0
-    threads: Mapping[str, int] = {}
     margin: float = 1.0
-
-    @property
-    def reach(self) -> int:
-        """So many half octaves away another size tells something."""
-        return _COSTLY_REACH if self.builders else _REACH
 
 
 def key(case: Case, names: Sequence[str]) -> str:
@@ -170,8 +165,9 @@ def trials_forbidden() -> bool:
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """The name that was remembered for the case, or for the sizes on both sides of it, else the fastest one, which is
-    remembered from then on. One that was chosen on a loaded machine is chosen anew once it is quieter.
+    """Return the name that is remembered for the case or, beside the rungs of its ladder, for a size near it; else the
+    fastest one, which is remembered from then on. One that was chosen on a loaded machine is chosen anew once it is
+    quieter.
 
     The trials write to an output of their own, which the correctness check never sees. None: memory is too short for
     them, and the default stays.
@@ -182,10 +178,13 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         settled = known.load <= _LOADED if busy else not choices.outlived(known)
         if settled:
             return known.name
-    around = _around(case, trials, choices) if known is None else ()
-    if len(around) == 1:
-        choices.put(place, Chosen(around[0]))
-        return around[0]
+    elif case.params["n"] not in op.sizes.rungs() and (near := _nearest(case, trials, choices)):
+        return near
+    names = _around(case, trials, choices) if known is None else ()
+    if len(names) == 1:
+        choices.put(place, Chosen(names[0]))
+        return names[0]
+    names = names or trials.names
     if busy:
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
     before = load.read()
@@ -195,7 +194,6 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         return None
     try:
         timer = trials.prepare(output)
-        names = around or trials.names
         timer = built_ahead(names, timer, trials, session.clock)
         margin = trials.margin if names[0] == trials.names[0] else 1.0
         name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s, margin=margin)
@@ -208,30 +206,28 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     return name
 
 
-def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """What the nearest sizes below and above took on a quiet machine, and the candidates between the two; none where
-    one of the sizes is not remembered, or tells too little."""
-    near = _COSTLY_NEAR if trials.builders else 0
-    for side in (-1, 1):
-        if name := _nearest(case, trials, choices, side, near):
-            return (name,)
-    found = [_nearest(case, trials, choices, side, trials.reach) for side in (-1, 1)]
-    if None in found:
-        return ()
-    if trials.builders or found[0] == found[1]:
-        return tuple(name for name in trials.names if name in found)
-    least, most = sorted(trials.threads.get(name or "", 0) for name in found)
-    return tuple(name for name in trials.names if least <= trials.threads.get(name, 0) <= most) if least else ()
-
-
-def _nearest(case: Case, trials: Trials, choices: Choices, side: int, reach: int) -> str | None:
-    """What the nearest remembered size on that side took, which may have had other candidates too."""
-    for away in range(1, reach + 1):
-        known = choices.at(_place(case, side * away))
-        if known:
-            quiet = [one.name for one in known if one.load <= _LOADED and one.name in trials.names]
-            return quiet[0] if quiet else None
+def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
+    """Return what the nearest remembered size took, which may have had other candidates too."""
+    for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, _NEAR + 1))):
+        names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
+        if names:
+            return names[0]
     return None
+
+
+def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
+    """Return what the nearest sizes below and above took on a quiet machine, where building others is costly. Returns
+    nothing where one of the two is not remembered."""
+    taken = set()
+    for side in (-1, 1) if trials.builders else ():
+        known = next(
+            filter(None, (choices.at(_place(case, side * i)) for i in range(1, _COSTLY_REACH + 1))), []
+        )
+        quiet = [chosen.name for chosen in known if chosen.load <= _LOADED and chosen.name in trials.names]
+        if not quiet:
+            return ()
+        taken.add(quiet[0])
+    return tuple(name for name in trials.names if name in taken)
 
 
 def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Callable[[], float]) -> Timer:

@@ -75,7 +75,7 @@ def numba_candidates(
 
     def candidate(threads: int, streaming: bool) -> Candidate:
         name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"
-        return Candidate(name, lambda: program(threads, streaming), threads)
+        return Candidate(name, lambda: program(threads, streaming))
 
     counts = thread_counts(elements, limits)
     extra = [candidate(counts[0], True)] if streamed else []

@@ -125,7 +125,7 @@ def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) ->
     operands = (*_NAMES, *epilogue.operands)
     layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)
     found = norm.compiled(True, _of_rows(params), dtype, limits, into=_NORMED)
-    return tuple(Candidate(one.name, partial(build, one), one.threads) for one in found)
+    return tuple(Candidate(one.name, partial(build, one)) for one in found)
 
 
 def _in_numpy(epilogue: Epilogue, np: Any, blocks: Blocks, params: Params) -> Launch:

@@ -81,7 +81,7 @@ class NumbaTranspose(msgspec.Struct, frozen=True):
 
         def streamed(down: int, across: int) -> Candidate:
             name = f"{found[0].name}, streaming stores by {down} x {across}"
-            return Candidate(name, lambda: program(threads, down, across, True), threads)
+            return Candidate(name, lambda: program(threads, down, across, True))
 
         return (*found, streamed(short, long), streamed(long, short))
 

@@ -299,8 +299,8 @@ class Tuning:
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
         self.session.free = self.freed.append
 
-    def choose(self, names=("slow", "fast"), prepare=None, *, builders=0, threads=None):
-        trials = Trials(names, prepare or self.prepare, 1.0, builders, threads or {})
+    def choose(self, names=("slow", "fast"), prepare=None, *, builders=0):
+        trials = Trials(names, prepare or self.prepare, 1.0, builders)
         return choose(self.session, self.op, self.case, self.choices, trials)
 
     def prepare(self, output):
@@ -324,26 +324,43 @@ def test_another_set_of_candidates_is_tried_anew(tmp_path):
     assert tuning.trials == 2
 
 
+RUNG = kernels.load("add").sizes.rungs()[1]
+
+
 @pytest.mark.parametrize(
-    ("below", "above", "name", "trials"),
+    ("factors", "name"),
     [
-        ((1 << 10, "slow"), (1 << 14, "slow"), "slow", 0),
-        ((1 << 9, "slow"), (1 << 15, "slow"), "slow", 0),
-        ((1 << 10, "slow"), (1 << 14, "fast"), "fast", 1),
-        ((1 << 8, "slow"), (1 << 14, "slow"), "fast", 1),
-        ((1 << 10, "slow"), (1 << 16, "slow"), "fast", 1),
-        ((1 << 10, "slow"), None, "fast", 1),
-        (None, (1 << 14, "slow"), "fast", 1),
-        ((1 << 10, "gone"), (1 << 14, "gone"), "fast", 1),
+        ({1.0: "slow"}, "slow"),
+        ({4.0: "slow"}, "slow"),
+        ({0.25: "slow"}, "slow"),
+        ({8.0: "slow"}, "fast"),
+        ({2.0: "slow", 0.25: "slower"}, "slow"),
+        ({2.0: "gone", 0.25: "slow"}, "slow"),
     ],
 )
-def test_between_two_near_sizes_that_took_the_same_nothing_is_tried(tmp_path, below, above, name, trials):
-    tuning = Tuning(tmp_path, n=1 << 12)
-    for n, known in filter(None, (below, above)):
-        tuning.choices.put(choice_key(Tuning(tmp_path, n).case, ("slow", "fast")), Chosen(known))
-    assert tuning.choose() == name
-    assert tuning.trials == trials
-    assert Tuning(tmp_path, n=1 << 12).choose() == name, "it is remembered"
+def test_a_size_beside_the_rungs_takes_what_the_nearest_one_took(tmp_path, factors, name):
+    tuning = Tuning(tmp_path, n=3 * RUNG)
+    for factor, known in factors.items():
+        near = Tuning(tmp_path, round(factor * 3 * RUNG))
+        tuning.choices.put(choice_key(near.case, ("another set",)), Chosen(known, 0.9))
+    assert tuning.choose(("slow", "slower", "fast")) == name
+    assert tuning.trials == (name == "fast")
+
+
+def test_a_rung_is_tried_whatever_the_sizes_beside_it_took(tmp_path):
+    tuning = Tuning(tmp_path, n=RUNG)
+    for n in (RUNG // 2, 2 * RUNG):
+        tuning.choices.put(choice_key(Tuning(tmp_path, n).case, ("slow", "fast")), Chosen("slow"))
+    assert tuning.choose() == "fast"
+    assert tuning.trials == 1
+
+
+def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
+    """Else the choice of one rung would wander along a search to sizes that have nothing to do with it."""
+    tuning = Tuning(tmp_path, n=3 * RUNG)
+    tuning.choices.put(choice_key(Tuning(tmp_path, 9 * RUNG).case, ("slow", "fast")), Chosen("slow"))
+    assert tuning.choose() == "slow"
+    assert Tuning(tmp_path, n=RUNG + 1).choose() == "fast"
 
 
 @pytest.mark.parametrize(
@@ -359,37 +376,12 @@ def test_where_building_is_costly_what_the_sizes_around_took_alone_is_tried(
     tmp_path, below, above, name, trials
 ):
     names = ("slow", "slower", "fast")
-    tuning = Tuning(tmp_path, n=1 << 12)
-    for n, known in ((1 << 7, below), (1 << 17, above)):
+    tuning = Tuning(tmp_path, n=RUNG)
+    for n, known in ((RUNG >> 5, below), (RUNG << 5, above)):
         if known is not None:
             tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
     assert tuning.choose(names, builders=2) == name
     assert tuning.trials == trials
-
-
-@pytest.mark.parametrize(
-    ("below", "above", "tried"),
-    [
-        ("1", "4", {"1", "2", "4", "4, streaming"}),
-        ("4", "4, streaming", {"4", "4, streaming"}),
-        ("2", "16", {"2", "4", "4, streaming", "8", "16"}),
-        ("16", "2", {"2", "4", "4, streaming", "8", "16"}),
-        ("4", "4", set()),
-        ("plain", "4", {"1", "2", "4", "4, streaming", "8", "16", "plain"}),
-        ("1", None, {"1", "2", "4", "4, streaming", "8", "16", "plain"}),
-    ],
-)
-def test_of_numbers_of_threads_those_between_the_sizes_around_are_tried(tmp_path, below, above, tried):
-    names = ("1", "2", "4", "8", "16", "4, streaming", "plain")
-    threads = {name: int(name.partition(",")[0]) for name in names[:-1]}
-    tuning, seen = Tuning(tmp_path, n=1 << 12), set()
-    for n, known in ((1 << 10, below), (1 << 14, above)):
-        if known is not None:
-            tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
-    tuning.choose(
-        names, lambda output: lambda name: seen.add(name) or (lambda repeat: 1e-3 * repeat), threads=threads
-    )
-    assert seen == tried
 
 
 @pytest.mark.parametrize(
@@ -406,17 +398,6 @@ def test_the_likeliest_is_taken_unless_another_is_clearly_faster(seconds, name, 
         margin=1.05,
     )
     assert found == name
-
-
-@pytest.mark.parametrize(
-    ("away", "builders", "name"), [(1, 2, "slow"), (-1, 2, "slow"), (2, 2, "fast"), (1, 0, "fast")]
-)
-def test_where_building_is_costly_the_next_half_octave_tells_alone(tmp_path, away, builders, name):
-    tuning = Tuning(tmp_path, n=1 << 12)
-    near = Tuning(tmp_path, round((1 << 12) * 2 ** (away / 2))).case
-    tuning.choices.put(choice_key(near, ("slow", "fast")), Chosen("slow"))
-    assert tuning.choose(builders=builders) == name
-    assert tuning.trials == (name == "fast")
 
 
 def test_costly_candidates_are_built_side_by_side_before_any_is_timed(tmp_path):
@@ -468,21 +449,6 @@ def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path):
 
     assert tuning.choose(prepare=prepare, builders=1) == "slow"
     assert now == [1.5]
-
-
-def test_sizes_around_may_have_had_other_candidates(tmp_path):
-    tuning = Tuning(tmp_path, n=1 << 12)
-    tuning.choices.put(choice_key(Tuning(tmp_path, 1 << 11).case, ("slow", "small")), Chosen("slow"))
-    tuning.choices.put(choice_key(Tuning(tmp_path, 1 << 13).case, ("slow", "large")), Chosen("slow"))
-    assert tuning.choose() == "slow"
-    assert tuning.trials == 0
-
-
-def test_what_a_loaded_machine_chose_says_nothing_of_the_sizes_between(tmp_path):
-    tuning = Tuning(tmp_path, n=1 << 12)
-    for n in (1 << 11, 1 << 13):
-        tuning.choices.put(choice_key(Tuning(tmp_path, n).case, ("slow", "fast")), Chosen("slow", 0.5))
-    assert tuning.choose() == "fast"
 
 
 def test_without_memory_for_the_output_of_trials_nothing_is_chosen(tmp_path):
