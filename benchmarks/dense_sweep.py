@@ -10,6 +10,7 @@ sizes. The table says whether it lies inside the interval of the search, and wha
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import subprocess
@@ -135,7 +136,8 @@ def sweep(
     seconds = time.monotonic() - began
     blocks = _blocks(store.load(path), cpu)
     ratios = {n: stats.median(base) / stats.median(case) for n, (base, case) in sorted(blocks.items())}
-    last = stats.last_crossing([math.log(n) for n in ratios], [math.log(ratio) for ratio in ratios.values()])
+    changes = [(a, b) for a, b in itertools.pairwise(ratios) if (ratios[a] < 1) != (ratios[b] < 1)]
+    last = math.sqrt(math.prod(changes[-1])) if changes else 0.0
     kinds: tuple[curves.Kind, curves.Kind] = ("cpu", curves.kind_of("gpu", found.regime))
     fitted = curves.fit(
         {
@@ -143,7 +145,7 @@ def sweep(
             for side in (0, 1)
         }
     )
-    return curves.compare([fitted[1]], [fitted[0]]), math.exp(last or 0.0), len(sizes), seconds
+    return curves.compare([fitted[1]], [fitted[0]]), last, len(sizes), seconds
 
 
 def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:

@@ -156,9 +156,24 @@ def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[fl
         if sum(weight > 1e-4 for weight in near) < 3:
             found.append(middle)
             continue
-        intercept, slope = stats.fit_line(x, y, [max(weight, 1e-9) for weight in near])
+        intercept, slope = _fit_line(x, y, [max(weight, 1e-9) for weight in near])
         found.append(intercept + slope * at)
     return x, found
+
+
+def _fit_line(
+    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
+) -> tuple[float, float]:
+    """Weighted least-squares line: (intercept, slope). Raises ValueError unless x takes two values."""
+    w = weights or [1.0] * len(x)
+    total = math.fsum(w)
+    mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
+    mean_y = math.fsum(a * b for a, b in zip(w, y, strict=True)) / total
+    variance = math.fsum(a * (b - mean_x) ** 2 for a, b in zip(w, x, strict=True))
+    if variance <= 0:
+        raise ValueError("a line needs two different x")
+    slope = math.fsum(a * (b - mean_x) * (c - mean_y) for a, b, c in zip(w, x, y, strict=True)) / variance
+    return mean_y - slope * mean_x, slope
 
 
 class Minute:

@@ -56,13 +56,11 @@ EQUIVALENT = (
         "no sum of probabilities ends at that very number",
     ),
     ("stats.py", "low, high = (-9.0, 9.0)", "13.5", "the same end: 60 halvings leave less than the last digit"),
-    ("stats.py", "w = weights or [1.0]", "[1.5]", "weights that are alike count alike"),
     ("stats.py", "if len({value for", "", "the same distribution, in more atoms or in fewer"),
     ("stats.py", "if last - first <= FEW:", "", "the same end, in more steps or fewer"),
     ("stats.py", "share = 0.5 if turn", "", "the same end, in more steps or fewer"),
     ("stats.py", "middle = low *", "", "the same end, in more steps or fewer"),
     ("stats.py", "for _ in range(60):", "", "one step more halves what is far below the last digit"),
-    ("stats.py", "slope = math.fsum(", "(b - mean_x) * (c + mean_y)", "the deviations of x add up to 0"),
     (
         "store/files.py",
         "data = gzip.compress(data, mtime=0)",

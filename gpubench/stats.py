@@ -329,39 +329,6 @@ def _around(low: float, estimate: float, high: float) -> Interval:
     return Interval(min(low, estimate), estimate, max(high, estimate), "bootstrap")
 
 
-def fit_line(
-    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
-) -> tuple[float, float]:
-    """Weighted least-squares line: (intercept, slope). Raises ValueError unless x takes two values."""
-    w = weights or [1.0] * len(x)
-    total = math.fsum(w)
-    mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
-    mean_y = math.fsum(a * b for a, b in zip(w, y, strict=True)) / total
-    variance = math.fsum(a * (b - mean_x) ** 2 for a, b in zip(w, x, strict=True))
-    if variance <= 0:
-        raise ValueError("a line needs two different x")
-    slope = math.fsum(a * (b - mean_x) * (c - mean_y) for a, b, c in zip(w, x, y, strict=True)) / variance
-    return mean_y - slope * mean_x, slope
-
-
-def line_root(x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None) -> float | None:
-    """Where the fitted line crosses zero while rising; None if it does not rise."""
-    intercept, slope = fit_line(x, y, weights)
-    return -intercept / slope if slope > 0 else None
-
-
-def last_crossing(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Where the curve of straight pieces through the points, in ascending x, last passes through zero, either way.
-
-    None if it does not. A point on zero counts as above it.
-    """
-    found = None
-    for (x0, y0), (x1, y1) in itertools.pairwise(zip(x, y, strict=True)):
-        if (y0 < 0) != (y1 < 0):
-            found = x0 + (x1 - x0) * -y0 / (y1 - y0)
-    return found
-
-
 def geometric_mean(values: Sequence[float]) -> float:
     """exp of the mean logarithm; 0 where one of the values is. Raises ValueError on no values."""
     if not values:

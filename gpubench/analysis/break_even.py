@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.curves import Threshold, TimeCurve, TimedSizes, compare, fit, kind_of, traffic_of
@@ -16,9 +15,8 @@ from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import DeviceKind, Run
 
 VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
-# `rising` is no doubt: the device loses at every measured size, and its ratio rises still.
 UndecidedReason = Literal[
-    "noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "rising", "about-equal"
+    "noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "about-equal"
 ]
 State = Literal["win", "loss", "tie"]
 
@@ -61,9 +59,10 @@ class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
-    """A row with what was measured at each size."""
+    """A row with what was measured at each size, and the curves of both sides beside each other."""
 
     points: tuple[SizeRatio, ...]
+    threshold: Threshold | None
 
     @property
     def at_last(self) -> Speedup:
@@ -85,8 +84,7 @@ def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
     def place(row: BreakEven) -> tuple[int, float, bool]:
         if bracketed(row):
             return order["at"], math.sqrt((row.lo or 1) * (row.hi or 1)), True
-        rises = row.reason == "rising"
-        return order[row.verdict], row.n or (0 if rises else row.first), row.verdict != "at"
+        return order[row.verdict], row.n or row.first, row.verdict != "at"
 
     return min((row for row in rows if row.at_last.case.device_kind == "gpu"), key=place, default=None)
 
@@ -97,7 +95,6 @@ def bracketed(row: BreakEven) -> bool:
 
 
 WIDEST_INTERVAL = 4.0
-MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
 ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, form and regime, by id
 
@@ -193,7 +190,8 @@ def _judge(
         source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
         device_id=case.device_id, baseline_id=ordered[-1].baseline.case.device_id, verdict=verdict, n=n, lo=low,
         hi=high, mixed=mixed, first=points[0].n, last=points[-1].n,
-        last_ratio=ordered[-1].ratio, points=tuple(points), reason=_reason(run, missing, verdict, points),
+        last_ratio=ordered[-1].ratio, points=tuple(points), threshold=threshold,
+        reason=_why_undecided(run, missing, points) if verdict == "undecided" else None,
     )  # fmt: skip
 
 
@@ -218,39 +216,6 @@ def _sizes(threshold: Threshold | None, verdict: VerdictKind) -> tuple[int | Non
         math.floor(low) if 0 < low < math.inf else None,
         math.ceil(high) if 0 < high < math.inf else None,
     )
-
-
-def _reason(
-    run: Run, missing: Sequence[CaseResult], verdict: VerdictKind, points: Sequence[SizeRatio]
-) -> UndecidedReason | None:
-    if verdict == "no-size":
-        return "rising" if _rising(run, points) else None
-    return _why_undecided(run, missing, points) if verdict == "undecided" else None
-
-
-def _rising(run: Run, points: Sequence[SizeRatio]) -> bool:
-    """Loses everywhere: will a larger size help? Only a rise beyond the noise counts, and if it would fit."""
-    if len(points) < 3:
-        return False
-    a, b, c = points[-3:]
-    root = stats.line_root(
-        [math.log(point.n) for point in (a, b, c)], [math.log(point.row.ratio) for point in (a, b, c)]
-    )
-    rising = a.row.ratio < b.row.ratio < c.row.ratio and a.row.hi < c.row.lo
-    return rising and root is not None and _fits(run, points, root)
-
-
-def _fits(run: Run, points: Sequence[SizeRatio], log_n: float) -> bool:
-    """Whether the case at exp(log_n) would fit into the device; unknown memory contradicts nothing."""
-    device_id = points[-1].row.case.case.device_id
-    device = next((device for device in run.devices if device.id == device_id), None)
-    limit = (device.usable_bytes or device.memory_bytes) if device else None
-    needs = [(point.n, point.row.case.bytes) for point in points if point.row.case.bytes > 0]
-    sizes = [(math.log(n), math.log(need)) for n, need in needs]
-    if not limit or len(sizes) < 2:
-        return True
-    intercept, slope = stats.fit_line(*zip(*sizes[-2:], strict=True))
-    return intercept + slope * log_n <= math.log(limit * MEMORY_SHARE)
 
 
 def _why_undecided(run: Run, missing: Sequence[CaseResult], points: Sequence[SizeRatio]) -> UndecidedReason:

@@ -234,7 +234,7 @@ def _note(curve: BreakEven) -> str:
     if curve.verdict == "all-sizes":
         return f"the smallest size measured, up to n = {last}"
     if curve.verdict == "no-size":
-        return f"no size up to n = {last}" + (", rising" if curve.reason is not None else "")
+        return f"no size up to n = {last}"
     return f"between n = {low} and {high}" if bracketed(curve) else f"undecided ({curve.reason})"
 
 

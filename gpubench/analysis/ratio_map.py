@@ -1,11 +1,11 @@
-"""The map of a run: for each op, GPU and situation who wins at which size, and by how much. Between two measured sizes
-the ratio is interpolated in log-log; nothing beyond them is said."""
+"""The map of a run: for each op, GPU and situation who wins at which size, and by how much. The ratio of a size is that
+of both sides' curves; nothing beyond them is said."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -14,89 +14,83 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
+from gpubench.curves import Margin, Z
 from gpubench.model.case import REGIMES, WAITED, SeriesKey, beside_size
 from gpubench.model.op import Ladder
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
 FIRST_TINT = 0.25  # the step at 10 %: weaker colours look like grey to some eyes
-SPARSE = 16.0  # between sizes further apart the interpolation is a guess
+VAGUE = 2.0  # a ratio that may be off by more than this factor, either way, is paler
+STRAIGHT = math.log(1.05)  # a curve may lie so far off the straight pieces that are drawn of it, as ln(ratio)
 MOST_DEVICES = 3  # that share a lane
 
-StretchKind = Literal["measured", "sparse", "unmeasured", "failed"]
+StretchKind = Literal["known", "vague", "unmeasured", "failed"]
 StripKey = tuple[str, str]  # device and regime, by id
 
 
 class MapPoint(msgspec.Struct, frozen=True):
-    """A measured size, in elements of one array, and the ratio there: above 1 the GPU is faster."""
+    """A size, in elements of one array, and the ratio there: above 1 the GPU is faster."""
 
     size: float
     ratio: float
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a lane between two sizes. `measured`: both ends are; `sparse`: they are, but far apart. The others have
-    no ratios: nothing was measured there, or it gave no true number."""
+    """A part of a lane between two sizes. `known`: both sides have a curve there, which goes straight between `points`
+    in log-log; `vague`: they have, but say little. The others have no points: nothing was measured there, or it gave no
+    true number."""
 
     kind: StretchKind
     start: float
     end: float
-    ratios: tuple[float, float] | None = None
+    points: tuple[MapPoint, ...] = ()
 
     def ratio_at(self, size: float) -> float | None:
-        """Interpolated in log-log between the two measured ends; None where there are none."""
-        if self.ratios is None or not self.start <= size <= self.end:
-            return None
-        first, last = self.ratios
-        share = math.log(size / self.start) / math.log(self.end / self.start) if self.end > self.start else 0.0
-        inside: float = first * (last / first) ** share
-        return min(max(inside, min(self.ratios)), max(self.ratios))
+        """Return the ratio of a size; None where none is known."""
+        for a, b in itertools.pairwise(self.points):
+            if a.size <= size <= b.size:
+                share = math.log(size / a.size) / math.log(b.size / a.size)
+                inside: float = a.ratio * (b.ratio / a.ratio) ** share
+                return min(max(inside, min(a.ratio, b.ratio)), max(a.ratio, b.ratio))
+        return None
 
     def tints(self) -> tuple[MapPoint, ...]:
         """Sizes from the start to the end and the tint there, which between them is linear over log(size). A size that
         stands twice is a step."""
-        if self.ratios is None:
-            return ()
-        first, last = self.ratios
-        edges = [
-            edge for edge in (1 / FULL, 1 / EQUAL, EQUAL, FULL) if min(self.ratios) < edge < max(self.ratios)
-        ]
-        if first > last:
-            edges.reverse()
-        # A hair inside: an end that lies on an edge has the tint of its own stretch.
-        inside = (last / first) ** 1e-9
-        found = [MapPoint(self.start, tint(first * inside))]
-        for edge in edges:
-            size = self.start * (self.end / self.start) ** (math.log(edge / first) / math.log(last / first))
-            # The tint before the edge, and the one after it.
-            sides = (edge * (1 - 1e-9), edge * (1 + 1e-9))
-            found += [MapPoint(size, tint(side)) for side in (sides if first < last else sides[::-1])]
-        return (*found, MapPoint(self.end, tint(last / inside)))
+        return tuple(itertools.chain(*itertools.starmap(_tints, itertools.pairwise(self.points))))
+
+
+def _tints(start: MapPoint, end: MapPoint) -> Iterator[MapPoint]:
+    first, last = start.ratio, end.ratio
+    edges = [edge for edge in (1 / FULL, 1 / EQUAL, EQUAL, FULL) if min(first, last) < edge < max(first, last)]
+    if first > last:
+        edges.reverse()
+    # A hair inside: an end that lies on an edge has the tint of its own stretch.
+    inside = (last / first) ** 1e-9
+    yield MapPoint(start.size, tint(first * inside))
+    for edge in edges:
+        size = start.size * (end.size / start.size) ** (math.log(edge / first) / math.log(last / first))
+        # The tint before the edge, and the one after it.
+        sides = (edge * (1 - 1e-9), edge * (1 + 1e-9))
+        yield from (MapPoint(size, tint(side)) for side in (sides if first < last else sides[::-1]))
+    yield MapPoint(end.size, tint(last / inside))
 
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one device in one situation. `stretches` cover its lane, from the smallest size to the largest."""
+    """One op on one device in one situation. `points`: the sizes at which both sides were timed. `stretches` cover its
+    lane, from the smallest size to the largest."""
 
     cell: AnswerCell
     points: tuple[MapPoint, ...]
     stretches: tuple[Stretch, ...]
 
-    def last_crossing(self) -> float | None:
-        """Where the interpolated ratio passes 1 for the last time; None where it never does."""
-        for part in reversed(self.stretches):
-            if part.ratios is not None and min(part.ratios) < 1 <= max(part.ratios):
-                first, last = part.ratios
-                share = math.log(first) / math.log(first / last)
-                crossing: float = part.start * (part.end / part.start) ** share
-                return crossing
-        return None
-
     def ratio_between(self, low: float, high: float) -> float | None:
-        """The ratio in the middle of `low` and `high`, where that is known; else that of a measured size between
+        """Return the ratio in the middle of `low` and `high`, where that is known; else that of a measured size between
         them."""
         middle = math.sqrt(low * high)
-        found = (part.ratio_at(middle) for part in self.stretches if part.start <= middle <= part.end)
+        curve = (part.ratio_at(middle) for part in self.stretches if part.start <= middle <= part.end)
         inside = (point.ratio for point in self.points if low <= point.size < high)
-        return next((ratio for ratio in itertools.chain(found, inside) if ratio is not None), None)
+        return next((ratio for ratio in itertools.chain(curve, inside) if ratio is not None), None)
 
 
 class MapLane(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,9 +138,15 @@ def ratio_map(analysis: Analysis) -> RatioMap:
     devices = tuple(dict.fromkeys(row.device_id for row in analysis.break_even))
     rows = {device: _rows(analysis, device) for device in devices}
     failed = _failed(analysis)
+    margins = {
+        (row.case.series, row.device_id, row.regime): row.threshold.margins
+        for row in analysis.break_even
+        if row.threshold is not None
+    }
     lanes = []
     for series in dict.fromkeys(key for ours in rows.values() for key in ours):
-        lane = _lane({device: ours[series] for device, ours in rows.items() if series in ours}, failed)
+        ours = {device: ours[series] for device, ours in rows.items() if series in ours}
+        lane = _lane(ours, margins, failed)
         lanes += [lane] if lane is not None else []
     if not lanes:
         return RatioMap()
@@ -168,9 +168,9 @@ def _rows(analysis: Analysis, device_id: str) -> dict[SeriesKey, AnswerRow]:
     return {(row.op, row.dtype, beside_size(row.params)): row for row in answer(alone).rows}
 
 
-def _failed(analysis: Analysis) -> dict[tuple[SeriesKey, str, str], set[int]]:
-    """The sizes that gave no true number, by series, device and regime."""
-    found: dict[tuple[SeriesKey, str, str], set[int]] = {}
+def _failed(analysis: Analysis) -> dict[CellKey, set[int]]:
+    """Return the sizes that gave no true number, by series, device and regime."""
+    found: dict[CellKey, set[int]] = {}
     for row in analysis.cases:
         broken = row.outcome == "failure" or row.reason == IMPLAUSIBLE
         if broken and row.case.variant is None:
@@ -179,32 +179,33 @@ def _failed(analysis: Analysis) -> dict[tuple[SeriesKey, str, str], set[int]]:
     return found
 
 
-def _lane(rows: dict[str, AnswerRow], failed: dict[tuple[SeriesKey, str, str], set[int]]) -> MapLane | None:
-    """None where neither a declaration nor a measurement says how long it is."""
+CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
+
+
+def _lane(
+    rows: dict[str, AnswerRow], margins: Mapping[CellKey, Sequence[Margin]], failed: Mapping[CellKey, set[int]]
+) -> MapLane | None:
+    """Return one lane; None where neither a declaration nor a measurement says how long it is."""
     row = next(iter(rows.values()))
     points = {
-        (device, regime): tuple(MapPoint(one.elements(gain.n), gain.ratio) for gain in cell.gains)
-        for device, one in rows.items()
-        for regime, cell in one.cells.items()
+        (device, regime): tuple(MapPoint(other.elements(gain.n), gain.ratio) for gain in cell.gains)
+        for device, other in rows.items()
+        for regime, cell in other.cells.items()
     }
     ladder = _ladder(row)
-    sizes = [point.size for found in points.values() for point in found]
+    sizes = [point.size for measured in points.values() for point in measured]
     sizes += [] if ladder is None else [row.elements(ladder.low), row.elements(ladder.high)]
     if not sizes:
         return None
-    start, end = min(sizes), max(sizes)
+    lane = MapLane(row=row, start=min(sizes), end=max(sizes), strips={})
     series = (row.op, row.dtype, beside_size(row.params))
-    strips = {
-        (device, regime): Strip(
-            cell=rows[device].cells[regime], points=found,
-            stretches=_stretches(
-                found, start, end, rows[device].cells[regime].kind,
-                [row.elements(n) for n in failed.get((series, device, regime), ())],
-            ),
-        )
-        for (device, regime), found in points.items()
-    }  # fmt: skip
-    return MapLane(row=row, start=start, end=end, strips=strips)
+    for (device, regime), measured in points.items():
+        key = (series, device, regime)
+        cell = rows[device].cells[regime]
+        bad = {float(row.elements(n)) for n in failed.get(key, ())}
+        stretches = _stretches(lane, cell, measured, margins.get(key, ()), bad)
+        lane.strips[device, regime] = Strip(cell=cell, points=measured, stretches=tuple(stretches))
+    return lane
 
 
 def _ladder(row: AnswerRow) -> Ladder | None:
@@ -217,34 +218,51 @@ def _ladder(row: AnswerRow) -> Ladder | None:
 
 
 def _stretches(
-    points: Sequence[MapPoint], start: float, end: float, kind: str, failed: Iterable[float]
-) -> tuple[Stretch, ...]:
-    """What is known of a lane, from its start to its end without a gap."""
-    bad = sorted(set(failed) - {point.size for point in points})
-    if not points:
-        return (
-            Stretch(
-                kind="failed" if kind in ("wrong", "failed") or bad else "unmeasured", start=start, end=end
-            ),
-        )
-    found = [_gap(start, points[0].size, bad)]
-    for a, b in itertools.pairwise(points):
-        if any(a.size < size < b.size for size in bad):
-            found.append(_gap(a.size, b.size, bad))
-            continue
-        sparse = b.size > a.size * SPARSE
-        found.append(
-            Stretch(
-                kind="sparse" if sparse else "measured", start=a.size, end=b.size, ratios=(a.ratio, b.ratio)
-            )
-        )
-    found.append(_gap(points[-1].size, end, bad))
-    return tuple(part for part in found if part.start < part.end)
+    lane: MapLane, cell: AnswerCell, points: Sequence[MapPoint], margins: Sequence[Margin], failed: set[float]
+) -> Iterator[Stretch]:
+    """Yield what is known of a lane, from its start to its end without a gap."""
+    bad = failed - {point.size for point in points}
+    if not points or not margins:
+        hatch: StretchKind = "failed" if cell.kind in ("wrong", "failed") or bad else "unmeasured"
+        yield Stretch(kind=hatch, start=lane.start, end=lane.end)
+        return
+    power = math.log(lane.row.elements(2)) / math.log(2)
+    curve = [(MapPoint(math.exp(power * margin.x), math.exp(margin.log_ratio)), margin) for margin in margins]
+    inside = [point.size for point in points if curve[0][0].size < point.size < curve[-1][0].size]
+    measured = [curve[0][0].size, *inside, curve[-1][0].size]
+    broken = [(a, b) for a, b in itertools.pairwise(measured) if any(a < size < b for size in bad)]
+
+    def kind(pair: tuple[tuple[MapPoint, Margin], tuple[MapPoint, Margin]]) -> StretchKind:
+        (a, _), (b, margin) = pair
+        if any(low < b.size and a.size < high for low, high in broken):
+            return "failed"
+        return "vague" if margin.deviation * Z > math.log(VAGUE) else "known"
+
+    yield from _gap(lane.start, curve[0][0].size, bad)
+    for name, pairs in itertools.groupby(itertools.pairwise(curve), key=kind):
+        part = list(pairs)
+        line = [part[0][0][0], *(point for _, (point, _) in part)]
+        drawn = () if name == "failed" else tuple(_straighten(line))
+        yield Stretch(kind=name, start=line[0].size, end=line[-1].size, points=drawn)
+    yield from _gap(curve[-1][0].size, lane.end, bad)
 
 
-def _gap(start: float, end: float, failed: Sequence[float]) -> Stretch:
-    bad = any(start <= size <= end for size in failed)
-    return Stretch(kind="failed" if bad else "unmeasured", start=start, end=end)
+def _gap(start: float, end: float, failed: Iterable[float]) -> Iterator[Stretch]:
+    """Yield what lies beyond the curves, if anything does."""
+    if start < end * (1 - 1e-9):
+        bad = any(start <= size <= end for size in failed)
+        yield Stretch(kind="failed" if bad else "unmeasured", start=start, end=end)
+
+
+def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
+    """Return the points that straight pieces need to stay near all of them (Douglas and Peucker, 1973)."""
+    first, last = line[0], line[-1]
+    whole = Stretch(kind="known", start=first.size, end=last.size, points=(first, last))
+    far = [abs(math.log(point.ratio / (whole.ratio_at(point.size) or point.ratio))) for point in line]
+    worst = max(range(len(line)), key=far.__getitem__)
+    if far[worst] <= STRAIGHT:
+        return [first, last]
+    return [*_straighten(line[: worst + 1])[:-1], *_straighten(line[worst:])]
 
 
 def _regime_order(regime: str) -> tuple[int, int]:
@@ -273,9 +291,6 @@ def _step(lane: MapLane, strip: Strip) -> tuple[int, float]:
     if cell.kind in ("all-sizes", "below"):
         return 0, float(cell.high or 0)
     if cell.kind in ("at", "range"):
-        middle = math.sqrt((cell.low or 1) * (cell.high or 1))
-        # Of a bracket alone the place where the colour changes.
-        known = None if cell.n is None else float(lane.row.elements(cell.n))
-        return 1, known or strip.last_crossing() or float(lane.row.elements(round(middle)))
+        return 1, float(lane.row.elements(cell.n or 0))
     gain = cell.gain
     return 3 if cell.kind in ("no-size", "above") else 2, 0.0 if gain is None else -gain.ratio

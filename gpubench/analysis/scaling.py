@@ -12,14 +12,15 @@ from typing import Literal
 
 import msgspec
 
+from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import paired
 from gpubench.analysis.together import Weak, weak
+from gpubench.curves import compare
 from gpubench.model.case import GANG, RESIDENT, beside_size, gang_ranks
 from gpubench.model.result import Measurement, Run
-from gpubench.stats import Interval, last_crossing, median
+from gpubench.stats import Interval, median
 
 # A gang that takes no longer than so many times what its launches cost the host shows the host.
 HOST_LIMITED = 2.0
@@ -60,9 +61,8 @@ class Strong(StrongRow, frozen=True, kw_only=True):
 
 
 class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on a gang beats one GPU: at `n`, and at every larger size measured, up to `last`; `n` lies
-    between the measured sizes `lo` and `hi`. `all-sizes`: from the smallest one, `first`; `no-size`: not at the
-    largest."""
+    """From which size on a gang beats one GPU: at `n`, with 95 % between `lo` and `hi`, and at every larger size up to
+    `last`. `all-sizes`: from the smallest one, `first`; `no-size`: not surely at the largest."""
 
     source: int
     op: str
@@ -152,23 +152,19 @@ def _curve(one: Strong) -> tuple[object, ...]:
 
 
 def _pays_from(rows: Sequence[Strong]) -> GangFrom:
-    """From behind the last size at which the gang does not surely win."""
+    """Return from which size on the gang's curve is below that of the best single GPU."""
     first, last = rows[0], rows[-1]
-    lost = [i for i, row in enumerate(rows) if row.lo <= 1.0 or row.row.label in NO_HEADLINE]
-    found = GangFrom(
+    pays = GangFrom(
         source=0, op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
-    if not lost:
-        return found
-    if rows[lost[-1]] is last:
-        return msgspec.structs.replace(found, verdict="no-size", n=None)
-    below, above = rows[lost[-1]], rows[lost[-1] + 1]
-    return msgspec.structs.replace(found, verdict="at", n=_crossing(below, above), lo=below.n, hi=above.n)
-
-
-def _crossing(below: Strong, above: Strong) -> float:
-    """Where the speedup passes one between two sizes; the larger of them where it is above one at both."""
-    x, y = ([math.log(v) for v in pair] for pair in ((below.n, above.n), (below.speedup, above.speedup)))
-    found = last_crossing(x, y)
-    return above.n if found is None else math.exp(found)
+    curves = fit_cases({case.id: case for row in rows for case in (row.row, row.single)}.values())
+    gang = [curve for key, curve in curves.items() if key[1] == first.device_id]
+    threshold = compare(gang, [curve for key, curve in curves.items() if key[1] != first.device_id])
+    assert threshold is not None, "both sides of a speedup have its size"
+    if threshold.state == "always":
+        return pays
+    if threshold.high == math.inf:
+        return msgspec.structs.replace(pays, verdict="no-size", n=None)
+    low, high = max(math.floor(threshold.low), first.n), math.ceil(threshold.high)
+    return msgspec.structs.replace(pays, verdict="at", n=max(threshold.n, low), lo=low, hi=high)

@@ -4,19 +4,21 @@ A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
-from gpubench.curves.choice import Doubt, doubt, interval
+from gpubench.curves.choice import Doubt, Z, doubt, interval
 from gpubench.curves.families import TimedSizes, fit, traffic_of
 from gpubench.curves.noise import Blocks, Kind, kind_of
-from gpubench.curves.threshold import Threshold, compare
+from gpubench.curves.threshold import Margin, Threshold, compare
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
     "Blocks",
     "Doubt",
     "Kind",
+    "Margin",
     "Threshold",
     "TimeCurve",
     "TimedSizes",
+    "Z",
     "compare",
     "doubt",
     "fit",

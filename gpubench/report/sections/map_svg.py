@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Stretch, Strip, tint
+from gpubench.analysis.ratio_map import FULL, MapLane, MapPoint, RatioMap, Stretch, Strip, tint
 from gpubench.escaping import columns, cut
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import MEANING, LaneView, MapPanel, MapView, axis_text, ticks
@@ -110,17 +110,17 @@ def _strip(
         yield _rect(found, lane.start, lane.end, top, tall, fill=f"url(#{_HATCH})")
         return
     for part in strip.stretches:
-        if part.ratios is None:
+        if not part.points:
             yield _rect(found, part.start, part.end, top, tall, fill=f"url(#{_HATCH})")
     runs = [
         list(run)
-        for known, run in itertools.groupby(strip.stretches, key=lambda part: part.ratios is not None)
+        for known, run in itertools.groupby(strip.stretches, key=lambda part: bool(part.points))
         if known
     ]
     for i, run in enumerate(_unbroken(runs)):
         yield from _run(run, found, f"{name}-{i}", top, tall)
     for point in strip.points:
-        if not any(part.ratios and part.start <= point.size <= part.end for part in strip.stretches):
+        if not any(part.points and part.start <= point.size <= part.end for part in strip.stretches):
             yield from _block(found, point.size, point.ratio, f"{name}-at{point.size:g}", top, tall)
     yield from _threshold(strip, lane, found, top, tall)
 
@@ -146,7 +146,7 @@ def _unbroken(runs: Iterable[Sequence[Stretch]]) -> Iterable[list[Stretch]]:
 
 
 def _run(run: Sequence[Stretch], found: RatioMap, name: str, top: float, tall: float) -> Iterable[Element]:
-    """Measured sizes and what is interpolated between them: the tints of the sides over grey."""
+    """Draw the curves of both sides: the tints of the sides over grey."""
     start, end = run[0].start, run[-1].end
     low, high = found.position(start), found.position(end)
     stops = []
@@ -158,7 +158,7 @@ def _run(run: Sequence[Stretch], found: RatioMap, name: str, top: float, tall: f
     yield _rect(found, start, end, top, tall, **{"class": "m-even"})
     yield _rect(found, start, end, top, tall, fill=f"url(#{name})")
     for part in run:
-        if part.kind == "sparse":
+        if part.kind == "vague":
             yield _rect(found, part.start, part.end, top, tall, **{"class": "m-pale"})
 
 
@@ -243,7 +243,8 @@ def axis_svg(found: RatioMap, **place: str) -> Element:
 
 def scale_svg(name: str, **place: str) -> Element:
     """What the colours mean: the same tints as in the lanes, from the CPU's to the GPU's."""
-    whole = Stretch(kind="measured", start=1 / FULL, end=FULL, ratios=(1 / FULL, FULL))
+    ends = (MapPoint(1 / FULL, 1 / FULL), MapPoint(FULL, FULL))
+    whole = Stretch(kind="known", start=1 / FULL, end=FULL, points=ends)
     axis = RatioMap(low=1 / FULL, high=FULL)
     names = (
         (1 / FULL, f"CPU {FULL:.0f}x"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
 from tests.examples import examples
-from tests.unit.report.builders import CPU, GPU, QUIET, case, curve, failed, measured, run_of
+from tests.unit.report.builders import QUIET, case, curve, failed, measured, run_of
 
 WIDE = (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2, 1.3)
 
@@ -74,40 +72,6 @@ def test_all_sizes_that_were_measured(ratios):
 def test_no_size_that_was_measured(ratios):
     found = verdict(ratios)
     assert (found.verdict, found.reason, found.last, found.n) == ("no-size", None, max(ratios), None)
-
-
-def test_no_rise_when_the_crossing_would_not_fit_into_memory():
-    # The crossing lies near n = 2^20, where matmul needs 12 TiB of the 16 GiB.
-    assert verdict({256: 0.10, 1024: 0.15, 4096: 0.22}).reason is None
-
-
-def test_rising_when_it_would_fit():
-    found = verdict({256: 0.08, 1024: 0.24, 4096: 0.72})
-    assert (found.verdict, found.reason, found.last, found.n) == ("no-size", "rising", 4096, None)
-
-
-@pytest.mark.parametrize(("share", "said"), [(0.79, "rising"), (0.81, None), (0.94, None)])
-def test_a_crossing_fits_into_four_fifths_of_the_memory(share, said):
-    """Of a ratio that trebles when n is four times as large, and is 0.72 at the last size."""
-    lines = curve({256: 0.08, 1024: 0.24, 4096: 0.72})
-    largest = max(one.bytes for one in lines)
-    need = largest * (1 / 0.72) ** (2 * math.log(4) / math.log(3))  # matmul's operands grow with the square
-    device = msgspec.structs.replace(GPU, usable_bytes=int(need / share))
-    (found,) = analyse(run_of(lines, devices=(CPU, device))).break_even
-    assert (found.verdict, found.reason) == ("no-size", said)
-
-
-def test_rising_when_the_memory_is_unknown():
-    device = msgspec.structs.replace(GPU, memory_bytes=None, usable_bytes=None)
-    run = run_of(curve({256: 0.10, 1024: 0.15, 4096: 0.22}), devices=(CPU, device))
-    assert analyse(run).break_even[0].reason == "rising"
-
-
-def test_a_rise_within_the_noise_is_no_rise():
-    """A line through it would cross 1 somewhere, and where nobody knows the memory nothing else says no."""
-    device = msgspec.structs.replace(GPU, memory_bytes=None, usable_bytes=None)
-    run = run_of(curve({256: 0.5, 1024: 0.501, 4096: 0.502}, sessions=3), devices=(CPU, device))
-    assert analyse(run).break_even[0].reason is None
 
 
 def test_of_several_crossings_the_last_one_is_the_threshold():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.analysis.answer import EQUAL
-from gpubench.analysis.ratio_map import FIRST_TINT, FULL, SPARSE, ratio_map, tint
+from gpubench.analysis.ratio_map import FIRST_TINT, FULL, STRAIGHT, MapPoint, Stretch, ratio_map, tint
 from gpubench.report import analysed, render
 from gpubench.report.sections.map import axis_text, drawn, map_view, overlay_view, ticks
 from gpubench.report.sections.map_svg import DARK, LIGHT, map_svg
@@ -34,11 +34,10 @@ from tests.unit.report.answer_runs import (
     rising,
     suite_run,
 )
-from tests.unit.report.builders import CPU, GPU, failed
+from tests.unit.report.builders import CPU, GPU, failed, measured
 
 SVG = "{http://www.w3.org/2000/svg}"
 RATIOS = st.floats(1e-3, 1e3)
-SIZES = st.lists(st.integers(1, 2**26), min_size=1, max_size=8, unique=True)
 
 
 def mapped(outcomes, **more):
@@ -49,56 +48,66 @@ def strip(found, op="add", device="cupy:0", regime=WAITED):
     return next(lane for lane in found.lanes if lane.row.op == op).strips[device, regime]
 
 
-@st.composite
-def curves(draw):
-    """A ratio for each of a few sizes of an op."""
-    return {n: draw(RATIOS) for n in sorted(draw(SIZES))}
-
-
-@given(curves(), st.sets(st.integers(0, 8), max_size=3))
-@settings(max_examples=examples(60), deadline=None)
-def test_every_colour_lies_between_the_ratios_of_the_measured_sizes_around_it(curve, gaps):
-    """At any size of a lane: the two neighbours that were measured bound the ratio, or there is none."""
-    sizes = sorted(curve)
-    broken = sorted({sizes[i] + 1 for i in gaps if i < len(sizes)} - curve.keys())
-    gone = [failed(op_case("add", n, WAITED, "cupy:0"), "crashed", "gone") for n in broken]
-    found = mapped([*op_rows("add", {WAITED: curve}), *gone])
-    lane, ours = found.lanes[0], strip(found)
+@pytest.mark.parametrize(("curve", "broken"), [
+    (rising(VECTOR, 3e4), ()), (rising(VECTOR, 3e4), (2**17,)), ({4096: 0.01, 6000: 200.0, 2**27: 0.3}, (2**20,)),
+    ({1024: 1.0}, (4096,)),
+])  # fmt: skip
+def test_every_colour_is_that_of_both_curves_and_none_is_beyond_them(curve, broken):
+    """At any size of a lane: the ratio of the curves, but between measured sizes around one that gave no number."""
+    gone = [failed(op_case("add", n, WAITED, "cupy:0"), "crashed", "gone") for n in broken if n not in curve]
+    analysis = analysed([answer_run([*op_rows("add", {WAITED: curve}), *gone])])[0]
+    found = ratio_map(analysis)
+    lane, ours, sizes = found.lanes[0], strip(found), sorted(curve)
     assert {point.size for point in ours.points} == curve.keys()
-    assert [part.start for part in ours.stretches[1:]] == [part.end for part in ours.stretches[:-1]]
-    for part in ours.stretches:
-        inside = math.sqrt(part.start * part.end)
-        ratio = part.ratio_at(inside)
-        if part.kind in ("measured", "sparse"):
-            ends = sorted([curve[part.start], curve[part.end]])
-            assert ends[0] * 0.98 <= ratio <= ends[1] * 1.02
-            assert (part.kind == "sparse") == (part.end > part.start * SPARSE)
-        else:
+    assert [part.start for part in ours.stretches[1:]] == pytest.approx(
+        [part.end for part in ours.stretches[:-1]]
+    )
+    around = [(a, b) for a, b in itertools.pairwise(sizes) if any(a < n < b and n not in curve for n in broken)]
+    (row,) = analysis.break_even
+    for margin in row.threshold.margins:
+        n = math.exp(margin.x)
+        ratio = next((r for part in ours.stretches if (r := part.ratio_at(n)) is not None), None)
+        if any(a * 1.12 < n < b / 1.12 for a, b in around):
             assert ratio is None
-            assert part.tints() == ()
-    # Nothing is extrapolated: outside the measured sizes no stretch has a ratio.
+        elif not any(a / 1.12 <= n <= b * 1.12 for a, b in around) and len(curve) > 1:
+            assert abs(math.log(ratio) - margin.log_ratio) <= STRAIGHT * (1 + 1e-9)
     for part in ours.stretches:
-        assert part.ratios is None or (sizes[0] <= part.start and part.end <= sizes[-1])
+        assert (part.kind in ("known", "vague")) == bool(part.points) == bool(part.tints())
+        assert not part.points or (sizes[0] <= part.start * 1.001 and part.end * 0.999 <= sizes[-1])
     assert (lane.start, lane.end) == (
         min(sizes[0], kernels.load("add").sizes.low),
         max(sizes[-1], kernels.load("add").sizes.high),
     )
 
 
-@given(curves())
-@example({1: 2.0, 2: EQUAL})
-@example({1: EQUAL, 2: 1 / EQUAL})
+def test_a_cpu_size_without_the_gpu_changes_the_colour_there():
+    """Times of one side alone count: the CPU was timed at 64 K too, where its cache ends."""
+    curve = {1024: 0.1, 4096: 0.3, 16777216: 20.0}
+    rows = op_rows("add", {WAITED: curve})
+    both = mapped(rows), mapped([*rows, measured(op_case("add", 65536), 3e-3, sessions=5)])
+    plain, known = (strip(found).ratio_between(65000, 66000) for found in both)
+    assert known > plain * 1.3
+
+
+def test_what_is_known_badly_is_paler():
+    near = strip(mapped(op_rows("add", {WAITED: rising(VECTOR, 3e4)}))).stretches
+    far = strip(mapped(op_rows("add", {WAITED: {1024: 0.1, 16777216: 20.0}}))).stretches
+    assert {part.kind for part in near} == {"known"}
+    assert "vague" in {part.kind for part in far}
+
+
+@given(RATIOS, RATIOS)
+@example(2.0, EQUAL)
+@example(EQUAL, 1 / EQUAL)
 @settings(max_examples=examples(60), deadline=None)
-def test_between_its_edges_a_tint_is_that_of_the_ratio(curve):
+def test_between_its_edges_a_tint_is_that_of_the_ratio(first, last):
     """What a renderer draws, linear over log(size) between the edges, is what the ratio there says."""
-    for part in strip(mapped(op_rows("add", {WAITED: curve}))).stretches:
-        edges = part.tints()
-        assert [edge.size for edge in edges] == sorted(edge.size for edge in edges)
-        for a, b in itertools.pairwise(edges):
-            if b.size <= a.size * (1 + 1e-6):
-                continue
-            middle = math.sqrt(a.size * b.size)
-            ratio = part.ratio_at(middle)
+    part = Stretch(kind="known", start=1, end=64, points=(MapPoint(1, first), MapPoint(64, last)))
+    edges = part.tints()
+    assert [edge.size for edge in edges] == sorted(edge.size for edge in edges)
+    for a, b in itertools.pairwise(edges):
+        if b.size > a.size * (1 + 1e-6):
+            ratio = part.ratio_at(math.sqrt(a.size * b.size))
             assert (a.ratio + b.ratio) / 2 == pytest.approx(tint(ratio), abs=2e-3)
 
 
@@ -117,10 +126,10 @@ def test_a_lane_is_hatched_up_to_the_ladders_top_and_where_a_size_gave_no_number
     found = mapped(
         [*op_rows("add", {WAITED: curve}), failed(op_case("add", 16384, WAITED, "cupy:0"), "crashed", "gone")]
     )
-    kinds = [(part.kind, part.start, part.end) for part in strip(found).stretches]
-    assert kinds == [
-        ("measured", 1024, 4096), ("failed", 4096, 65536), ("unmeasured", 65536, kernels.load("add").sizes.high),
-    ]  # fmt: skip
+    parts = strip(found).stretches
+    assert [part.kind for part in parts] == ["known", "failed", "unmeasured"]
+    ends = (1024, 4096, 65536, kernels.load("add").sizes.high)
+    assert [parts[0].start, *(part.end for part in parts)] == pytest.approx(ends, rel=0.12)
 
 
 def test_a_wrong_result_has_no_colour_and_no_gain():
@@ -153,10 +162,9 @@ def test_a_range_stands_where_its_likely_threshold_is():
     assert {strip(found, op).cell.kind for op in wide} <= {"range", "open"}
     assert strip(found, "relu").cell.n < strip(found, "mul").cell.n < strip(found, "add").cell.n
     assert [lane.row.op for lane in found.lanes] == ["relu", "mul", "add"]
-    for op, curve in wide.items():
-        (part,) = [part for part in strip(found, op).stretches if part.ratios]
-        assert part.ratio_at(strip(found, op).last_crossing()) == pytest.approx(1)
-        assert part.ratios == tuple(curve.values())
+    for op in wide:
+        n = strip(found, op).cell.n
+        assert strip(found, op).ratio_between(n * 0.99, n * 1.01) == pytest.approx(1, abs=0.2)
 
 
 def test_every_gpu_has_strips_and_equal_ones_are_shown_once():

@@ -291,47 +291,11 @@ def test_noise_measures():
     assert stats.order_correlation([1.0, 2.0, 2.0, 4.0, 3.0]) == pytest.approx(8.5 / math.sqrt(95))
 
 
-@given(st.floats(-5, 5), st.floats(0.1, 5))
-def test_line_root(root, slope):
-    x = [root - 2, root - 0.5, root + 1, root + 3]
-    y = [slope * (value - root) for value in x]
-    assert stats.line_root(x, y, [1.0, 2.0, 1.0, 0.5]) == pytest.approx(root, abs=1e-9)
-
-
-def test_lines_that_do_not_rise_have_no_root():
-    assert stats.line_root([0.0, 1.0], [1.0, 0.0]) is None
-    assert stats.line_root([0.0, 1.0], [1.0, 1.0]) is None, "a flat line"
-    with pytest.raises(ValueError, match="two different x"):
-        stats.fit_line([1.0, 1.0], [0.0, 1.0])
-
-
-def test_weights_decide_between_contradicting_points():
-    intercept, slope = stats.fit_line([0.0, 1.0, 1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0])
-    assert (intercept, slope) == pytest.approx((0.0, 1.0))
-
-
 def test_geometric_mean():
     assert stats.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     assert stats.geometric_mean([2.0, 0.0]) == 0.0
     with pytest.raises(ValueError, match="no values"):
         stats.geometric_mean([])
-
-
-@pytest.mark.parametrize(
-    ("y", "found"),
-    [
-        ((-1, 1, 2), 0.5),
-        ((-1, 1, -2, 2), 2.5),
-        ((1, 2, 3), None),
-        ((-3, -2, -1), None),
-        ((2, 1, -1), 1.5),
-        ((-1, 1, -1), 1.5),
-        ((1, 0, -1), 1.0),
-        ((-2, 0, 1), 1.0),
-    ],
-)
-def test_a_curve_crosses_zero_where_it_last_changes_sign(y, found):
-    assert stats.last_crossing(range(len(y)), y) == found
 
 
 @pytest.mark.parametrize("n", [stats.MOST_EXACT, stats.MOST_EXACT + 1, 1000])
