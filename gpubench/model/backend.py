@@ -266,6 +266,11 @@ class Session(ABC):
         """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed. It is called
         where the session `tunes`."""
 
+    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
+        """Return the largest error of each block of `got`, by compiled code, as `backends.shared.reference.judge` asks
+        for it. Returns None if there is no such code for these arrays."""
+        return None
+
     def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling] | None:
         """The device's ceilings where they are known beforehand; None: they are measured."""
         return None

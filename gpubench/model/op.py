@@ -442,13 +442,6 @@ class Op(msgspec.Struct, frozen=True):
             return 0
         return next(x.shape(params)[cut.axes[x.name]] for x in self.inputs if x.name in cut.axes)
 
-    def rows(self, inputs: Sequence[Array]) -> int:
-        """The length of the inputs along the dimension at which the output can be made piece by piece; 0: it cannot."""
-        cut = None if callable(self.split) or self.more_outputs else self.split
-        if cut is None or cut.join or not self._leads(cut):
-            return 0
-        return len(inputs[0])
-
     def begins(self, params: Params, larger: Params) -> bool:
         """Whether all inputs at `params` are the first part of those at `larger`, along their first dimension."""
         cut = self.cut(larger)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from gpubench import __version__, load
-from gpubench.backends.numpy import compiled
+from gpubench.backends.numpy import compiled, judging
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
@@ -287,6 +287,16 @@ class NumpySession(Session):
             return output
 
         return call_both
+
+    @override
+    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
+        """By one compiled pass over all arrays, once numba is loaded."""
+        arrays = [got, want] if scale is None else [got, want, scale]
+        if self._compiled is None or not all(array.flags.c_contiguous for array in arrays):
+            return None
+        if got.dtype.name not in judging.DTYPES or any(array.dtype != "float64" for array in arrays[1:]):
+            return None
+        return judging.block_errors(self._compiled, got, want, scale, smallest)
 
     def run(self, launch: NumpyLaunch, repeat: int = 1) -> None:
         """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""

@@ -5,6 +5,7 @@ NumPy is imported inside the functions: only workers call them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -131,13 +132,18 @@ def _is_running(thread: str) -> bool:
 
 
 def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) -> list[Result]:
-    """`function` of the start of each slice of `count` elements, on all CPUs: NumPy lets go of the interpreter lock
-    inside each call."""
+    """Return `function` of the start of each slice of `count` elements, on all CPUs: NumPy lets go of the interpreter
+    lock inside each call."""
     starts = range(0, count, step)
     if len(starts) <= 1:
         return [function(start) for start in starts]
-    with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
-        return list(pool.map(function, starts))
+    return list(_checkers(min(_MOST_CHECKERS, usable_cpus())).map(function, starts))
+
+
+@functools.cache
+def _checkers(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: to start them takes as long as a slice."""
+    return ThreadPoolExecutor(count, thread_name_prefix="gpubench-check")
 
 
 def copy(source: Array, target: Array) -> None:

@@ -1,4 +1,4 @@
-"""What decides whether an output is right: sentinels, the float64 reference, and the comparison of every element.
+"""Rightness of an output: sentinels, the float64 reference, and the comparison of every element.
 
 NumPy is imported inside the functions: only workers call them.
 """
@@ -11,9 +11,12 @@ import hashlib
 import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from gpubench import disk
 from gpubench.backends.shared.host import SLICE, host_dtype, in_slices
@@ -37,29 +40,50 @@ _NO_ID = -(2**31)
 _NO_LETTER = 255
 
 
-def sentinel_for(want: Array) -> float:
-    """The value that no right answer holds: NaN; where the answer holds NaN itself, a number."""
+class Oddities(NamedTuple):
+    """Infinities and NaNs of a reference: the flat index of the first one, and whether there is a NaN."""
+
+    first: int | None = None
+    nan: bool = False
+
+
+def oddities(want: Array) -> Oddities:
+    """Find the infinities and NaNs of an array."""
     import numpy as np
 
     flat = np.ravel(want)
-    holds_nan = any(in_slices(lambda start: bool(np.isnan(flat[start : start + SLICE]).any()), flat.size))
-    return _ODD if holds_nan else float("nan")
+    return _joined_oddities(
+        in_slices(lambda start: _oddities_of(flat[start : start + SLICE], start), flat.size)
+    )
 
 
-def not_finite(want: Array, inputs: Sequence[Array]) -> list[int]:
-    """Where the first infinity or NaN of a reference is; empty: it has none, or an input is not finite either."""
+def _oddities_of(part: Array, start: int) -> Oddities:
+    """Find those of a part whose first element has the flat index `start`."""
     import numpy as np
 
-    flat = np.ravel(want)
+    finite = np.isfinite(part)
+    return Oddities() if finite.all() else Oddities(start + int(np.argmin(finite)), bool(np.isnan(part).any()))
 
-    def first_in(start: int) -> int | None:
-        finite = np.isfinite(flat[start : start + SLICE])
-        return None if finite.all() else start + int(np.argmin(finite))
 
-    first = next((place for place in in_slices(first_in, flat.size) if place is not None), None)
+def _joined_oddities(parts: Sequence[Oddities]) -> Oddities:
+    first = min((part.first for part in parts if part.first is not None), default=None)
+    return Oddities(first, any(part.nan for part in parts))
+
+
+def sentinel_for(odd: Oddities) -> float:
+    """Return the value that no right answer holds: NaN; where the answer holds NaN itself, a number."""
+    return _ODD if odd.nan else float("nan")
+
+
+def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
+    """Return the place of a reference's first infinity or NaN; an empty list if it has none, or if an input is not
+    finite either."""
+    import numpy as np
+
+    first = answer.odd.first
     if first is None or not all(np.isfinite(x).all() for x in inputs):
         return []
-    return [int(i) for i in np.unravel_index(first, np.shape(want))]
+    return [int(i) for i in np.unravel_index(first, np.shape(answer.want))]
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
@@ -83,21 +107,31 @@ def fill(array: Array, value: float) -> None:
 
 
 class Reference(NamedTuple):
-    """What an output has to be, in float64, and the scale of its tolerance; None where that is |want|."""
+    """The float64 answer of one output."""
 
     want: Array
-    scale: Array | None
+    scale: Array | None  # of the tolerance; None: |want|
+    odd: Oddities = Oddities()
+
+    def beginning(self, rows: int) -> Reference:
+        """Return the reference of the first rows."""
+        want, scale = self.want[:rows], self.scale
+        if scale is not None and scale.ndim and scale.shape[0] == self.want.shape[0]:
+            scale = scale[:rows]
+        first = self.odd.first
+        inside = first is not None and first < want.size
+        return Reference(want, scale, self.odd if inside else Oddities())
 
 
 def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> Reference:
-    """The answer of an op with one output."""
+    """Return the answer of an op with one output."""
     return references(op, inputs, folder, key)[0]
 
 
 def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
-    """The float64 answer of each output and its tolerance's scale: computed once per workload, shared by all workers.
+    """Return the float64 answer of each output, computed once per workload for all workers.
 
-    They are memory-mapped files in `folder`; the second worker finds what the first one wrote.
+    Answers are memory-mapped files in `folder`; the second worker finds what the first one wrote.
     """
     import numpy as np
 
@@ -123,9 +157,17 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
             hint=disk.remedy(error, "name another folder in TMPDIR"),
         ) from error
     return tuple(
-        Reference(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
+        Reference(
+            np.load(file, mmap_mode="r"),
+            np.load(scales[i][0], mmap_mode="r") if i in scales else None,
+            msgspec.json.decode(_odd_file(file).read_bytes(), type=Oddities),
+        )
         for i, file in enumerate(wants)
     )
+
+
+def _odd_file(want: Path) -> Path:
+    return want.with_suffix(".json")
 
 
 def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
@@ -137,33 +179,38 @@ def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
 
 
 def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array]) -> None:
-    """The function of the inputs in float64, each of its results as a file that appears when it is whole.
+    """Write the function of the inputs in float64, each of its results as a file that appears when it is whole.
 
-    Where the op is cut along its first dimension, slice by slice on all CPUs: the copies in float64 stay in the caches.
+    Where the op can be cut so that its output is cut along the first dimension, that goes slice by slice on all CPUs:
+    the copies in float64 stay in the caches.
     """
     import numpy as np
+
+    axes = _axes(op, function)
 
     def of(part: slice) -> Any:
         # Overflow and invalid values are legal results here; the comparison judges them.
         with np.errstate(all="ignore"):
-            return function(np, *(widened(x[part]) for x in inputs))
+            parts = [x[(slice(None),) * axis + (part,)] for x, axis in zip(inputs, axes, strict=True)]
+            return function(np, *map(widened, parts))
 
-    rows = op.rows(inputs)
-    step = max(1, SLICE // max(1, math.prod(inputs[0].shape[1:]))) if inputs else 1
+    rows = inputs[0].shape[axes[0]] if axes else 0
+    step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
     first = np.asarray(of(slice(0, step)), np.float64) if rows > step else None
     if first is None or first.shape[:1] != (step,):
-        for path, array in zip(paths, each(of(slice(None))), strict=True):
+        with np.errstate(all="ignore"):
+            results = function(np, *map(widened, inputs))
+        for path, array in zip(paths, each(results), strict=True):
+            want = np.asarray(array, np.float64, order="C")
             temporary = _unfinished(path)
-            want = np.asarray(array, np.float64)
             with temporary.open("wb") as file:
                 _reserve(file.fileno(), want.nbytes)
                 np.save(file, want)
-            temporary.replace(path)
+            _appear(temporary, path, oddities(want))
         return
     (path,) = paths
     temporary = _unfinished(path)
-    _fill_mapped(temporary, (rows, *first.shape[1:]), of, step)
-    temporary.replace(path)
+    _appear(temporary, path, _fill_mapped(temporary, (rows, *first.shape[1:]), of, step))
 
 
 def _unfinished(path: Path) -> Path:
@@ -176,19 +223,38 @@ def _unfinished(path: Path) -> Path:
     return Path(name)
 
 
-def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int) -> None:
+def _appear(temporary: Path, path: Path, odd: Oddities) -> None:
+    """Give a file that is whole its name, once its infinities and NaNs are noted beside it."""
+    note = _unfinished(path)
+    note.write_bytes(msgspec.json.encode(odd))
+    note.replace(_odd_file(path))
+    temporary.replace(path)
+
+
+def _axes(op: Op, function: Callable[..., Any]) -> tuple[int, ...]:
+    """Return the axis of each input along which slices of it give slices of the output; () if there are none."""
+    cut = None if callable(op.split) or op.more_outputs else op.split
+    if cut is None or cut.join or {x.name for x in op.inputs} != set(cut.axes):
+        return ()
+    return tuple(cut.axes[x.name] for x in op.inputs)
+
+
+def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int) -> Oddities:
     """Write a reference slice by slice. The file is no longer mapped at the end: Windows renames none that is."""
     import numpy as np
 
     whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
     with path.open("rb+") as file:
         _reserve(file.fileno(), path.stat().st_size)
+    row_size = math.prod(shape[1:])
 
-    def part_of(start: int) -> None:
-        whole[start : start + step] = of(slice(start, start + step))
+    def part_of(start: int) -> Oddities:
+        part = np.asarray(of(slice(start, start + step)), np.float64)
+        whole[start : start + step] = part
+        return _oddities_of(part, start * row_size)
 
     # Other processes see it through the same pages: nothing waits for a disk.
-    in_slices(part_of, shape[0], step)
+    return _joined_oddities(in_slices(part_of, shape[0], step))
 
 
 def _reserve(descriptor: int, size: int) -> None:
@@ -210,14 +276,14 @@ def widened(array: Array) -> Array:
 
 
 def on_host(op: Op, inputs: Sequence[Array]) -> Any:
-    """What the op's expression makes of host arrays."""
+    """Apply the op's expression to host arrays."""
     import numpy as np
 
     return op.expr(np, *inputs)
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
-    """What the float64 reference of these very inputs, widened, says of each result."""
+    """Judge each result by the float64 reference of these very inputs, widened."""
     import numpy as np
 
     checks = []
@@ -231,53 +297,90 @@ def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequen
 
 
 def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
-    """What `judge` says of an op's only output."""
+    """Return what `judge` says of an op's only output."""
     return judge(op.tolerance, precision, got, want, scale)
 
 
-def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
-    """Every element of `got` against the reference: |got - want| <= units * u(precision) * scale.
+def judge(
+    tolerance: Tolerance, precision: str, got: Array, want: Array, scale: Array | None,
+    errors: BlockErrors | None = None,
+) -> Check:  # fmt: skip
+    """Compare every element of `got` with the reference: |got - want| <= units * u(precision) * scale.
 
     Two limits of the dtype count as right: below its smallest normal number rounding is absolute, so a scale
     under that is raised to it; and an infinity stands for whatever rounds past its largest number.
     The error of an element is |got - want| / scale; it is 0 where both are equal (infinities too) or both
     NaN, and infinite where either is NaN. A non-finite error is reported as None.
+
+    One pass finds the largest error of each block, by `errors` if that knows the arrays. Blocks beyond the limit, and
+    the one with the largest error within it, are looked at once more.
     """
     import numpy as np
 
     limit = tolerance.units * UNIT_ROUNDOFF[precision]
     past = OVERFLOW[precision] * (1 - UNIT_ROUNDOFF[precision] / 2) / (1 + limit)
+    smallest = SMALLEST_NORMAL[precision]
     spread = None if scale is None else np.ravel(np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
 
     def worst_of(start: int) -> tuple[float, int]:
-        part = slice(start, start + SLICE)
-        values, wanted = got_flat[part].astype(np.float64), want_flat[part]
-        size = np.abs(wanted) if spread is None else spread[part]
-        size = np.maximum(size, SMALLEST_NORMAL[precision])
-        with np.errstate(all="ignore"):
-            error = np.abs(values - wanted) / size
-            largest = error.max()
-        if not largest <= limit:  # too large, infinite or NaN: what counts as right after all?
-            error = _errors(values, wanted, size)
-            error[np.isinf(values) & (np.sign(values) * wanted >= past)] = 0.0
+        part = slice(start, start + BLOCK)
+        values, answer = got_flat[part].astype(np.float64), want_flat[part]
+        size = np.maximum(np.abs(answer) if spread is None else spread[part], smallest)
+        error = _errors(values, answer, size)
+        with np.errstate(invalid="ignore"):
+            error[np.isinf(values) & (np.sign(values) * answer >= past)] = 0.0
         index = int(np.argmax(error))
         return float(error[index]), start + index
 
-    found = in_slices(worst_of, want_flat.size)
-    worst, where = max(found, key=lambda pair: pair[0], default=(0.0, 0))
+    same_size = got_flat.size == want_flat.size
+    suspects = list(range(0, want_flat.size, BLOCK))
+    if same_size and len(suspects) > 1:
+        largest = None if errors is None else errors(got_flat, want_flat, spread, smallest)
+        largest = _block_errors(got_flat, want_flat, spread, smallest) if largest is None else largest
+        within = largest <= limit
+        beyond = np.flatnonzero(~within)  # too large, infinite or NaN: some of them count as right
+        suspects = [int(i) * BLOCK for i in {*beyond, np.argmax(np.where(within, largest, -1.0))}]
+    worsts = [worst_of(start) for start in suspects] if same_size else [(math.inf, 0)]
+    worst, where = max(worsts, key=lambda pair: pair[0], default=(0.0, 0))
     shape = np.shape(want)
     place = [int(i) for i in np.unravel_index(where, shape)] if shape and want_flat.size else []
-    ok = got_flat.size == want_flat.size and worst <= limit
     return Check(
-        ok=ok, max_error=worst if np.isfinite(worst) else None, limit=limit,
+        ok=same_size and worst <= limit, max_error=worst if np.isfinite(worst) else None, limit=limit,
         scale="value" if scale is None else "terms", index=place,
     )  # fmt: skip
 
 
+# Elements whose largest error is found at once: two temporaries in float64 stay in a core's cache.
+BLOCK = 1 << 16
+# The largest error of each `BLOCK` of got against want, by a scale (None: |want|) that is at least the last argument;
+# NaN where any is. None: not for these arrays.
+BlockErrors = Callable[[Array, Array, Array | None, float], Array | None]
+_scratch = threading.local()
+
+
+def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float) -> Array:
+    import numpy as np
+
+    def largest(start: int) -> float:
+        if not hasattr(_scratch, "pair"):
+            _scratch.pair = np.empty((2, BLOCK))
+        answer = want[start : start + BLOCK]
+        error, size = _scratch.pair[:, : answer.size]
+        with np.errstate(all="ignore"):
+            np.subtract(got[start : start + BLOCK], answer, out=error, dtype=np.float64)
+            np.abs(error, out=error)
+            if scale is None:
+                np.abs(answer, out=size)
+            np.maximum(size if scale is None else scale[start : start + BLOCK], smallest, out=size)
+            np.divide(error, size, out=error)
+        return float(error.max())
+
+    return np.array(in_slices(largest, want.size, BLOCK))
+
+
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
-    """What the float64 reference says of choices: by how far each falls short of the best, and how many do."""
-    import msgspec
+    """Judge choices by the float64 reference: by how far each falls short of the best, and how many do."""
     import numpy as np
 
     assert tolerance.shortfall is not None

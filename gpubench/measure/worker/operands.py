@@ -125,10 +125,7 @@ class Operands:
         if source is None or source.params == case.params or cut is None or cut.join is not None:
             return references(self.op.at(case.params), inputs, self._scratch, self._key(case))
         (whole,) = references(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
-        want, scale = whole
-        rows = self.op.output.shape(case.params)[0]
-        shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
-        return (Reference(want[:rows], scale if scale is None or shared else scale[:rows]),)
+        return (whole.beginning(self.op.output.shape(case.params)[0]),)
 
     def _drawn(self, operand: Operand, case: Case) -> Array:
         if operand.role == "weight":

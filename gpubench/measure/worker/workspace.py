@@ -92,14 +92,14 @@ class Workspace:
     @functools.cached_property
     def sentinel(self) -> float:
         """What unwritten elements hold."""
-        return next((value for one in self.answers if (value := sentinel_for(one.want)) == value), math.nan)
+        return next((value for one in self.answers if (value := sentinel_for(one.odd)) == value), math.nan)
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
         """Where a reference is not finite though the op declares no such output; empty: nowhere."""
         if self.op.not_finite:
             return []
-        return next((place for one in self.answers if (place := not_finite(one.want, self.inputs))), [])
+        return next((place for one in self.answers if (place := not_finite(one, self.inputs))), [])
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
@@ -250,7 +250,7 @@ class Workspace:
     def _judged(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
         if tolerance.shortfall is not None:
             return judge_choices(tolerance, precision, got, self.inputs)
-        return judge(tolerance, precision, got, *answer)
+        return judge(tolerance, precision, got, answer.want, answer.scale, self.session.block_errors)
 
     def _element(self, index: Sequence[int], number: int) -> str:
         """Got and want at that place of an output, with the inputs that have its shape."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import kernels
+from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
 from gpubench.model.op import EXACT, Tolerance
 
@@ -46,10 +46,10 @@ def test_the_halves_have_host_arrays(dtype):
 def test_the_reference_is_computed_once_and_shared(name, tmp_path):
     op = kernels.load(name)
     inputs = host.random_inputs(op, {"n": 12}, "float32", 1)
-    want, scale = reference.reference(op, inputs, tmp_path, "key")
+    want, scale, _ = reference.reference(op, inputs, tmp_path, "key")
     files = sorted(path.name for path in tmp_path.iterdir())
     assert not [name for name in files if name.endswith(".part")]
-    again, _ = reference.reference(op, [np.zeros_like(x) for x in inputs], tmp_path, "key")
+    again, _, _ = reference.reference(op, [np.zeros_like(x) for x in inputs], tmp_path, "key")
     assert again.tobytes() == want.tobytes(), "the second worker reads what the first one wrote"
     assert want.dtype == np.float64
     assert want.shape == op.output.shape({"n": 12})
@@ -67,7 +67,7 @@ def test_a_second_writer_of_a_reference_touches_no_file_of_the_first(tmp_path):
         return x + y
 
     first = msgspec.structs.replace(ADD, reference=while_another_writes, tolerance=Tolerance(4))
-    want, _ = reference.reference(first, inputs, tmp_path, "key")
+    want, _, _ = reference.reference(first, inputs, tmp_path, "key")
     assert want.tobytes() == seen[0].want.tobytes()
     assert not list(tmp_path.glob("*.part"))
 
@@ -173,3 +173,72 @@ def test_an_error_in_any_slice_is_found():
 def test_scalars_are_compared_too():
     check = reference.compare(with_tolerance(Tolerance(4)), "float32", np.float32(2), np.asarray(1.0), None)
     assert (check.ok, check.index) == (False, [])
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """The comparison as numba compiles it."""
+    session = backends.load("numpy").open("numpy:0", 2)
+    session.foresee([ADD], ["float32"])
+    yield session.block_errors
+    session.close()
+
+
+PECULIAR = [1e-9, 0.0, -65520.0, 1e30, -math.inf, math.nan]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(("dtype", "precision"), [
+    ("float32", "float32"), ("float32", "tf32"), ("float16", "float16"), ("float64", "float64"),
+])  # fmt: skip
+def test_the_compiled_pass_says_what_numpy_says(compiled, dtype, precision, scaled):
+    n = 2 * reference.BLOCK + 77
+    want = np.random.default_rng(1).standard_normal(n)
+    with np.errstate(over="ignore"):
+        got = want.astype(dtype)
+        scale = np.abs(want) + 1 if scaled else None
+        for wanted, value in itertools.product(PECULIAR, PECULIAR):
+            want[-1], got[-1] = wanted, value
+            checks = [
+                reference.judge(Tolerance(4), precision, got, want, scale, one) for one in (compiled, None)
+            ]
+            assert checks[0] == checks[1], (wanted, value)
+    assert compiled(got, want, scale, 0.0) is not None
+
+
+def test_the_compiled_pass_leaves_other_arrays_to_numpy(compiled):
+    want = np.ones(reference.BLOCK * 2)
+    assert compiled(want.astype(np.int32), want, None, 0.0) is None
+    assert compiled(np.ones(want.size * 2)[::2], want, None, 0.0) is None
+
+
+def test_the_largest_error_is_told_although_another_block_needs_an_allowance():
+    want, got = np.ones(3 * reference.BLOCK), np.ones(3 * reference.BLOCK, np.float32)
+    want[0], got[0] = 1e39, math.inf
+    got[-1] += 2.0**-23
+    check = reference.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
+    assert (check.ok, check.index, check.max_error) == (True, [got.size - 1], 2.0**-23)
+
+
+@pytest.mark.parametrize(("name", "params"), [
+    ("add", {"n": 2 * host.SLICE + 5}), ("transpose", {"n": 700}), ("softmax", {"n": 2 * host.SLICE}),
+])  # fmt: skip
+def test_a_reference_in_slices_is_the_formula_of_the_whole(name, params, tmp_path):
+    op = kernels.load(name)
+    inputs = host.random_inputs(op, params, "float32", 1)
+    want, _, odd = reference.reference(op, inputs, tmp_path, "key")
+    wide = [x.astype(np.float64) for x in inputs]
+    np.testing.assert_allclose(want, (op.reference or op.expr)(np, *wide), rtol=1e-14)
+    assert (want.flags["C_CONTIGUOUS"], odd) == (True, reference.Oddities())
+
+
+@pytest.mark.parametrize("n", [100, 2 * host.SLICE])
+def test_a_reference_knows_its_first_infinity_and_whether_it_holds_a_nan(n, tmp_path):
+    op = kernels.load("div")
+    x, y = np.ones(n, np.float32), np.ones(n, np.float32)
+    y[n - 5], x[n - 2], y[n - 2] = 0, 0, 0
+    answer = reference.reference(op, [x, y], tmp_path, "key")
+    assert answer.odd == reference.Oddities(n - 5, nan=True)
+    assert reference.not_finite(answer, [x, y]) == [n - 5]
+    assert answer.beginning(n - 5).odd == reference.Oddities()
+    assert not reference.not_finite(answer, [x, np.full(n, math.inf)]), "an input is not finite either"
