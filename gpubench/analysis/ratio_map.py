@@ -14,17 +14,16 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
-from gpubench.curves import Margin, Z
+from gpubench.curves import TAIL, Margin
 from gpubench.model.case import REGIMES, WAITED, SeriesKey, beside_size
 from gpubench.model.op import Ladder
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
 FIRST_TINT = 0.25  # the step at 10 %: weaker colours look like grey to some eyes
-VAGUE = 2.0  # a ratio that may be off by more than this factor, either way, is paler
 STRAIGHT = math.log(1.05)  # a curve may lie so far off the straight pieces that are drawn of it, as ln(ratio)
 MOST_DEVICES = 3  # that share a lane
 
-StretchKind = Literal["known", "vague", "unmeasured", "failed"]
+StretchKind = Literal["known", "unsure", "unmeasured", "failed"]
 StripKey = tuple[str, str]  # device and regime, by id
 
 
@@ -37,8 +36,8 @@ class MapPoint(msgspec.Struct, frozen=True):
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a lane between two sizes. `known`: both sides have a curve there, which goes straight between `points`
-    in log-log; `vague`: they have, but say little. The others have no points: nothing was measured there, or it gave no
-    true number."""
+    in log-log; `unsure`: they have, and either side may win. The others have no points: nothing was measured there, or
+    it gave no true number."""
 
     kind: StretchKind
     start: float
@@ -236,7 +235,7 @@ def _stretches(
         (a, _), (b, margin) = pair
         if any(low < b.size and a.size < high for low, high in broken):
             return "failed"
-        return "vague" if margin.deviation * Z > math.log(VAGUE) else "known"
+        return "unsure" if TAIL < margin.wins < 1 - TAIL else "known"
 
     yield from _gap(lane.start, curve[0][0].size, bad)
     for name, pairs in itertools.groupby(itertools.pairwise(curve), key=kind):

@@ -4,13 +4,14 @@ A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
-from gpubench.curves.choice import Doubt, Z, doubt, interval
+from gpubench.curves.choice import Doubt, doubt, interval
 from gpubench.curves.families import TimedSizes, fit, traffic_of
 from gpubench.curves.noise import Blocks, Kind, kind_of
-from gpubench.curves.threshold import Margin, Threshold, compare
+from gpubench.curves.threshold import TAIL, Margin, Threshold, compare
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
+    "TAIL",
     "Blocks",
     "Doubt",
     "Kind",
@@ -18,7 +19,6 @@ __all__ = [
     "Threshold",
     "TimeCurve",
     "TimedSizes",
-    "Z",
     "compare",
     "doubt",
     "fit",

@@ -33,7 +33,7 @@ KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"
 MEANING = (
     "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Hatched: not measured, or "
-    "no true number. Paler: the ratio may be off by more than 2x. At the right: the gain at the largest size measured. "
+    "no true number. Paler: either side may win. At the right: the gain at the largest size measured. "
     "K is 1024, M is 1024 K."
 )
 

@@ -158,7 +158,7 @@ def _run(run: Sequence[Stretch], found: RatioMap, name: str, top: float, tall: f
     yield _rect(found, start, end, top, tall, **{"class": "m-even"})
     yield _rect(found, start, end, top, tall, fill=f"url(#{name})")
     for part in run:
-        if part.kind == "vague":
+        if part.kind == "unsure":
             yield _rect(found, part.start, part.end, top, tall, **{"class": "m-pale"})
 
 
