@@ -22,8 +22,8 @@ class Entry(NamedTuple):
 
 # Of a skip or a failure in a result file.
 Reason = Literal[
-    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "host-stage", "no-library", "shape",
-    "bad-plugin", "out-of-memory",
+    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "host-stage", "no-library",
+    "not-compiled", "shape", "bad-plugin", "out-of-memory",
     "limit", "too-slow", "budget", "unavailable", "unsupported", "device-lost", "timeout", "worker-crashed",
     "build-error", "validation-error", "wrong-result", "error",
 ]
@@ -46,6 +46,9 @@ REASONS: dict[Reason | NoNumber, Entry] = {
     "host-stage": Entry(
         "this work runs on the host, whatever device there is", "nothing: the case of the CPU has its time"),
     "no-library": Entry("a library that the op calls is not installed", "the command that stands beside it"),
+    "not-compiled": Entry(
+        "numba does not work here, so the CPU has no compiled kernel of the op; its library form is measured",
+        "the warning cpu-not-compiled says why, and what to do"),
     "shape": Entry("the params do not go with the size", "choose --sizes and --params that go together"),
     "bad-plugin": Entry(
         "a function of an op of another package, or a whole backend, breaks; what it raised stands beside it",
@@ -142,8 +145,8 @@ WARNINGS: dict[WarningCode, Entry] = {
         "the CPU side had fewer threads than usable CPUs, or a quota: the speedups flatter the GPU",
         "without a quota and with --threads equal to the usable CPUs the baseline would be faster"),
     "cpu-not-compiled": Entry(
-        "the CPU runs NumPy's own kernels, up to 15 times slower than compiled ones: the speedups flatter the GPU",
-        "install the extra cpu of gpubench, which brings numba, or unset the variable that the message names"),
+        "the CPU has library calls alone, up to 15 times slower than compiled kernels: the speedups flatter the GPU",
+        "install gpubench anew, which brings numba, or unset the variable that the message names"),
     "powersave": Entry(
         "the machine runs on a battery, or the CPU's governor saves power",
         "plug it in; `cpupower frequency-set -g performance`"),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "gpubench-cli"  # the package index gave the name gpubench to others: docs/decisions/0010
 NUMBA_MISSING = "numba is not installed"
+NOT_AT_BEST = (
+    "the CPU is not at its best: it has library calls alone, up to 15 times slower than compiled kernels ({})"
+)
 EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch", "workloads")
 
 

@@ -113,10 +113,7 @@ install_gpubench() {
     if [ "$goal" = test ]; then
         .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
     else
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cpu]' || {
-            say "note: numba could not be installed, so the CPU runs NumPy's own kernels"
-            .venv/bin/python -m pip install --quiet --disable-pip-version-check -e .
-        }
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -e .
         .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[workloads]' ||
             say "note: tiktoken could not be installed, so tokenise is skipped"
     fi

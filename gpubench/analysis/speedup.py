@@ -271,10 +271,11 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """`not installed: torch, with which the CPU may be faster`, where something is."""
+    """Say what is not installed (`not installed: torch, with which the CPU may be faster`) or does not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
-    return [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
+    texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
+    return [*texts, *(["the CPU may not be at its best: see the warning cpu-not-compiled"] if broken else [])]
 
 
 class CpuCode(NamedTuple):

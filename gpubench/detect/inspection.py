@@ -409,7 +409,7 @@ def _runtime_warnings(files: Files, answers: Sequence[ProbeAnswer]) -> list[Mach
     fits it."""
     found = []
     if importlib.util.find_spec("numba") is None:
-        text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command('cpu')}"
+        text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
         found.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
     bound = [r.facts.get("driver.name", ABSENT).value for r in files.records if r.vendor_id == NVIDIA]
     listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)

@@ -12,19 +12,16 @@ forms: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpubench.kernels.families.attention import Heads, cpu, cuda, wgsl
-from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, compiled_kernel
+from gpubench.kernels.families.cpu import compiled_kernel
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
 
 _WIDTH, _HEADS = 256, 8
-# Queries and keys of a block, whose scores are in cache still; the first divides the second, so that the diagonal lies
-# in one block. Up to so many tokens one thread has all heads at once.
-_ROWS, _KEYS = 128, 1024
 # Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
@@ -118,66 +115,6 @@ def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     return xp.reshape(_weighted(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
 
 
-# ---------------------------------------------------------------- CPU
-
-
-def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Blocks of rows that stop at the diagonal, the longest first; few tokens with all heads at once."""
-    heads, scratch = _heads(params).heads, ThreadScratch(np)
-
-    def launch(inputs: Sequence[Array], output: Array) -> None:
-        half = output.dtype == np.float16
-        qkv = inputs[0].astype(np.float32) if half else inputs[0]
-        out = np.empty(output.shape, np.float32) if half else output
-        n, e = len(qkv), out.shape[1] // heads
-        q, k, v = _cut(np, qkv, heads)
-        results = np.moveaxis(out.reshape(n, heads, e), 1, 0)
-        count = -(-n // _ROWS)
-        room = min(n, _ROWS) * min(n, _KEYS) * (heads if count == 1 else 1)
-
-        def part(some: slice, start: int, stop: int) -> None:
-            queries = q[some, start:stop] * out.dtype.type(1 / math.sqrt(e))
-            spare = scratch.arrays(1, room, out.dtype)[0]
-            top = total = result = None
-            for first in range(0, stop, _KEYS):
-                last = min(first + _KEYS, stop)
-                shape = (*queries.shape[:2], last - first)
-                scores = spare[: math.prod(shape)].reshape(shape)
-                np.matmul(queries, np.swapaxes(k[some, first:last], 1, 2), out=scores)
-                if last > start:
-                    np.copyto(scores[:, :, start - first :], -math.inf, where=~np.tri(stop - start, dtype=bool))
-                highest = np.maximum.reduce(scores, axis=-1, keepdims=True)
-                if top is not None:
-                    np.maximum(highest, top, out=highest)
-                np.subtract(scores, highest, out=scores)
-                np.exp(scores, out=scores)
-                sums, products = (
-                    np.add.reduce(scores, axis=-1, keepdims=True),
-                    np.matmul(scores, v[some, first:last]),
-                )
-                if top is not None:  # as in the softmax of a stream
-                    before = np.exp(top - highest)
-                    sums, products = sums + total * before, products + result * before
-                top, total, result = highest, sums, products
-            np.divide(result, total, out=results[some, start:stop])
-
-        def block(first: int, last: int) -> None:
-            with np.errstate(all="ignore"):
-                for i in range(first, last):
-                    place, head = divmod(i, heads)
-                    start = (count - 1 - place) * _ROWS
-                    part(slice(head, head + 1), start, min(start + _ROWS, n))
-
-        if count > 1:
-            blocks.multiply(block, count * heads, 1)
-        elif n:
-            part(slice(None), 0, n)
-        if half:
-            np.copyto(output, out, casting="same_kind")
-
-    return launch
-
-
 def _built(language: str, build: Callable[[Heads, str, Limits], Any]) -> Kernel:
     return Kernel(language, lambda params, dtype, limits: build(_heads(params), dtype, limits))
 
@@ -204,7 +141,6 @@ OP = Op(
     tuned={
         "numpy": (
             compiled_kernel(lambda params, dtype, limits: cpu.candidates(_heads(params), dtype, limits)),
-            Kernel("numpy", _cpu, "numpy"),
         ),
         "cupy": (_built("cuda", cuda.build),),
         "wgpu": (_built("wgsl", wgsl.build),),

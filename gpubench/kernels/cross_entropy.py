@@ -8,14 +8,11 @@ The gradient is (softmax z - [label]) / n. Both come from one pass: what it need
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.families.cpu import (
-    Blocks,
-    Launch,
     compiled_kernel,
     numba_candidates,
     numba_prelude,
@@ -37,7 +34,6 @@ from gpubench.model.kernel import (
 from gpubench.model.op import ITEMSIZE, Array, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
 
 _CLASSES = 10
-_BLOCK = 256 * 1024  # elements that one thread takes at a time
 _STEP = 256  # by which a division cannot round
 _LANES, _ROWS = 32, 4  # threads of a row, and rows of a group
 
@@ -147,31 +143,6 @@ def run(z, labels, loss, dz, first, last, slot, m, s):
         scale(z, dz, base, stop, top, real(1 / (total * s)))
         dz[at] = store(real((math.exp(float64(given) - float64(top)) / total - 1) / s))
 """
-
-
-def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """The steps of the expression over blocks of rows; halves in float32."""
-
-    def launch(inputs: Sequence[Array], output: tuple[Array, Array]) -> None:
-        (z, labels), (losses, gradients) = inputs, output
-
-        def block(start: int, stop: int) -> None:
-            kind = np.float32 if z.dtype == np.float16 else z.dtype
-            part, rows = z[start:stop].astype(kind), np.arange(stop - start)
-            given = labels[start:stop]
-            with np.errstate(all="ignore"):
-                np.subtract(part, np.maximum.reduce(part, axis=-1, keepdims=True), out=part)
-                at_label = part[rows, given]
-                np.exp(part, out=part)
-                total = np.add.reduce(part, axis=-1, keepdims=True)
-                losses[start:stop] = np.log(total[:, 0]) - at_label
-                np.divide(part, total, out=part)
-                part[rows, given] -= 1
-                np.divide(part, len(z), out=gradients[start:stop], casting="same_kind")
-
-        blocks.run(block, len(z), max(1, _BLOCK // z.shape[1]))
-
-    return launch
 
 
 # ---------------------------------------------------------------- GPU
@@ -293,7 +264,7 @@ OP = Op(
     torch=_torch,
     tolerance=Tolerance(8, scale=_loss_scale),
     tuned={
-        "numpy": (compiled_kernel(_compiled), Kernel("numpy", _cpu, "numpy")),
+        "numpy": (compiled_kernel(_compiled),),
         "cupy": (Kernel("cuda", _cuda),),
         "wgpu": (Kernel("wgsl", _wgsl),),
     },

@@ -7,7 +7,6 @@ from gpubench.kernels.families.reduce import (
     MINUS_INFINITY,
     CudaReduction,
     WgslReduction,
-    fold_blocks,
     reduction,
 )
 from gpubench.model.op import EXACT
@@ -21,7 +20,6 @@ OP = reduction(
     expr=lambda xp, x: xp.max(x),
     tolerance=EXACT,
     join="maximum",
-    cpu=lambda np, blocks, params: fold_blocks(np, blocks, np.maximum.reduce),
     cuda=CudaReduction("max", ("x",), "x", "larger(a, b)", MINUS_INFINITY),
     wgsl=WgslReduction(("x",), "minus infinity", "x", "select(a, b, !(b <= a) & (a == a))"),
 )

@@ -5,15 +5,12 @@ The rows are those of `families/rows`: of 1024 for sizes that are multiples of i
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpubench.kernels.families.cpu import Blocks, Launch
 from gpubench.kernels.families.cuda import MOST_THREADS
-from gpubench.kernels.families.rows import NumbaRows, in_blocks, rowwise, shape
+from gpubench.kernels.families.rows import NumbaRows, rowwise, shape
 from gpubench.kernels.families.rows.cuda import HELD_BYTES, CudaRowKernel, CudaRows, cuda_rows
 from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
 from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Operand, Params, Tolerance
+from gpubench.model.op import ITEMSIZE, Array, Operand, Tolerance
 
 
 def _expr(xp: Array, x: Array) -> Array:
@@ -25,17 +22,6 @@ def _reference(xp: Array, x: Array) -> Array:
     """The same as exp(z - log(sum(exp(z)))) of the shifted rows z: no division."""
     z = x - xp.max(x, axis=-1, keepdims=True)
     return xp.exp(z - xp.log(xp.sum(xp.exp(z), axis=-1, keepdims=True)))
-
-
-def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Subtract the maximum, exponentials, divide by their sum."""
-
-    def rows(out: Array, x: Array) -> None:
-        np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
-        np.exp(out, out=out)
-        np.divide(out, np.add.reduce(out, axis=-1, keepdims=True), out=out)
-
-    return in_blocks(np, blocks, rows)
 
 
 # A row that holds a NaN need not find it in the maximum: its exponential is a NaN, and so is the sum.
@@ -324,7 +310,6 @@ OP = rowwise(
     reference=_reference,
     torch=lambda torch, x: torch.softmax(x, -1),
     tolerance=Tolerance(64),
-    cpu=_cpu,
     numba=_NUMBA,
     cuda=CUDA,
     wgsl=WGSL,

@@ -7,14 +7,11 @@ for double), whatever the elements are stored in.
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpubench.kernels.families.cpu import Blocks, Launch
-from gpubench.kernels.families.rows import NumbaRows, in_blocks, rowwise, shape
+from gpubench.kernels.families.rows import NumbaRows, rowwise, shape
 from gpubench.kernels.families.rows.cuda import CudaRowKernel, CudaRows, cuda_rows
 from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
 from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Operand, Params, Tolerance
+from gpubench.model.op import ITEMSIZE, Array, Operand, Tolerance
 
 _INPUTS = ("y", "dy")
 
@@ -74,17 +71,6 @@ def _reference(xp: Array, y: Array, dy: Array) -> Array:
 def _scale(xp: Array, y: Array, dy: Array) -> Array:
     """|y| (|dy| + sum |y dy|): the terms of the sum may cancel, and so may the difference."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
-
-
-def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Products, their sum subtracted from dy, times y."""
-
-    def rows(out: Array, y: Array, dy: Array) -> None:
-        np.multiply(y, dy, out=out)
-        np.subtract(dy, np.add.reduce(out, axis=-1, keepdims=True), out=out)
-        np.multiply(y, out, out=out)
-
-    return in_blocks(np, blocks, rows)
 
 
 # ---------------------------------------------------------------- CUDA: both rows in registers
@@ -186,7 +172,6 @@ OP = rowwise(
     expr=_expr,
     reference=_reference,
     tolerance=Tolerance(8, scale=_scale),
-    cpu=_cpu,
     numba=_NUMBA,
     cuda=CUDA,
     wgsl=WGSL,

@@ -1,6 +1,6 @@
 """sum: one read per element and a single number written: bound by memory."""
 
-from gpubench.kernels.families.reduce import CudaReduction, WgslReduction, fold_blocks, reduction
+from gpubench.kernels.families.reduce import CudaReduction, WgslReduction, reduction
 from gpubench.model.op import Tolerance
 
 OP = reduction(
@@ -12,7 +12,6 @@ OP = reduction(
     expr=lambda xp, x: xp.sum(x),
     tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
     join="add",
-    cpu=lambda np, blocks, params: fold_blocks(np, blocks, np.add.reduce),
     cuda=CudaReduction("sum", ("x",), "x"),
     wgsl=WgslReduction(("x",), "zero", "x", "a + b"),
 )

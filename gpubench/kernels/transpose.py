@@ -38,10 +38,7 @@ OP = Op(
     tolerance=EXACT,
     split=Split({"x": 1}, _columns),
     tuned={
-        "numpy": (
-            compiled_kernel(_COMPILED.candidates),
-            Kernel("numpy", transpose.build_cpu, "numpy"),
-        ),
+        "numpy": (compiled_kernel(_COMPILED.candidates),),
         "cupy": (Kernel("cuda", lambda params, dtype, limits: transpose.build_cuda(*sides(params), dtype)),),
         "wgpu": (
             Kernel("wgsl", lambda params, dtype, limits: transpose.build_wgsl(*sides(params), dtype, limits)),

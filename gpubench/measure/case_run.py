@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from msgspec import UNSET
@@ -12,7 +12,7 @@ from msgspec import UNSET
 from gpubench import stats
 from gpubench.catalogue import REASONS, Reason
 from gpubench.errors import DeviceLost, WrongResult
-from gpubench.installation import install_command
+from gpubench.installation import NOT_AT_BEST, install_command
 from gpubench.measure import protocol
 from gpubench.measure.monitor import judged, usual_clock, warm_clocks
 from gpubench.measure.pace import Pace
@@ -275,15 +275,16 @@ class CaseRun:
             if reply.launch_s is not None:
                 self._launch_s = reply.launch_s
                 self.runtime.pace.note(self.case, reply.launch_s)
-            if reply.lacks:
-                set_by_user = "NUMBA_" in reply.lacks
-                hint = "unset the variable" if set_by_user else install_command("cpu")
-                found = RunWarning(code="cpu-not-compiled", message=reply.lacks, hint=hint)
-                warn_once(self.runtime.recorder, self.runtime.sink, found)
-            for noted in reply.notes:
-                warn_once(self.runtime.recorder, self.runtime.sink, noted)
+            self._warn(reply.notes, reply.lacks)
             if first:
                 self._enter(reply)
+
+    def _warn(self, notes: Iterable[RunWarning], lacks: str | None) -> None:
+        """Warn once in a run of each note, and of a CPU that is not at its best."""
+        hint = "unset the variable" if "NUMBA_" in (lacks or "") else install_command()
+        slow = [RunWarning(code="cpu-not-compiled", message=lacks, hint=hint)] if lacks else []
+        for warning in (*slow, *notes):
+            warn_once(self.runtime.recorder, self.runtime.sink, warning)
 
     def sample(self, number: int, position: int) -> None:
         """One block in this round, and then the question whether that is enough."""
@@ -426,6 +427,8 @@ class CaseRun:
         finally:
             self.left_s -= time.monotonic() - began
         if isinstance(reply, protocol.Refused):
+            if reply.reason == "not-compiled":
+                self._warn((), NOT_AT_BEST.format(reply.detail))
             self._skip(reply.reason, reply.detail, reply.hint)
             return None
         if isinstance(reply, protocol.Broke):
@@ -560,15 +563,12 @@ class CaseRun:
             self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
             return
         session = self.runtime.session
+        why = f"session {session + 1} lacks this case: {detail}"
         self.runtime.recorder.warn(
             RunWarning(
-                code="few-sessions",
-                id=self.case.id,
-                session=session,
-                message=f"session {session + 1} lacks this case: {detail}",
-                hint=hint or "run it again",
-            )  # fmt: skip
-        )
+                code="few-sessions", id=self.case.id, session=session, message=why, hint=hint or "run it again",
+            )
+        )  # fmt: skip
         self._end(self.before)
 
     def _end(self, outcome: Outcome) -> None:

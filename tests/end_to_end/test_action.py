@@ -156,9 +156,9 @@ def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -
     comment = (runner.kept / "comment.md").read_text(encoding="utf-8")
     assert comment.startswith("<!-- gpubench:gpubench -->\n")
     assert runner.installed == [
-        ("new", str(runner.workspace), f"-m pip install --quiet {ROOT}[cpu]"),
+        ("new", str(runner.workspace), f"-m pip install --quiet {ROOT}"),
         ("new", str(runner.workspace), "-m pip install --quiet ."),
-        ("base", str(runner.workspace), f"-m pip install --quiet {ROOT}[cpu]"),
+        ("base", str(runner.workspace), f"-m pip install --quiet {ROOT}"),
         ("base", str(runner.kept / "base-tree"), "-m pip install --quiet ."),
     ]
     assert (runner.kept / "base-tree" / "version").read_text() == "base"

@@ -31,7 +31,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
-from gpubench.installation import NUMBA_MISSING, install_command
+from gpubench.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
@@ -86,21 +86,30 @@ class NumpySession(Session):
         )
         self._blocks = BlockThreads(self.threads, self._limit_blas)
         self._compiled: NumbaThreads | None = None
+        self._why_not = ""  # why numba does not work, if it does not
         self._opened = load.read()
         self._choices: Choices | None = None
         self._chosen: dict[str, str] = {}
         self._autotune = autotune
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Every op has a library form; a tuned form only where the op declares one."""
+        """Every op has a library form; a tuned form where the op declares one and numba compiles it."""
         if op.overhead is not None:
             return no_overhead(op, case, self.device, self.limits)
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on numpy", reason="no-dtype")
-        if case.form == "tuned" and (refusal := no_kernel(op, case)):
+        if case.form == "tuned" and (refusal := no_kernel(op, case) or self._not_compiled(op, case)):
             return refusal
         if case.regime != "resident":
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        return None
+
+    def _not_compiled(self, op: Op, case: Case) -> Unsupported | None:
+        """Refuse a compiled kernel where numba does not work: the plain expression is the library form."""
+        if tuned_kernel(op, case).language == "numba":
+            self._load_compiler()
+            if self._compiled is None:
+                return Unsupported(self._why_not, reason="not-compiled")
         return None
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
@@ -226,41 +235,34 @@ class NumpySession(Session):
                         f"the CPU may not be at its best: {variables} may slow down its compiled kernels"
                     )
             except Exception as error:  # a broken numba raises what it likes: OSError, RuntimeError, its own
-                self.lacks = _why_not_compiled(error)
+                self._why_not = _why_not_compiled(error)
+                self.lacks = NOT_AT_BEST.format(self._why_not)
             self._choices = Choices(_description(self._compiled, self.threads), user_cache(), self._opened)
         return self._choices
 
     def _forms(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
-        """Every way to do the case on these arrays, by name, the likeliest first.
+        """Return every way to do the case on these arrays, by name, the likeliest first.
 
-        A kernel of its own language stands alone. Beside compiled ones, which take arrays without gaps alone, stand
-        NumPy's blocks and the plain expression.
+        A kernel in NumPy's own calls stands alone. Beside compiled ones, which take arrays without gaps alone, stands
+        the plain expression; it is all there is without a working numba.
         """
         np = self._np
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
-        blocks = next((one for one in op.tuned.get(self.device.backend, ()) if one.language == "numpy"), kernel)
-        found: dict[str, Way] = {}
-        if kernel.language == "numba":
-            self._load_compiler()
+        if kernel.language == "numpy":
+            return {
+                "NumPy in blocks": lambda inputs, output: _writing(
+                    kernel.build(np, self._blocks, case.params), inputs, output
+                )
+            }
+        ways: dict[str, Way] = {}
+        self._load_compiler()
         whole = all(array.flags.c_contiguous for array in arrays)
-        if (
-            kernel.language == "numba"
-            and whole
-            and self._compiled is not None
-            and kernel.candidates is not None
-        ):
+        if whole and self._compiled is not None and kernel.candidates is not None:
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
                 if self._compiled.compiles(candidate.build()):
-                    found[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
-        elif kernel.language == "numpy":
-            blocks = kernel
-        if blocks.language == "numpy":
-            found["NumPy in blocks"] = lambda inputs, output: _writing(
-                blocks.build(np, self._blocks, case.params), inputs, output
-            )
-        if found and kernel.language == "numba":
-            found["plain NumPy"] = lambda inputs, output: lambda: op.expr(np, *inputs)
-        return found
+                    ways[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
+        ways["plain NumPy"] = lambda inputs, output: lambda: op.expr(np, *inputs)
+        return ways
 
     def _native(
         self, op: Op, dtype: Dtype, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
@@ -343,17 +345,13 @@ def _writing(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer)
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """One sentence, which names the variables of numba that the user has set."""
+    """Say why numba does not work; its variables that the user has set are named."""
     variables = compiled.foreign_variables()
     if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
-        why = NUMBA_MISSING
-    elif isinstance(error, compiled.NumbaUnusable):
-        why = str(error)
-    else:
-        why = f"numba does not load: {compiled.one_line(error)}" + (
-            f"; {variables} is set" if variables else ""
-        )
-    return f"the CPU is not at its best: it runs NumPy's own kernels, up to 15 times slower than compiled ones ({why})"
+        return NUMBA_MISSING
+    if isinstance(error, compiled.NumbaUnusable):
+        return str(error)
+    return f"numba does not load: {compiled.one_line(error)}" + (f"; {variables} is set" if variables else "")
 
 
 def _description(numba: NumbaThreads | None, threads: int) -> str:

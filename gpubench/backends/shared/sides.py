@@ -65,7 +65,7 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
         if kernel is not None and kernel.library:
             one = msgspec.structs.replace(one, form="library")
         found = side.supports(op, one)
-        if found is not None:
+        if found is not None and found.reason != "not-compiled":  # else this side runs the plain expression
             return Unsupported(f"{side.device.id}: {found.detail}", reason=found.reason, hint=found.hint)
     return None
 

@@ -84,14 +84,6 @@ def numba_candidates(
 
 # ---------------------------------------------------------------- NumPy's
 
-# NumPy holds the interpreter's lock between calls, so short slices make threads slower than one thread:
-# under 256 Ki elements for an addition, half of that where an element costs more. Several steps over a block find
-# it in cache only if it is short, but 16 threads wait in line for the lock: there 512 Ki reach 0.90 of a copy with
-# two steps, 256 Ki 0.43. A lone step does not read what it wrote, and one slice a thread serves it best: tanh of
-# 16 Mi takes 1.5 ms on 16 threads in 16 slices and 3.0 in 64.
-_SHORTEST_CHEAP, _SHORTEST, _LONGEST = 256 * 1024, 128 * 1024, 512 * 1024
-_LONGEST_ALONE = 2 * 1024 * 1024
-
 
 class Blocks(Protocol):
     """What runs a function over slices (start, stop) of at most `grain`, on so many threads."""
@@ -103,17 +95,6 @@ class Blocks(Protocol):
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
         """The same for a function that multiplies: BLAS has one thread meanwhile, in each of the threads."""
-
-
-def grain(length: int, threads: int, *, cheap: bool, alone: bool) -> int:
-    """Elements of one block, so that all threads are busy in the last round too.
-
-    `cheap`: an element costs little more than its traffic; `alone`: it takes one step.
-    """
-    shortest = _SHORTEST_CHEAP if cheap or alone else _SHORTEST
-    longest = _LONGEST_ALONE if alone else _LONGEST
-    rounds = max(1, -(-length // (threads * longest)))
-    return max(shortest, -(-length // (threads * rounds)))
 
 
 class ThreadScratch:

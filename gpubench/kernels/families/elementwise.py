@@ -2,9 +2,7 @@
 
 The op owns no loop: blocks, loads, stores, tail and dispatch come from here.
 
-- CPU: the same expression over blocks, on all cores, without temporaries. It is recorded once as steps of one ufunc
-  each. Every block then runs them with `out=`: into its slice of the output, or into scratch that stays in cache. On
-  16 cores gelu gains 22 x this way, add 12 x.
+- CPU: a loop that numba compiles around the scalar expression of CUDA, on all cores.
 - CUDA: one 128-bit load and store per thread, 256 threads a block. On an H200 this reaches 1.01 of the device copy
   (four per thread 0.97); CuPy's own elementwise kernels stop at 211 G elements/s, 0.40 to 0.60 of it. CUDA's grid has
   no short x dimension, so nothing is folded.
@@ -16,9 +14,7 @@ The op owns no loop: blocks, loads, stores, tail and dispatch come from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -35,15 +31,10 @@ from gpubench.kernels.families import (
 )
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
-    Blocks,
-    Launch,
-    ThreadScratch,
     compiled_kernel,
-    grain,
     numba_candidates,
     numba_prelude,
     numba_signature,
-    widen,
 )
 from gpubench.kernels.families.cuda import MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.cuda import lanes as cuda_lanes
@@ -119,7 +110,6 @@ def elementwise(
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES,
     wgsl_functions: str = "",
     wgsl_dtypes: tuple[Dtype, ...] = WGSL_NO_DOUBLE,
-    numpy: Callable[..., Callable[..., None]] | None = None,
     constants: Mapping[str, float] | None = None,
     not_finite: str = "",
 ) -> Op:
@@ -127,8 +117,7 @@ def elementwise(
 
     `wgsl` and `cuda` are scalar expressions in the inputs' names, of type `real`: float or double, also where
     the elements are halves. `wgsl_dtypes` are those in which the WGSL expression is right, `wgsl_functions` is
-    WGSL text that it calls. `numpy` builds the tuned NumPy form where the expression's ufuncs, one after the
-    other over blocks, are not it. `not_finite` is the op's.
+    WGSL text that it calls. `not_finite` is the op's.
     """
     arrays = operands(inputs)
     names = tuple(array.name for array in arrays)
@@ -143,10 +132,7 @@ def elementwise(
         constants=constants or {},
         split=Split(dict.fromkeys(names, 0), counted_by("n")),
         tuned={
-            "numpy": (
-                compiled_kernel(compiled.candidates),
-                Kernel("numpy", numpy or partial(build_cpu, expr, len(names)), "numpy"),
-            ),
+            "numpy": (compiled_kernel(compiled.candidates),),
             "wgpu": (Kernel("wgsl", WgslElement(names, wgsl, wgsl_functions, wgsl_dtypes).build),),
             "cupy": (Kernel("cuda", CudaElement(name, names, cuda, dtypes).build),),
         },
@@ -154,7 +140,7 @@ def elementwise(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- CPU, compiled
+# ---------------------------------------------------------------- CPU
 
 
 class NumbaElement(msgspec.Struct, frozen=True):
@@ -217,162 +203,6 @@ _NUMBA_STREAMING = """    block = scratch(out[0])
     for k in range(i, stop):
         out[k] = element({arrays}, k)
 """
-
-
-# ---------------------------------------------------------------- CPU, NumPy
-
-_CHEAP_STEPS = 2
-_HALF_BYTES = 2
-_OUTPUT = -1  # the slot of the output; scratch counts up from 0
-
-
-class _Step:
-    """One ufunc: operands are recorded values or plain numbers; `slot` receives the result."""
-
-    def __init__(self, ufunc: str, operands: tuple[Any, ...]) -> None:
-        self.ufunc = ufunc
-        self.operands = operands
-        self.slot = _OUTPUT
-
-
-def _operator(ufunc: str, *, reflected: bool = False) -> Callable[[_Recorded, Any], _Recorded]:
-    def method(self: _Recorded, other: Any) -> _Recorded:
-        return self.record(ufunc, other, self) if reflected else self.record(ufunc, self, other)
-
-    return method
-
-
-class _Recorded:
-    """Stands for an array while the expression is recorded: an input (by position) or a step's result."""
-
-    def __init__(self, tape: list[_Step], origin: int | _Step) -> None:
-        self._tape = tape
-        self.origin = origin
-
-    def record(self, ufunc: str, *operands: Any) -> _Recorded:
-        """Append a step and return its result."""
-        step = _Step(ufunc, operands)
-        self._tape.append(step)
-        return _Recorded(self._tape, step)
-
-    def copy(self) -> _Recorded:
-        """The array method."""
-        return self.record("copy", self)
-
-    def __neg__(self) -> _Recorded:
-        return self.record("negative", self)
-
-    __add__, __radd__ = _operator("add"), _operator("add", reflected=True)
-    __sub__, __rsub__ = _operator("subtract"), _operator("subtract", reflected=True)
-    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", reflected=True)
-    __truediv__, __rtruediv__ = _operator("divide"), _operator("divide", reflected=True)
-
-
-class _Namespace:
-    """Stands for the array library: any function of it is recorded as the ufunc of that name."""
-
-    def __getattr__(self, ufunc: str) -> Callable[..., _Recorded]:
-        def function(*operands: Any) -> _Recorded:
-            first = next(operand for operand in operands if isinstance(operand, _Recorded))
-            return first.record(ufunc, *operands)
-
-        return function
-
-
-def record(expr: Callable[..., Any], inputs: int) -> tuple[list[_Step], int]:
-    """The steps of `expr` on that many inputs, and the number of scratch slots they need."""
-    tape: list[_Step] = []
-    expr(_Namespace(), *(_Recorded(tape, i) for i in range(inputs)))
-    last_use: dict[_Step, _Step] = {}
-    for step in tape:
-        for operand in step.operands:
-            if isinstance(operand, _Recorded) and isinstance(operand.origin, _Step):
-                last_use[operand.origin] = step
-    slots, free = 0, [_OUTPUT]
-    for step in tape[:-1]:
-        # An operand that is done gives its slot to the result: a ufunc may work in place.
-        free += [origin.slot for origin, user in last_use.items() if user is step]
-        if not free:
-            free.append(slots)
-            slots += 1
-        step.slot = min(free)
-        free.remove(step.slot)
-    return tape, slots
-
-
-def build_cpu(expr: Callable[..., Any], inputs: int, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """A launch that fills the output block by block; scratch belongs to its thread and is kept.
-
-    The steps find their arrays by place: the inputs, the output, the scratch slots, then the plain numbers.
-    """
-    steps, slots = record(expr, inputs)
-    calls, numbers = _placed(np, steps, inputs, slots)
-    scratch = ThreadScratch(np)
-    # A lone step streams; several pass the block on, and it has to be in cache still.
-    cheap, alone = len(steps) <= _CHEAP_STEPS, len(steps) == 1
-    moves = alone and steps[0].ufunc == "copy"
-
-    def run(parts: Sequence[Array], output: Array, size: int) -> None:
-        spare = scratch.arrays(slots, size, output.dtype) if slots else []
-        perform([*parts, output, *(array[: output.size] for array in spare), *numbers])
-
-    def run_halves(parts: Sequence[Array], output: Array, size: int) -> None:
-        spare = [array[: output.size] for array in scratch.arrays(inputs + 1 + slots, size, np.float32)]
-        for part, wide in zip(parts, spare, strict=False):
-            widen(np, part, wide)
-        perform([*spare, *numbers])
-        np.copyto(output, spare[inputs], casting="same_kind")
-
-    def perform(places: list[Any]) -> None:
-        for function, operands, result in calls:
-            function(*[places[i] for i in operands], out=places[result])
-
-    def launch(arrays: Sequence[Array], output: Array) -> None:
-        half = output.itemsize == _HALF_BYTES and not moves
-        size = grain(output.size, blocks.threads, cheap=cheap, alone=alone and not half)
-        work = run_halves if half else run
-        if output.size <= size:
-            work(arrays, output, output.size)
-            return
-
-        def block(start: int, stop: int) -> None:
-            # The caller's error state does not reach the threads of the block runner.
-            with np.errstate(all="ignore"):
-                work([array[start:stop] for array in arrays], output[start:stop], size)
-
-        blocks.run(block, output.size, size)
-
-    return launch
-
-
-_Call = tuple[Callable[..., Any], list[int], int]
-
-
-def _placed(np: Any, steps: list[_Step], inputs: int, slots: int) -> tuple[list[_Call], list[Any]]:
-    """The steps as (function, places of the operands, place of the result), and the plain numbers in use."""
-    numbers: list[Any] = []
-
-    def place(operand: Any) -> int:
-        if not isinstance(operand, _Recorded):
-            numbers.append(operand)
-            return inputs + slots + len(numbers)
-        return operand.origin if isinstance(operand.origin, int) else slot_place(operand.origin)
-
-    def slot_place(step: _Step) -> int:
-        return inputs if step.slot == _OUTPUT else inputs + 1 + step.slot
-
-    calls = [
-        (_function(np, step.ufunc), [place(operand) for operand in step.operands], slot_place(step))
-        for step in steps
-    ]
-    return calls, numbers
-
-
-def _function(np: Any, ufunc: str) -> Callable[..., Any]:
-    if ufunc == "copy":
-        return lambda x, out: np.copyto(out, x)
-    function: Callable[..., Any] = getattr(np, ufunc)
-    return function
 
 
 # ---------------------------------------------------------------- CUDA

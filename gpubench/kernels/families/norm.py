@@ -11,19 +11,16 @@ from functools import partial
 from typing import Any
 
 from gpubench.kernels.families.cpu import (
-    Blocks,
-    Launch,
     compiled_kernel,
     numba_candidates,
     numba_prelude,
     numba_signature,
 )
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.rows import in_blocks
 from gpubench.kernels.families.rows.cuda import CudaRowKernel, CudaRows, cuda_rows
 from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
 from gpubench.model.kernel import Candidate, Kernel, Limits, NumbaPass, NumbaProgram
-from gpubench.model.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
+from gpubench.model.op import ITEMSIZE, Ladder, Op, Operand, Params, Shape, Split, counted_by
 
 _WIDTH = 256
 EPSILON = 1e-5  # added to the mean of the squares: a row of equal elements has a norm, too
@@ -54,10 +51,7 @@ def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
         fits=lambda params: None if rows(params)[1] >= 1 else "a row has at least one element",
         split=Split({"x": 0}, counted_by("n")),
         tuned={
-            "numpy": (
-                compiled_kernel(partial(compiled, centred)),
-                Kernel("numpy", partial(in_numpy, centred), "numpy"),
-            ),
+            "numpy": (compiled_kernel(partial(compiled, centred)),),
             "cupy": (_built("cuda", cuda_kernel(name, centred)),),
             "wgpu": (_built("wgsl", wgsl_kernel(centred)),),
         },
@@ -152,23 +146,6 @@ def run(x_, g_, c_, out, first, last, slot, m, s):
         by = real(1) / math.sqrt(whole(x_, base, stop, mean, True) + real({epsilon}))
         scale(x_, g_, c_, out, base, stop, mean, by)
 """
-
-
-def in_numpy(centred: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """The norm by NumPy, in blocks of rows."""
-
-    def part(out: Array, x: Array, g: Array, c: Array | None = None) -> None:
-        if centred:
-            np.subtract(x, np.mean(x, axis=-1, keepdims=True), out=out)
-        else:
-            np.copyto(out, x)
-        square = np.mean(out * out, axis=-1, keepdims=True)
-        np.divide(out, np.sqrt(square + out.dtype.type(EPSILON)), out=out)
-        np.multiply(out, g, out=out)
-        if c is not None:
-            np.add(out, c, out=out)
-
-    return in_blocks(np, blocks, part, across=1 + centred)
 
 
 # ---------------------------------------------------------------- CUDA: a row in registers

@@ -11,13 +11,12 @@ The norm of a few rows takes less time than a launch of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from gpubench import kernels
 from gpubench.kernels.families import norm
-from gpubench.kernels.families.cpu import Blocks, Launch, compiled_kernel
+from gpubench.kernels.families.cpu import compiled_kernel
 from gpubench.kernels.families.linear import (
     build_cpu,
     build_cuda,
@@ -70,10 +69,7 @@ def norm_linear(name: str, summary: str, plain: Op, epilogue: Epilogue, *, slope
         blas=plain.blas, slow=plain.slow, expr=of_norm("expr"), reference=of_norm("reference"), torch=of_norm("torch"),
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_scale, plain, slope)),
         tuned={
-            "numpy": (
-                compiled_kernel(partial(_compiled, epilogue)),
-                Kernel("numpy", partial(_in_numpy, epilogue), "numpy"),
-            ),
+            "numpy": (compiled_kernel(partial(_compiled, epilogue)),),
             "cupy": (Kernel("cuda", partial(_cuda, epilogue)),),
             "wgpu": (wgsl.chosen_from(partial(_candidates, epilogue)),),
         },
@@ -126,23 +122,6 @@ def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) ->
     layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)
     found = norm.compiled(True, _of_rows(params), dtype, limits, into=_NORMED)
     return tuple(Candidate(one.name, partial(build, one)) for one in found)
-
-
-def _in_numpy(epilogue: Epilogue, np: Any, blocks: Blocks, params: Params) -> Launch:
-    norm_of = norm.in_numpy(True, np, blocks, _of_rows(params))
-    layer_of = build_cpu(epilogue, False, np, blocks, params)
-    kept: dict[tuple[Any, ...], Array] = {}
-
-    def launch(inputs: Sequence[Array], output: Array) -> None:
-        x, g, c, *weights = inputs
-        key = (x.shape, output.dtype)
-        if key not in kept:
-            kept.clear()
-            kept[key] = np.empty(*key)
-        norm_of((x, g, c), kept[key])
-        layer_of((kept[key], *weights), output)
-
-    return launch
 
 
 # ---------------------------------------------------------------- GPU

@@ -12,22 +12,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, group_threads, log2, require_buffers, require_dtype, windows
 from gpubench.kernels.families.cpu import (
-    Blocks,
-    Launch,
-    ThreadScratch,
     compiled_kernel,
     numba_candidates,
     numba_prelude,
     numba_signature,
-    widen,
 )
 from gpubench.kernels.families.cuda import DTYPES, lanes, options, prelude
 from gpubench.kernels.families.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
@@ -56,7 +52,6 @@ def reduction(
     expr: Callable[..., Array],
     tolerance: Tolerance,
     join: Literal["add", "maximum"],
-    cpu: Callable[[Any, Blocks, Params], Launch],
     cuda: CudaReduction,
     wgsl: WgslReduction,
     reference: Callable[..., Array] | None = None,
@@ -73,10 +68,7 @@ def reduction(
         reference=reference,
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
         tuned={
-            "numpy": (
-                compiled_kernel(compiled.candidates),
-                Kernel("numpy", cpu, "numpy"),
-            ),
+            "numpy": (compiled_kernel(compiled.candidates),),
             "wgpu": (Kernel("wgsl", wgsl.build),),
             "cupy": (Kernel("cuda", cuda.build),),
         },
@@ -88,7 +80,7 @@ def _refuse_nothing(n: int) -> None:
         raise Unsupported("no elements have no largest one: NumPy raises here, too")
 
 
-# ---------------------------------------------------------------- CPU, compiled
+# ---------------------------------------------------------------- CPU
 
 _PARTIAL_STRIDE = 8  # float64 elements: a cache line for each slice's result
 _STREAMS, _RUN = 2, 1 << 17
@@ -189,50 +181,6 @@ def join(partial, b, c, out, start, stop, slot, m, s):
         result = {"result + one" if adds else "maximum(result, one)"}
     out[0] = store(real(result))
 """
-
-
-# ---------------------------------------------------------------- CPU, NumPy
-
-# One core folds 1 Mi elements in the time it takes to wake the others a few times.
-_BLOCK, _WHOLE = 1024 * 1024, 2 * 1024 * 1024
-_HALF_BLOCK = 128 * 1024  # widened, it has to stay in cache
-_SHORT = 64 * 1024  # up to here the calls are the cost
-
-Fold = Callable[..., Array]
-
-
-def fold_blocks(
-    np: Any, blocks: Blocks, fold: Fold, *, short: Fold | None = None, join: Fold | None = None
-) -> Launch:
-    """`short` of few elements, else `fold` of each block and `join` of the results; each is `fold` by default."""
-    short, join = short or fold, join or fold
-    scratch = ThreadScratch(np)
-
-    def partial_result(parts: Sequence[Array]) -> Array:
-        if parts[0].dtype == np.float16:
-            spare = scratch.arrays(len(parts), _HALF_BLOCK, np.float32)
-            parts = [widen(np, part, wide[: part.size]) for part, wide in zip(parts, spare, strict=True)]
-        return fold(*parts)
-
-    def launch(arrays: Sequence[Array], output: Array) -> None:
-        length, half = arrays[0].size, output.dtype == np.float16
-        if length <= _SHORT and not half:
-            output[...] = short(*arrays)
-            return
-        size = _HALF_BLOCK if half else _BLOCK
-        if length <= (_HALF_BLOCK if half else _WHOLE):
-            output[...] = partial_result(arrays)
-            return
-        partial = np.empty(-(-length // size), np.float32 if half else output.dtype)
-
-        def block(start: int, stop: int) -> None:
-            with np.errstate(all="ignore"):
-                partial[start // size] = partial_result([array[start:stop] for array in arrays])
-
-        blocks.run(block, length, size)
-        output[...] = join(partial)
-
-    return launch
 
 
 # ---------------------------------------------------------------- CUDA

@@ -1,9 +1,6 @@
 """Transpose: squares are read by rows, turned, and written as long rows of the output.
 
-- CPU: squares read row by row into scratch, turned on the way out. NumPy turns a square in cache at 0.3 ns an element,
-  but in memory a column of x is one element of each of many lines and pages. Scratch has rows of 64 bytes more than
-  their length, since 512 lines a power of two apart share a few places of the cache. 1.4 to 2 x the rate of squares
-  turned straight from x to the output.
+- CPU: rectangles in tiles that fit the registers, past the caches where the output is large.
 - CUDA: every thread turns small squares of 128-bit accesses; shared memory joins them to long rows. A square is as
   wide as 16 bytes hold elements: 4 x 4 floats, 2 x 2 doubles, 8 x 8 halves. The position within a row is mixed with
   the row's number, so that neither side meets a memory bank twice. Sides that are no multiple of the square go by
@@ -16,8 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -25,9 +21,6 @@ from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, log2, require_bindings, require_dtype
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
-    Blocks,
-    Launch,
-    ThreadScratch,
     numba_candidates,
     numba_prelude,
     numba_signature,
@@ -45,14 +38,9 @@ from gpubench.model.kernel import (
     WgslPass,
     WgslProgram,
 )
-from gpubench.model.op import ITEMSIZE, Array, Params
+from gpubench.model.op import ITEMSIZE, Params
 
 # ---------------------------------------------------------------- CPU
-
-_ONE_SQUARE = 256 * 256  # up to here one copy is faster than the squares' calls
-_ROW_BYTES = 2048  # of a square's row: two arrays of 1 MiB at most, which the second-level cache holds
-_FEW = 64  # squares under which smaller ones keep all cores busy
-_PADDING_BYTES = 64
 
 
 class NumbaTranspose(msgspec.Struct, frozen=True):
@@ -117,36 +105,6 @@ def run(x, unused_b, unused_c, out, start, stop, slot, m, s):
                 out[j * m + i] = x[i * s + j]
     fence()
 """
-
-
-def build_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Squares of x in any order, each by one thread."""
-    scratch = ThreadScratch(np)
-
-    def launch(arrays: Sequence[Array], output: Array) -> None:
-        x = arrays[0]
-        rows, columns = x.shape
-        if x.size <= _ONE_SQUARE:
-            np.copyto(output, x.T)
-            return
-        side = _ROW_BYTES // x.itemsize
-        if ceil_div(rows, side) * ceil_div(columns, side) < _FEW:
-            side //= 2
-        across = ceil_div(columns, side)
-        pitch = side + _PADDING_BYTES // x.itemsize
-
-        def square(start: int, stop: int) -> None:
-            for index in range(start, stop):
-                top, left = index // across * side, index % across * side
-                part = x[top : top + side, left : left + side]
-                turned = scratch.arrays(1, side * pitch, x.dtype)[0].reshape(side, pitch)
-                turned = turned[: part.shape[0], : part.shape[1]]
-                np.copyto(turned, part)
-                np.copyto(output[left : left + side, top : top + side], turned.T)
-
-        blocks.run(square, ceil_div(rows, side) * across, 1)
-
-    return launch
 
 
 # ---------------------------------------------------------------- CUDA

@@ -71,7 +71,8 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
         if own.host is not None:
             continue
         refused = session.supports(own, one)
-        if refused is not None:
+        # Without compiled kernels a stage runs its plain expression.
+        if refused is not None and refused.reason != "not-compiled":
             return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
     return None
 

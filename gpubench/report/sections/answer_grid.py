@@ -280,16 +280,21 @@ def _top_text(n: int, extent: Extent) -> str:
 def sizes_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
     """Sizes that were asked for: two of one op side by side, else a row for each."""
     sizes = sorted({gain.n for row in found.rows for cell in row.cells.values() for gain in cell.gains})
-    long = _long_grid(found, ascii_only)
+    long, cpu = _long_grid(found, ascii_only), _cpu_name(found)
     if len(found.rows) > 1 or not 0 < len(sizes) <= 2:
         return (long,)
     # Narrower than WIDE it does not fit where both sizes have all there is to say.
-    return (_wide_grid(found.rows[0], sizes), long)
+    return (_wide_grid(found.rows[0], sizes, cpu), long)
 
 
-def _wide_grid(row: AnswerRow, sizes: Sequence[int]) -> AnswerGrid:
+def _cpu_name(found: MachineAnswer) -> str:
+    """`best CPU`, or `CPU` where numba would be faster and does not work."""
+    return "CPU" if any(code.weaker for code in found.cpu) else "best CPU"
+
+
+def _wide_grid(row: AnswerRow, sizes: Sequence[int], cpu: str) -> AnswerGrid:
     groups = {1 + 2 * i: named_size_text(n, row.extent) for i, n in enumerate(sizes)}
-    best: list[Cell] = [Cell("best CPU")]
+    best: list[Cell] = [Cell(cpu)]
     for n in sizes:
         cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
         best += [Cell("" if cpu_s is None else format_seconds(cpu_s)), Cell("")]
@@ -308,7 +313,7 @@ def _wide_grid(row: AnswerRow, sizes: Sequence[int]) -> AnswerGrid:
 
 
 def _long_grid(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
-    names, right, groups = ["", "size", "best CPU"], [False, True, True], {}
+    names, right, groups = ["", "size", _cpu_name(found)], [False, True, True], {}
     for regime in found.regimes:
         groups[len(names)] = situation_text(regime)
         names += ["", ""]
@@ -373,7 +378,8 @@ def _forms_below(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
         else:
             line += [Cell(_form_name(form)), Cell(format_seconds(form.best_s)), _form_gain(form)]
         rows.append(tuple(line))
-    names = ("", "n", "plain NumPy", "best form", "", "gain")
+    fastest = "form" if any(code.weaker for code in found.cpu) else "best form"
+    names = ("", "n", "plain NumPy", fastest, "", "gain")
     right = (False, True, True, False, True, True)
     return AnswerGrid(names=names, right=right, rows=tuple(rows), whole=tuple(whole))
 

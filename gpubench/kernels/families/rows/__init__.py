@@ -1,6 +1,6 @@
 """Ops along rows: how n elements are cut into rows, how threads share a row, and how one number is folded per row.
 
-- CPU: blocks of rows that stay in cache, in place in the output.
+- CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
 - CUDA: a row lies in the registers of its threads: of a part of a warp, of a warp, of a block, or of a cluster of
   blocks that reach each other's shared memory. So nothing is read twice, whatever the arithmetic needs.
 - WGSL: `lanes` threads of a group share a row and each keeps `held` units of every input in registers; what does not
@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,14 +17,10 @@ import msgspec
 from gpubench.kernels.families import ceil_div
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
-    Blocks,
-    Launch,
-    ThreadScratch,
     compiled_kernel,
     numba_candidates,
     numba_prelude,
     numba_signature,
-    widen,
 )
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.kernels.families.rows.cuda import CudaRowKernel
@@ -76,7 +72,6 @@ def rowwise(
     expr: Callable[..., Array],
     reference: Callable[..., Array],
     tolerance: Tolerance,
-    cpu: Callable[[Any, Blocks, Params], Launch],
     numba: NumbaRows,
     cuda: CudaRowKernel,
     wgsl: WgslRowKernel,
@@ -93,17 +88,14 @@ def rowwise(
         torch=torch,
         split=Split({operand.name: 0 for operand in inputs}, _rows_of),
         tuned={
-            "numpy": (
-                compiled_kernel(numba.candidates),
-                Kernel("numpy", cpu, "numpy"),
-            ),
+            "numpy": (compiled_kernel(numba.candidates),),
             "cupy": (Kernel("cuda", lambda params, dtype, limits: cuda.build(*shape(params), dtype, limits)),),
             "wgpu": (Kernel("wgsl", lambda params, dtype, limits: wgsl.build(*shape(params), dtype, limits)),),
         },
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- CPU, compiled
+# ---------------------------------------------------------------- CPU
 
 _PARTIAL_STRIDE = 8  # float64 elements: a cache line for each part of a row
 
@@ -211,40 +203,3 @@ def rest({arrays}, partial, out, first, last, slot, m, s):
         own, every = unit * {stride}, row * s * {stride}
         {rest}
 """
-
-
-# ---------------------------------------------------------------- CPU, NumPy
-
-# Elements of a block: several passes over it should find it in cache, and last longer than threads wait in line.
-_BLOCK = 512 * 1024
-
-
-def in_blocks(np: Any, blocks: Blocks, rows: Callable[..., None], across: int = 0) -> Launch:
-    """`rows(out, *inputs)` over blocks of rows; halves in float32 scratch, rounded once on the way out. The last
-    `across` inputs are one row for all."""
-    scratch = ThreadScratch(np)
-
-    def launch(inputs: Sequence[Array], output: Array) -> None:
-        if not output.size:
-            return
-        arrays, whole = inputs[: len(inputs) - across], inputs[len(inputs) - across :]
-        count, columns = output.shape
-        size = min(count, max(1, _BLOCK // columns))
-
-        def block(start: int, stop: int) -> None:
-            parts, out = [array[start:stop] for array in arrays], output[start:stop]
-            with np.errstate(all="ignore"):
-                if out.dtype != np.float16:
-                    rows(out, *parts, *whole)
-                    return
-                wide, *spare = (
-                    array[: out.size].reshape(out.shape)
-                    for array in scratch.arrays(len(parts) + 1, size * columns, np.float32)
-                )
-                wider = (widen(np, part, array) for part, array in zip(parts, spare, strict=True))
-                rows(wide, *wider, *(array.astype(np.float32) for array in whole))
-                np.copyto(out, wide, casting="same_kind")
-
-        blocks.run(block, count, size)
-
-    return launch
