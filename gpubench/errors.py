@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpubench.catalogue import ErrorCode, Reason
+    from gpubench.catalogue import Reason
 
 
 class ExitCode(enum.IntEnum):
@@ -38,7 +38,7 @@ class GpubenchError(Exception):
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, code: ErrorCode, message: str = "", *, why: str = "", hint: str | None = None) -> None:
+    def __init__(self, code: str, message: str = "", *, why: str = "", hint: str | None = None) -> None:
         from gpubench.catalogue import ERRORS  # every start imports this module; few of them raise
 
         entry = ERRORS[code]

@@ -18,14 +18,6 @@ def advise(options: AdviseOptions) -> None:
     """Say on which device one call should run, from measured results: expected time, gain, and what that rests on."""
     for name in ("format", "data"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
-    if options.data == "device" and options.calls != 1:
-        raise UsageError(
-            "useless-calls", why="--calls counts the calls that share a copy, and data on the device is not copied",
-        )  # fmt: skip
-    if options.queued and options.data != "device":
-        raise UsageError(
-            "useless-queued", why="--queued is about calls on data that stays on the device: give --data device",
-        )  # fmt: skip
     n, key = _size(options.size), _key(options.op, options.dtype, options.params)
     from gpubench.analysis.advice import answer
     from gpubench.analysis.policy import runs

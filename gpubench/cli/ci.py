@@ -83,20 +83,14 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
         self.tell(found, markdown, result_file)
 
 
-def channels(options: CiOptions, environ: Mapping[str, str], *, formats: Iterable[str]) -> CiChannels:
-    """The options as checked values; `formats` are those of all that is written. Raises UsageError."""
+def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
+    """Return the options as checked values. Raises UsageError."""
     annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
     require_choice(annotations, CiOptions.declared["annotations"].choices, "--annotations")
     if marker is not None and not _MARKER.fullmatch(marker):
         raise UsageError(
             "bad-marker", f"--marker: {marker[:40]!r} is not usable",
             why="a marker stands inside a comment: letters, digits and . _ / -, at most 100",
-        )  # fmt: skip
-    if (marker is not None or max_bytes is not None) and "markdown" not in formats:
-        option = "--marker" if marker is not None else "--max-bytes"
-        raise UsageError(
-            "not-markdown", f"{option} is about Markdown, and none is written",
-            why="other formats have no comments and are not shortened",
         )  # fmt: skip
     return CiChannels(
         summary=_summary_file(environ) if options.summary else None,

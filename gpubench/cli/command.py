@@ -64,17 +64,6 @@ def given(ctx: typer.Context) -> list[str]:
     return [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
 
 
-def refuse_alone(names: Sequence[str], kind: type[CommandOptions]) -> None:
-    """Of the options that a command was given, without --cluster. Raises UsageError for one of `kind`, which only a
-    cluster understands."""
-    for name in names:
-        if name in kind.declared:
-            raise UsageError(
-                "needs-cluster", f"--{kind.declared[name].key} is about a cluster",
-                why="this command is about one machine",
-            )  # fmt: skip
-
-
 # ---------------------------------------------------------------- help
 
 

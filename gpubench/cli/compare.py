@@ -35,7 +35,7 @@ def compare(options: ComparisonOptions) -> int:
         ascii_only=options.ascii, time_unit=require_choice(options.time_unit, TIME_UNITS, "--time-unit"),
     )  # fmt: skip
     plain = RenderOptions(time_unit=options.time_unit)
-    channels = ci.channels(options, os.environ, formats=[name])
+    channels = ci.channels(options, os.environ)
     checked = check(options)
     if [*map(_path, files), options.thresholds].count("-") > 1:
         raise UsageError("stdin-twice", why="standard input holds one result")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gpubench import streams
-from gpubench.cli.command import given, refuse_alone
-from gpubench.cli.options import ClusterOptions, DetectOptions
+from gpubench.cli.command import given
+from gpubench.cli.options import DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def detect(options: DetectOptions, ctx: typer.Context) -> int:
         from gpubench.cli import inventory
 
         return inventory.detect_cluster(options, given(ctx))
-    refuse_alone(given(ctx), ClusterOptions)
     format = _format(options)
     if options.require is not None:
         _known(options.require)

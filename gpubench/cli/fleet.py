@@ -119,7 +119,7 @@ def report_fleet(
     from gpubench.report.renderers import render_documents
     from gpubench.report.sections.fleet import fleet_document
 
-    channels = ci.channels(options, os.environ, formats=[format])
+    channels = ci.channels(options, os.environ)
     style = rendering.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
     survey = FleetSurvey()

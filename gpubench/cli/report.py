@@ -31,7 +31,7 @@ def report(options: ReportOptions) -> int:
     require_choice(name, [*reports.FORMATS, *reports.PICTURES], "--format")
     rendering.check_picture(name, to_terminal=to_terminal)
     keep = selectors.selection(options.filter or [], options.skip or [])
-    channels = ci.channels(options, os.environ, formats=[name])
+    channels = ci.channels(options, os.environ)
     gates = ci.gates(options.min_speedup or [], options.fail_on, also=(fleet.SLOW_GPU,))
     rendering.check_plots(options)
     if options.output is not None:

@@ -99,8 +99,6 @@ def _check_choices(options: RunOptions) -> None:
     for name in ("order", "inputs", "cache"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
     require_choice(options.scaling or "off", options.declared["scaling"].choices, "--scaling")
-    if options.ranks is not None and options.scaling in (None, "off"):
-        raise UsageError("needs-scaling", why="this run measures no scaling")
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpubench import streams
-from gpubench.cli.command import given, refuse_alone
-from gpubench.cli.options import FleetRunOptions, RunOptions
+from gpubench.cli.command import given
+from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
@@ -26,7 +26,6 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         from gpubench.cli import cluster
 
         return cluster.run_cluster(options, ctx)
-    refuse_alone(given(ctx), FleetRunOptions)
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.cli.request import unsaid
@@ -39,7 +38,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     expected = rendering.loaded_claims(options.claims)
     gates = ci.gates(options.min_speedup or [], options.fail_on)
     outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
-    channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
+    channels = ci.channels(options, os.environ)
     wanted = options.replace(append=append)
     if options.dry_run:
         streams.put(_plan(_request(wanted, ctx, began, gates, unsaid)))

@@ -206,10 +206,6 @@ def as_stored(run: Run) -> Run:
     return store.loads(store.dumps(run), "the result")
 
 
-def formats(output: list[str], style: ReportStyle) -> list[str]:
-    return [style.format, *(style.format_of(path) for path in output if not store.is_result_name(path))]
-
-
 def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
     """The run with the exit code of its gates, saved once more where one failed; what broke before outweighs them."""
     if stored.exit_code != ExitCode.OK or not failed(analyses):

@@ -28,7 +28,6 @@ FORMATS = {
 
 # What is drawn as a picture, and no text (plots.py).
 PICTURES = ("svg", "png")
-WITH_COLUMNS = ("table", "plain", "markdown", "csv")
 
 
 def render(
@@ -102,7 +101,7 @@ def screen(
 
 
 def require_look(format: str, options: RenderOptions) -> None:
-    """Raises UsageError for an unknown section, unit or key, and for columns that the format has not.
+    """Raises UsageError for an unknown section, unit, key or column of csv.
 
     Which columns tables have, only their drawing tells.
     """
@@ -113,11 +112,6 @@ def require_look(format: str, options: RenderOptions) -> None:
         require_choice(name, SECTIONS, "--sections")
     require_choice(options.time_unit, TIME_UNITS, "--time-unit")
     columns = options.columns
-    if columns and format not in WITH_COLUMNS:
-        raise UsageError(
-            "no-columns", f"--columns does not go with --format {format}", why="other programs read it as a whole",
-            hint=f"take one of these formats: {', '.join(WITH_COLUMNS)}",
-        )  # fmt: skip
     if columns and format == "csv":
         from gpubench.report.exporters.csv_rows import COLUMNS
 

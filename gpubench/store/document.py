@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gpubench.catalogue import ERRORS, ErrorCode
+from gpubench.catalogue import ERRORS
 from gpubench.errors import InputError, UsageError
 from gpubench.escaping import json_in_order
 from gpubench.installation import upgrade_command
@@ -156,7 +156,7 @@ def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequen
     return all(len(one) == len(stages) and (one is empty or all(one)) for one in times)
 
 
-def _refuse(code: ErrorCode, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:
+def _refuse(code: str, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:
     hint = hint or f"give a file that `gpubench {_WRITTEN_BY.get(name, 'run')}` has written"
     raise InputError(code, f"{source} cannot be used", why=why, hint=hint) from None
 

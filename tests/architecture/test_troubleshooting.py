@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import typing
+import re
 from pathlib import Path
 
 import pytest
 
-from gpubench.catalogue import ERRORS, REASONS, WARNINGS, ErrorCode, NoNumber, Reason, WarningCode
+from gpubench.catalogue import ERRORS, REASONS, WARNINGS
 from gpubench.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -26,12 +26,26 @@ def test_the_page_shows_the_catalogue():
         assert f"\n| `{code}` | " in shown
 
 
+def _text(*rooms: str) -> str:
+    """Return what the modules of these packages hold, without the list of messages itself."""
+    paths = [path for room in rooms for path in (ROOT / "gpubench" / room).rglob("*.py")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths if path.name != "catalogue.py")
+
+
 @pytest.mark.parametrize(
-    ("table", "declared"), [(REASONS, Reason | NoNumber), (WARNINGS, WarningCode), (ERRORS, ErrorCode)]
+    ("table", "pattern", "rooms", "few"),
+    [
+        (REASONS, r'\breason(?:=|: Reason = )"([^"]+)"', ("kernels", "backends", "measure"), 15),
+        (WARNINGS, r'\b(?:RunWarning\(\s*code=|note\(\s*)"([^"]+)"', ("",), 20),
+        (ERRORS, r'\b(?:Config|Gpubench|Input|Usage|Unavailable)Error\(\s*"([^"]+)"', ("",), 60),
+    ],
 )
-def test_every_declared_code_has_its_sentence_and_its_remedy(table, declared):
-    codes = [code for kind in typing.get_args(declared) for code in typing.get_args(kind) or [kind]]
-    assert sorted(table) == sorted(codes)
+def test_a_code_that_is_written_somewhere_has_its_sentence_and_its_remedy(table, pattern, rooms, few):
+    codes = set(re.findall(pattern, _text(*rooms)))
+    assert len(codes) >= few
+    assert codes <= {*table}
+    everything = _text("")
+    assert not [code for code in table if f'"{code}"' not in everything]
     assert all(entry.sentence and entry.remedy for entry in table.values())
 
 

@@ -134,8 +134,6 @@ def test_it_loads_what_a_report_loads(file: str, tmp_path: Path, format: str) ->
         (["matmul", "--size", "1k", "--data", "hots"], 2, "did you mean 'host'?"),
         (["matmul", "--size", "1k", "--format", "jsn"], 2, "did you mean 'json'?"),
         (["matmul", "--size", "1k", "--calls", "0"], 2, "--calls"),
-        (["matmul", "--size", "1k", "--data", "device", "--calls", "2"], 2, "exclude each other"),
-        (["matmul", "--size", "1k", "--queued"], 2, "--queued goes with --data device"),
         (["matmul", "--size", "1k", "--params", "columns=3"], 2, "matmul takes m, k, batch"),
         (["matmul", "--size", "1k", "--params", "m=3,4"], 2, "more than one shape"),
         (["matmul", "--size", "1k", "--params", "m=3"], 4, "no result of matmul float32 m=3"),

@@ -42,8 +42,6 @@ def test_sessions_are_added_to_confirm_health_alone(options):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--nodes", "a"], 2, "--nodes is about a cluster"),
-        (["--deadline", "5m"], 2, "--deadline is about a cluster"),
         (["--cluster", "here"], 2, "local, auto or HOST:PORT"),
         (["--cluster", "ray://h:1"], 2, "--cluster auto"),
         (["--cluster", "local", "--dry-run"], 2, "--dry-run is about one machine"),

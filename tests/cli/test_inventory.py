@@ -131,7 +131,6 @@ def test_nothing_of_a_node_stays_on_the_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nodes", "a"], "--nodes is about a cluster"),
         (["--cluster", "here"], "local, auto or HOST:PORT"),
         (["--cluster", "local", "--deep"], "--deep is about one machine"),
         (["--cluster", "local", "--wake"], "--wake is about one machine"),

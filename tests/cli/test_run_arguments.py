@@ -124,7 +124,6 @@ def test_sizes(refused: Any, sizes: str, reported: str) -> None:
         ("--ops add --sizess 1k", "did you mean '--sizes'?"),
         ("--ops add surplus", "surplus"),
         ("--ops add --format csv --columns nope", "--columns"),
-        ("--ops add --format hyperfine --columns n", "does not go with"),
     ],
 )
 def test_everything_else(refused: Any, arguments: str, reported: str) -> None:
