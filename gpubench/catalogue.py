@@ -194,6 +194,9 @@ WARNINGS: dict[str, Entry] = {
 # ---------------------------------------------------------------- errors: why a command ended
 
 ERRORS: dict[str, Entry] = {
+    "already-measured": Entry(
+        "an option that says how to measure does not go with a FILE",
+        "leave it out, or leave FILE out and let `gpubench noise` measure"),
     "bad-alpha": Entry("the value of --alpha is no chance of a false alarm", "write it as 0.05"),
     "bad-claims": Entry(
         "the file of --claims, or one claim in it, cannot be used",

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import typer
+
+from gpubench.cli.command import given
 from gpubench.cli.options import (
     ConditionOptions,
     NoiseOptions,
     RunOptions,
     SamplingOptions,
+    SavingOptions,
     SelectionOptions,
 )
 from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
@@ -22,9 +27,11 @@ if TYPE_CHECKING:
 
 # The options of `run` that choose cases and say how to measure them.
 TAKEN = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
+# A file is asked for some of its cases and sessions; the rest was decided when it was measured.
+MEASURING = {**TAKEN, **SavingOptions.declared}.keys() - {"filter", "skip", "sessions"}
 
 
-def noise(options: NoiseOptions) -> int:
+def noise(options: NoiseOptions, ctx: typer.Context) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
     from gpubench.analysis.noise import ALLOWED_SHARE
@@ -43,6 +50,7 @@ def noise(options: NoiseOptions) -> int:
     if options.output is not None:
         _check_output(options.output)
     if options.file is not None:
+        _refuse_measuring(given(ctx))
         found, ending = found_in(_stored(options.file, options), options.sessions), 0
     else:
         run = _measured(options, began)
@@ -59,6 +67,17 @@ def noise(options: NoiseOptions) -> int:
 
 
 # ---------------------------------------------------------------- the sessions: of a file, or measured
+
+
+def _refuse_measuring(given: Iterable[str]) -> None:
+    """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
+    environment say about measuring stays unused, as it does in every command that measures nothing."""
+    for name in given:
+        if name in MEASURING:
+            raise UsageError(
+                "already-measured", f"--{NoiseOptions.declared[name].key} does not go with a FILE",
+                why="what the file holds was measured already",
+            )  # fmt: skip
 
 
 def _stored(file: str, options: SelectionOptions) -> Run:
