@@ -1,8 +1,9 @@
 """How often intervals hold the truth and labels are wrong: simulated, the tables of docs/statistics.md.
 
-Run: python benchmarks/coverage.py [REPEATS] [PART ...] (default 200 and all of times, labels, thresholds; 10 minutes).
-The same seed gives the same tables. Each row of the thresholds draws runs of two contenders whose true curves are
-known: a CPU, with or without a step where a cache is left, and a GPU with a launch cost, at the sizes of a default run.
+Run: python benchmarks/coverage.py [REPEATS] [PART ...] [seed=S] (default 200 and all of times, labels, thresholds; 10
+minutes). The same seed gives the same tables. Each row of the thresholds draws runs of two contenders whose true curves
+are known: a CPU, with or without a step where a cache is left, and a GPU with a launch cost, at the sizes of a default
+run.
 """
 
 from __future__ import annotations
@@ -103,15 +104,25 @@ class Noise(NamedTuple):
 
 class Shape(NamedTuple):
     """The true curves. The ratio of both rises by the power `power` of n and is 1 near `crossing`; the CPU's time steps
-    up by `step` at `at` times the crossing; the GPU's by `jump` there."""
+    up by `step` at `at` times the crossing; the GPU's by `jump` there.
+
+    `caches`: the CPU's time also rises by these factors around these shares of the crossing, each over a factor of 3.
+    `bend`: the ratio rises with the power 1 up to a fifth of the crossing, hardly up to 0.8 of it, and with this power
+    beyond. `waves`: a GPU that computes so much of the crossing at once takes as long for a part of it.
+    """
 
     power: float = 0.5
     step: float = 1.0
     at: float = 1.0
     jump: float = 1.0
+    caches: tuple[tuple[float, float], ...] = ()
+    bend: float = 0.0
+    waves: float = 0.0
 
 
 Curve = Callable[[float], float]
+# ln(n) over which a cache ends, and the power of a ratio that hardly rises.
+SMEARED, BENT_POWER = 0.25, 0.1
 
 
 def true_curves(shape: Shape, crossing: float) -> tuple[Curve, Curve]:
@@ -123,10 +134,25 @@ def true_curves(shape: Shape, crossing: float) -> tuple[Curve, Curve]:
         return math.log(math.exp(low) + 4e-12 * math.exp(x))
 
     def gpu(x: float) -> float:
+        if shape.waves:
+            wave = shape.waves * crossing
+            return math.log(math.exp(low) * (1 + 0.5 * math.ceil(math.exp(x) / wave - 1e-9) * shape.waves))
         return smooth(x) + math.log(shape.jump) * (x > middle + math.log(shape.at))
 
+    def ratio(x: float) -> float:
+        if shape.bend:
+            below, near = middle + math.log(0.2), middle + math.log(0.8)
+            height = -shape.bend * math.log(1 / 0.8)
+            if x > near:
+                return shape.bend * (x - middle)
+            return height + BENT_POWER * (max(x, below) - near) + min(x - below, 0.0)
+        return shape.power * (x - middle) + math.log(shape.step) * (x > middle + math.log(shape.at))
+
     def cpu(x: float) -> float:
-        return smooth(x) + shape.power * (x - middle) + math.log(shape.step) * (x > middle + math.log(shape.at))
+        rises = [
+            math.log(by) / (1 + math.exp((middle + math.log(at) - x) / SMEARED)) for by, at in shape.caches
+        ]
+        return smooth(x) + ratio(x) + math.fsum(rises)
 
     return cpu, gpu
 
@@ -165,6 +191,7 @@ def simulated_blocks(
     return times
 
 
+CACHES = ((1.6, 0.2), (1.9, 2.0))
 ROWS: dict[str, tuple[Shape, Noise]] = {
     "smooth, power 0.5": (Shape(), Noise()),
     **{f"smooth, power {p}": (Shape(power=p), Noise()) for p in (0.2, 0.35, 0.8, 1.0, 1.5)},
@@ -179,6 +206,16 @@ ROWS: dict[str, tuple[Shape, Noise]] = {
     "step 2.5x in the crossing, sizes 15 %": (Shape(step=2.5), Noise(size=0.15)),
     "GPU jumps by 1.5x in the crossing": (Shape(jump=1.5), Noise()),
     "power 0.35, two speeds, sizes 15 %": (Shape(power=0.35), Noise(size=0.15, speeds=1.4)),
+    "caches end at 0.2 and 2 of the crossing": (Shape(caches=CACHES), Noise()),
+    "caches end, two speeds": (Shape(caches=CACHES), Noise(speeds=1.4)),
+    "caches end, heavy tails, sizes 15 %": (Shape(caches=CACHES), Noise(size=0.15, tails=0.15)),
+    "hardly rises below the crossing": (Shape(bend=0.8), Noise()),
+    "hardly rises below the crossing, heavy tails": (Shape(bend=0.8), Noise(tails=0.15)),
+    "hardly rises below the crossing, sizes 15 %": (Shape(bend=0.8), Noise(size=0.15)),
+    "GPU in waves of half the crossing": (Shape(power=0.8, waves=0.5), Noise()),
+    "GPU in waves of twice the crossing": (Shape(power=0.8, waves=2.0), Noise()),
+    "GPU in waves, two speeds": (Shape(power=0.8, waves=0.5), Noise(speeds=1.4)),
+    "all scatter as far as expected": (Shape(), Noise(block=0.15, size=0.11, session=0.055)),
 }  # fmt: skip
 
 
@@ -202,11 +239,11 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
     return None if found is None else (size, found)
 
 
-def thresholds(repeats: int) -> None:
+def thresholds(repeats: int, seed: int) -> None:
     """A row for each curve: how many intervals hold the truth, their median width, how far guesses lie off."""
     print("| curve | held | high / low | off by | within 2.25 |\n|---|---|---|---|---|")
     for name, (shape, noise) in ROWS.items():
-        rng = random.Random(f"{SEED} {name}")
+        rng = random.Random(f"{seed} {name}")
         results = [row for _ in range(repeats) if (row := threshold_of(shape, noise, rng)) is not None]
         held = sum(found.low <= size <= found.high for size, found in results) / len(results)
         widths = [found.high / found.low if found.low > 0 else math.inf for _, found in results]
@@ -247,7 +284,7 @@ def _label(draw: random.Random, k: int, count: int, spread: float) -> list[str]:
 
 def main() -> None:
     numbers = [int(word) for word in sys.argv[1:] if word.isdecimal()]
-    repeats, parts = (numbers or [200])[0], [word for word in sys.argv[1:] if not word.isdecimal()]
+    repeats, parts = (numbers or [200])[0], [word for word in sys.argv[1:] if word.isalpha()]
     if not parts or "times" in parts:
         print(f"Time of a case, {5 * repeats} repeats:\n")
         times(run_value, 5 * repeats)
@@ -258,7 +295,7 @@ def main() -> None:
         labels(5 * repeats)
     if not parts or "thresholds" in parts:
         print(f"\nThresholds, {repeats} repeats:\n")
-        thresholds(repeats)
+        thresholds(repeats, next((int(word[5:]) for word in sys.argv if word.startswith("seed=")), SEED))
 
 
 if __name__ == "__main__":

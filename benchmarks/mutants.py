@@ -35,8 +35,9 @@ PARTS = {
         ("gpubench/stats.py",), ("tests/unit/stats",),
         ("tests/unit/report/test_estimate.py", "tests/unit/report/test_compare.py", "tests/unit/report/test_noise.py"),
     ),
+    "curves": (("gpubench/curves",), ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py",)),
     "passes": (
-        ("gpubench/measure/passes.py", "gpubench/measure/climb.py", "gpubench/measure/points.py"),
+        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "climb", "costs", "points")),
         ("tests/unit/measure/test_passes.py", "tests/unit/measure/test_points.py"), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
