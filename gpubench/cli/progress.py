@@ -89,18 +89,18 @@ def about(seconds: float) -> str:
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
     """What `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
     before = load.read()
-    said: list[str] = []
+    told_s: list[float] = []
 
     def early(selection: Selection, settings: Settings) -> None:
         if settings.budget_s is not None and not options.check_only:
-            said.append(plan_text(selection.ops, settings.budget_s))
-            display.say(said[0])
+            told_s.append(settings.budget_s)
+            display.say(plan_text(selection.ops, settings.budget_s))
 
     spec = find(early)
-    if not said:
+    if not told_s:
         display.say(counted_plan(spec))
-    elif spec.settings.budget_s is not None and (shorter := about(spec.settings.budget_s)) not in said[0]:
-        display.say(f"Without a GPU it takes {shorter}.")
+    elif spec.settings.budget_s is not None and spec.settings.budget_s < told_s[0]:
+        display.say(f"Without a GPU it takes {about(spec.settings.budget_s)}.")
     disturbed = busy(before, spec.load())
     if disturbed is not None:
         display.say(disturbed)

@@ -63,6 +63,11 @@ class Rungs:
     def middle(self) -> int:
         return self.sizes[max(0, len(self.sizes) - 3)]
 
+    @property
+    def ends(self) -> list[int]:
+        """A low, a middle and the largest size."""
+        return sorted({self.sizes[0], self.middle, self.top}) if self.sizes else []
+
     def next(self) -> list[int]:
         """The sizes of the next turn: a low one and the largest cheap one, then all cheap ones, then the rest."""
         cheap = [n for n in self.rest if self._is_cheap(n)]

@@ -10,6 +10,7 @@ import msgspec
 from gpubench import load
 from gpubench.measure import split_search
 from gpubench.measure.case_run import Progress, settled_block
+from gpubench.measure.climb import Rungs
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import (
     BLOCKS,
@@ -76,13 +77,15 @@ class RunSpec(msgspec.Struct, frozen=True):
 
 
 def planned(spec: RunSpec) -> list[Workload]:
-    """Return what is known before measuring: given sizes, and of ops without them the ladder."""
+    """Return what is known before measuring: given sizes, and of ops without them the ladder, or those of its sizes
+    that a check takes."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
+    scope = split_search.alone(spec.constraints)
     ladders = [
-        workload(curve, n, split_search.alone(spec.constraints))
+        workload(curve, n, scope)
         for curve in searched(spec)
-        for n in curve.ladder.rungs()
+        for n in (Rungs(curve, scope).ends if spec.check_only else curve.ladder.rungs())
     ]
     return [*expand(spec.ops, spec.constraints), *ladders]
 
