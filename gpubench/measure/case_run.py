@@ -19,7 +19,7 @@ from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose
 from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Recorder, Sink, Warned
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.model.case import Case
+from gpubench.model.case import Case, inner_device
 from gpubench.model.result import (
     Block,
     Failure,
@@ -39,14 +39,10 @@ from gpubench.stats import median
 
 
 def settled_block(known: Measurement) -> Block | None:
-    """A block with the repeat counts, and the cut between two sides, that the case keeps; those of a sweep all differ.
-
-    They are those of the first block, but for a repeat count that turned out to be far too small.
-    """
+    """Return a block with the repeat count, and the cut between two sides, that the case keeps; those of a sweep all
+    differ. A later block may have raised the count."""
     kept = [block for block in known.blocks if block.phase != "sweep"]
-    if not kept:
-        return None
-    return msgspec.structs.replace(kept[0], repeat=kept[-1].next_repeat or kept[-1].repeat)
+    return msgspec.structs.replace(kept[0], repeat=kept[-1].repeat) if kept else None
 
 
 # Fewer blocks do not tell how far blocks lie apart.
@@ -251,29 +247,27 @@ class CaseRun:
         self.runtime.sink(started)
         self.prepare(first=True)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether preparing the case times nothing, so that devices may do it side by side."""
+        if self.runtime.check_only:
+            return True
+        known = self._counts is not None or self._expected_s is not None
+        return known and not self._explained and inner_device(self.case.device_id) is None
+
+    def ask_to_begin(self) -> None:
+        """Hand over the question of `begin`, which waits for the answer."""
+        worker = self.runtime.pool.workers.get(self.case.device_id)
+        if worker is not None:
+            self._ask_ahead(worker, self._prepare_request)
+
     def prepare(self, *, first: bool) -> None:
         """Bring the case to its worker. A refusal is a Skip, a breakage a failure; both end the case."""
-        known = self._outcome
-        earlier = settled_block(known) if isinstance(known, Measurement) else None
-        block = earlier or self.runtime.repeats.get(self.case.id)
-        if self.cut is None and block is not None:
-            self.cut = block.cut
-
-        def request(worker: Worker) -> protocol.Request:
-            self.worker = worker
-            return protocol.Prepare(
-                id=worker.next_id, case=self.case, session=self.runtime.session,
-                repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
-                time_it=not self.runtime.check_only, device_clock=self._explained,
-                part_samples=self._part_samples, cut=self.cut,
-                expected_s=self.runtime.pace.expected_s(self.case),
-            )  # fmt: skip
-
-        reply = self._exchange(request)
+        reply = self._exchange(self._prepare_request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
+            self._launch_s = reply.launch_s or self.runtime.pace.least_s(self.case)
             if reply.launch_s is not None:
-                self._launch_s = reply.launch_s
                 self.runtime.pace.note(self.case, reply.launch_s)
             self._warn(reply.notes, reply.lacks)
             if first:
@@ -298,7 +292,9 @@ class CaseRun:
         self.runtime.recorder.save()
         self._sampling_s += max(0.0, time.monotonic() - began - self._warmup_s)
         typical, precision = estimate(self._medians)
-        self._launch_s = typical or self._launch_s
+        if typical:
+            self._launch_s = typical
+            self.runtime.pace.note(self.case, typical)
         done = BlockDone(
             self.case.id, self._number, progress.cases, self.runtime.session, progress.sessions, typical, precision,
             len(self.kept), progress.remaining(),
@@ -379,9 +375,7 @@ class CaseRun:
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
         if self.worker is not None and self.runtime.pool.holds(self.case.device_id, self.worker):
-            self._asked = self._finish_request(self.worker)
-            with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
-                self.worker.send(self._asked)
+            self._ask_ahead(self.worker, self._finish_request)
 
     def finish(self) -> None:
         """The correctness gate once more, on the output that the last launch left."""
@@ -391,6 +385,34 @@ class CaseRun:
             self._announce()
 
     # ---------------------------------------------------------------- its worker
+
+    @property
+    def _counts(self) -> Block | None:
+        """A block with the counts that an earlier session, or this one, has settled."""
+        known = self._outcome
+        earlier = settled_block(known) if isinstance(known, Measurement) else None
+        return earlier or self.runtime.repeats.get(self.case.id)
+
+    @property
+    def _expected_s(self) -> float | None:
+        return self.runtime.pace.expected_s(self.case)
+
+    def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.Request]) -> None:
+        """Send a request whose reply `_exchange` waits for later."""
+        self._asked = request(worker)
+        with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
+            worker.send(self._asked)
+
+    def _prepare_request(self, worker: Worker) -> protocol.Request:
+        self.worker, block = worker, self._counts
+        if self.cut is None and block is not None:
+            self.cut = block.cut
+        return protocol.Prepare(
+            id=worker.next_id, case=self.case, session=self.runtime.session,
+            repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
+            time_it=not self.runtime.check_only, device_clock=self._explained, part_samples=self._part_samples,
+            cut=self.cut, expected_s=self._expected_s,
+        )  # fmt: skip
 
     def _finish_request(self, worker: Worker) -> protocol.Request:
         return protocol.Finish(id=worker.next_id, case_id=self.case.id)
@@ -509,23 +531,13 @@ class CaseRun:
     def _enter(self, reply: protocol.Prepared) -> None:
         known = self._outcome
         if not isinstance(known, Measurement):
-            self.runtime.recorder.put(
-                Measurement(
-                    id=self.case.id,
-                    case=self.case,
-                    flops=reply.flops,
-                    bytes=reply.bytes,
-                    output_bytes=reply.output_bytes,
-                    input_bytes=reply.input_bytes,
-                    op_hash=reply.op_hash,
-                    kernel_hash=reply.kernel_hash,
-                    kernel=reply.kernel,
-                    blas=reply.blas,
-                    check=reply.check,
-                    staging=reply.staging,
-                    failures=failures_of(known) or UNSET,
-                )  # fmt: skip
-            )
+            measurement = Measurement(
+                id=self.case.id, case=self.case, flops=reply.flops, bytes=reply.bytes, output_bytes=reply.output_bytes,
+                input_bytes=reply.input_bytes, op_hash=reply.op_hash, kernel_hash=reply.kernel_hash,
+                kernel=reply.kernel, blas=reply.blas, check=reply.check, staging=reply.staging,
+                failures=failures_of(known) or UNSET,
+            )  # fmt: skip
+            self.runtime.recorder.put(measurement)
         if self._explained and not self.unsettled:
             self.runtime.recorder.add_parts(self.case.id, reply.parts)
 
@@ -533,17 +545,11 @@ class CaseRun:
         if reply.fatal:
             self.runtime.pool.drop(self.case.device_id)
         if reply.reason == WRONG_RESULT:
-            self._end(
-                Failure(
-                    id=self.case.id,
-                    case=self.case,
-                    reason=reply.reason,
-                    detail=reply.detail,
-                    hint=reply.hint or None,
-                    phase=reply.phase,
-                    check=reply.check,
-                )  # fmt: skip
-            )
+            failure = Failure(
+                id=self.case.id, case=self.case, reason=reply.reason, detail=reply.detail, hint=reply.hint or None,
+                phase=reply.phase, check=reply.check,
+            )  # fmt: skip
+            self._end(failure)
         else:
             self._fail(reply.reason, reply.detail, hint=reply.hint, phase=reply.phase)
 
@@ -585,14 +591,13 @@ class CaseRun:
         sampled = isinstance(outcome, Measurement) and bool(self.kept)
         typical, precision = estimate(self._medians) if sampled else (None, None)
         progress.finished += 1
-        self.runtime.sink(
-            CaseDone(
-                outcome,
-                self._number,
-                progress.cases,
-                self.runtime.session,
-                typical,
-                precision,
-                progress.remaining(),
-            )
+        done = CaseDone(
+            outcome,
+            self._number,
+            progress.cases,
+            self.runtime.session,
+            typical,
+            precision,
+            progress.remaining(),
         )
+        self.runtime.sink(done)

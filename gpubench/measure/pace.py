@@ -1,10 +1,13 @@
-"""What launches took, to know how many of the next size make a sample."""
+"""Times of launches, from which the repeat counts of the next size are predicted."""
 
 from __future__ import annotations
 
 import math
 
 from gpubench.model.case import Case
+
+# A time grows no faster with the size than this power of it: matmul's, whose size is a side.
+STEEPEST = 3.0
 
 
 class Pace:
@@ -15,21 +18,40 @@ class Pace:
 
     def note(self, case: Case, seconds: float) -> None:
         """Keep what a launch of the case took."""
-        self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
+        if seconds > 0:
+            self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
 
     def expected_s(self, case: Case) -> float | None:
-        """Return what a launch takes by the straight line between the measured sizes around it, on logarithmic axes.
-        Returns None beyond them."""
-        known = self._seconds.get(self._curve(case), {})
-        n = case.params["n"]
-        below, above = (
-            max((m for m in known if m <= n), default=None),
-            min((m for m in known if m >= n), default=None),
-        )
-        if below is None or above is None:
+        """Return about what a launch takes, and rather more: too few launches for a sample are seen at little cost.
+
+        Between two measured sizes that is the straight line on logarithmic axes. Below all of them it is the time of
+        the smallest, above them that of the largest, which grows with the size or as the last two sizes tell. Returns
+        None where no size was measured.
+        """
+        known = self._seconds.get(self._curve(case))
+        if not known:
             return None
-        share = math.log(n / below) / math.log(above / below) if above > below else 0.0
-        return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
+        n, sizes = case.params["n"], sorted(known)
+        below, above = [m for m in sizes if m <= n], [m for m in sizes if m >= n]
+        if not below:
+            return known[above[0]]
+        if above:
+            power = self._power(known, below[-1], above[0])
+        else:
+            power = min(max(self._power(known, *below[-2:]), 1.0), STEEPEST) if len(below) > 1 else 1.0
+        return known[below[-1]] * math.pow(n / below[-1], power)
+
+    def least_s(self, case: Case) -> float:
+        """Return about what a launch takes, and rather less: in proportion to the nearest size. Returns 0 where no size
+        was measured."""
+        n, known = case.params["n"], self._seconds.get(self._curve(case), {})
+        nearest = min(known, key=lambda m: abs(math.log(m / n)), default=n)
+        return known.get(nearest, 0.0) * n / nearest
+
+    @staticmethod
+    def _power(known: dict[int, float], low: int, high: int) -> float:
+        """The slope of the line through two sizes."""
+        return math.log(known[high] / known[low]) / math.log(high / low) if high > low else 0.0
 
     @staticmethod
     def _curve(case: Case) -> tuple[object, ...]:

@@ -394,7 +394,10 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
     ]  # fmt: skip
     ended = _load(runtime, workloads)
-    for run in runs:
+    quiet = [run for run in runs if run.quiet]
+    for run in quiet:
+        run.ask_to_begin()
+    for run in (*quiet, *(run for run in runs if run not in quiet)):
         if runtime.out_of_budget():
             run.over = True
         else:

@@ -199,7 +199,6 @@ class Block(Record, frozen=True, kw_only=True):
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
     `clock_hz` is the device's clock at each sample after the warm-up, as it counts itself (CUDA) or its driver tells;
     `throttle` holds every reason for a lowered clock that was read from the block's start to its end.
-    `next_repeat` is the `repeat` of later blocks, where the samples of this one were far too short.
     `fraction` is the GPU's share of a split, `placement` has a letter for each stage of a placed workload; `beside_s`
     are seconds of a call of all its stages on the `cpu`, and on the `gpu`, taken after the samples.
     """
@@ -211,7 +210,6 @@ class Block(Record, frozen=True, kw_only=True):
     fraction: float | None = None
     placement: str | UnsetType = UNSET
     repeat: int
-    next_repeat: int | UnsetType = UNSET
     hot_repeat: int | None = None
     warmup: int = 0
     t_s: float = 0.0

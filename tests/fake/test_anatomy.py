@@ -6,7 +6,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.analysis.analyse import analyse
-from gpubench.measure.worker import timer
+from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 from gpubench.store import load
@@ -27,7 +27,7 @@ def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
     workspace = Workspace(session, declared, case, 1, "random", tmp_path)
     cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     whole = cycle.seconds(1)
-    one = timer.parts_of_call(cycle)
+    one = parts.parts_of_call(cycle)
     kernel = session.time(cycle.launch, 1, cold=True)
     if kernel is None:
         kernel = one["single_s"] - one["launch_s"] - one["sync_s"]

@@ -9,7 +9,6 @@ import time
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from gpubench.child_main import FRAME
 from gpubench.measure import protocol
@@ -115,10 +114,10 @@ def test_check_only_stops_after_the_check(talk):
 def test_given_repeat_counts_are_used_and_not_found_again(talk):
     talk.open()
     once = other(regime="transfer-once", calls=10)
-    for case, repeat in ((ADD, 50), (once, 50)):
-        prepared = talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=70)[1]
-        assert (prepared.repeat, prepared.hot_repeat) == (repeat if case is ADD else 5, 70)
-        assert talk.sample(case, session=1)[1].block.repeat == 50
+    for case, repeat in ((ADD, 500), (once, 500)):
+        prepared = talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=170)[1]
+        assert (prepared.repeat, prepared.hot_repeat) == (repeat if case is ADD else 50, 170)
+        assert talk.sample(case, session=1)[1].block.repeat == 500
 
 
 @pytest.mark.parametrize(
@@ -193,17 +192,24 @@ def test_a_library_that_prints_cannot_break_the_protocol(tmp_path, monkeypatch):
         assert b"chatter" in talk.process.communicate()[1]
 
 
-def test_a_count_that_is_far_too_small_is_corrected_after_a_block_which_says_so(talk):
+def test_a_count_that_is_far_too_small_is_corrected_in_the_block(talk):
     """The count of an earlier session, as a busy moment leaves it; the clock is scripted."""
     talk.open()
     _, usual = talk.ask(protocol.Prepare, case=ADD, session=0)
     talk.ask(protocol.Prepare, case=ADD, session=1, repeat=1, hot_repeat=1)
-    (_, short), (_, later) = talk.sample(ADD), talk.sample(ADD)
-    assert (short.block.repeat, short.block.next_repeat) == (1, later.block.repeat)
-    assert later.block.next_repeat is UNSET
-    assert usual.repeat / 2 <= later.block.repeat <= usual.repeat * 2
-    assert later.block.hot_repeat >= min(later.block.repeat, QUEUED_LAUNCHES)
-    assert b"next_repeat" not in protocol.encode(later)
+    (_, first), (_, later) = talk.sample(ADD), talk.sample(ADD)
+    assert first.block.repeat == later.block.repeat
+    assert usual.repeat / 2 <= first.block.repeat <= usual.repeat * 2
+    assert first.block.hot_repeat >= min(first.block.repeat, QUEUED_LAUNCHES)
+
+
+def test_a_predicted_count_needs_no_launch_before_its_block(talk):
+    talk.open()
+    _, usual = talk.ask(protocol.Prepare, case=ADD, session=0)
+    _, predicted = talk.ask(protocol.Prepare, case=ADD, session=0, expected_s=10 * usual.launch_s)
+    assert predicted.launch_s is None
+    assert predicted.repeat < usual.repeat / 5
+    assert usual.repeat / 2 <= talk.sample(ADD)[1].block.repeat <= usual.repeat * 2
 
 
 def test_an_overhead_is_as_short_as_it_is(talk):
@@ -213,4 +219,3 @@ def test_an_overhead_is_as_short_as_it_is(talk):
     assert isinstance(prepared, protocol.Prepared), prepared
     (_, first), (_, second) = talk.sample(case), talk.sample(case)
     assert first.block.repeat == second.block.repeat == 1
-    assert first.block.next_repeat is UNSET

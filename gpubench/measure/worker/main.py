@@ -44,6 +44,7 @@ from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.cpu_turns import CpuTurns
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
+from gpubench.measure.worker.parts import time_parts, time_sides
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, choose, gate, refusal
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import GANG, REGIMES, Case
@@ -347,7 +348,7 @@ class DeviceWorker:
         if not count:
             return {}
         self._announce("parts")
-        return timer.time_sides(timed, count)
+        return time_sides(timed, count)
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
         """As any other case: checked, then calibrated. What is timed is a call of the session."""
@@ -397,9 +398,13 @@ class DeviceWorker:
         if not isinstance(timed, timer.Timer) or timed.flush is None:
             key = (request.case.workload, request.case.form_id)
             least_s = self._launch_s.get(key, 0.0)
-            timed.repeat, seconds = timer.calibrate(timed, self._sample_s, request.expected_s, least_s)
-            launch_s = seconds / (request.case.calls or 1)
-            self._launch_s[key] = min(launch_s, self._launch_s.get(key, launch_s))
+            expected_s = request.expected_s if isinstance(timed, timer.Timer) else None
+            timed.repeat, seconds = timer.calibrate(timed, self._sample_s, expected_s, least_s)
+            if isinstance(timed, timer.Timer) and expected_s is not None:
+                timed.predicted = True
+            else:
+                launch_s = seconds / (request.case.calls or 1)
+                self._launch_s[key] = min(launch_s, self._launch_s.get(key, launch_s))
         if isinstance(timed, timer.Timer) and timed.case.queued and request.device_clock:
             timed.hot_repeat = timer.calibrate_hot(timed)
         return launch_s
@@ -417,7 +422,7 @@ class DeviceWorker:
         key = (timed.case.workload, timed.case.form_id)
         if key not in self._parts:
             self._announce("parts")
-            self._parts[key] = timer.time_parts(timed, count)
+            self._parts[key] = time_parts(timed, count)
         return self._parts[key]
 
     def _sample(self, request: protocol.Sample) -> protocol.Sampled:
@@ -426,16 +431,13 @@ class DeviceWorker:
         self._verified.clear()
         if self._turns is not None:
             self._turns.next()
-        sampled = timer.sample_block(timed, request, self._since)
+        sampled = timer.sample_block(timed, request, self._since, self._sample_s)
         cut = self._cuts.get(request.case_id)
         block = msgspec.structs.replace(
             sampled.block,
             fraction=cut if isinstance(cut, float) else None,
             placement=cut if isinstance(cut, str) else UNSET,
         )
-        if isinstance(timed, timer.Timer):  # an overhead may be as short as it is
-            repeat = timer.recalibrate(timed, block, self._sample_s)
-            block = msgspec.structs.replace(block, next_repeat=repeat or UNSET)
         if self._opened().device.kind == "cpu" and not any(one.scripted_time for one in self._backends):
             settle()
         return msgspec.structs.replace(sampled, block=block)

@@ -7,20 +7,19 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from msgspec import UNSET
 
 from gpubench.backends.shared.host import calls_library
 from gpubench.measure import protocol
+from gpubench.measure.worker import parts
+from gpubench.measure.worker.parts import Times
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.model.backend import Buffer, Launch, Session, each
 from gpubench.model.case import QUEUED, RESIDENT, WAITED, Case
 from gpubench.model.result import Block
-from gpubench.stats import median
-
-Times = dict[str, list[float]]  # seconds of each part of a call
 
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
 HOT_SAMPLE_S = 0.25e-3
@@ -38,13 +37,15 @@ QUEUED_LAUNCHES = 128
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
-# Samples of a block shorter than this share of what they should last: their count was found while the machine was busy.
-FAR_TOO_SHORT = 1 / 5
+# A block that begins with a sample shorter than this share of what it should last raises the count and begins anew: a
+# prediction was off, or the machine was busy when the count was found. The first of a few such samples may be slow.
+TOO_SHORT, MOST_RAISES = 0.5, 4
+# The launch that is thrown away is slow, but not by more than this: a predicted count that needs longer is far too
+# high.
+SLOW = 10
 # Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case. Between its
 # samples, because a machine is not the same a second later.
 DEVICE_SAMPLES = 1
-# The sides of a split explain a time, they do not estimate it.
-SIDES_LIMIT_S = 0.5
 
 
 class Timed(Protocol):
@@ -70,6 +71,7 @@ class Timer:
         self.session: Session = workspace.session
         self.transfers = self.session.transfers(case.form)
         self.repeat, self.calls = 1, case.calls or 1
+        self.predicted = False  # no launch has confirmed `repeat` yet
         self.hot_repeat: int | None = None
         self.single = False
         # Where the seconds of each step of a copying call are noted, if anywhere.
@@ -155,7 +157,7 @@ class Timer:
                 steps.append((began, taken, uploaded, launched, fetched, clock()))
         seconds = (clock() - start) / repeat
         if self.steps is not None:
-            add_parts(self.steps, _mean_steps(steps))
+            parts.add_parts(self.steps, parts.mean_steps(steps))
         return seconds
 
     def verify(self) -> None:
@@ -276,17 +278,19 @@ def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, cloc
 def calibrate(
     timer: Timed, target: float, expected_s: float | None = None, least_s: float = 0.0
 ) -> tuple[int, float]:
-    """(launches, or transfer cycles, per sample so that it lasts `target` seconds; seconds of one).
+    """Return launches, or transfer cycles, per sample so that it lasts `target` seconds, and the seconds of one.
 
-    `least_s` (of a launch) is what it takes in another regime, and about the least that it takes in this one. From one
-    launch on, or from as many as `expected_s` (of a launch) asks for, the count follows what the last sample took. One
-    more sample confirms it: an interruption makes a sample longer, never shorter, so the shorter one counts.
+    Where `expected_s` (of a launch) is known nothing is launched: the first block corrects the count. `least_s` (of a
+    launch) is what it takes in another regime, and about the least that it takes in this one. From one launch on the
+    count follows what the last sample took. One more sample confirms it: an interruption makes a sample longer, never
+    shorter, so the shorter one counts.
     """
     launches = timer.case.calls or 1
-    certain_s = max(least_s, expected_s or 0.0) * launches
-    if certain_s >= max(UNTRIED_S, target):
-        return 1, certain_s
-    repeat, seconds = 1 if expected_s is None else _count(target, expected_s * launches), 0.0
+    if expected_s is not None:
+        return _count(target, expected_s * launches), expected_s * launches
+    if least_s * launches >= max(UNTRIED_S, target):
+        return 1, least_s * launches
+    repeat, seconds = 1, 0.0
     for _ in range(MOST_TRIALS):
         seconds = timer.seconds(repeat) * launches
         if seconds * repeat >= NEAR_ENOUGH * target and (repeat > 1 or seconds < TOO_LONG * target):
@@ -302,25 +306,6 @@ def calibrate(
 def _count(target: float, seconds: float) -> int:
     """So many of them last `target` seconds."""
     return LONGEST_REPEAT if seconds * LONGEST_REPEAT <= target else max(1, math.ceil(target / seconds))
-
-
-def recalibrate(timer: Timer, block: Block, target: float) -> int | None:
-    """Find the repeat counts again where the samples of this block are far shorter than `target` seconds, as after a
-    count that was found on a busy moment. Returns the block's `next_repeat`, or None: the counts stay.
-
-    A sample before which the caches are flushed is of one launch, however short.
-    """
-    samples = block.wall_s[block.warmup :]
-    if timer.flush is not None or not samples or timer.repeat >= LONGEST_REPEAT:
-        return None
-    if median(samples) * block.repeat >= FAR_TOO_SHORT * target:
-        return None
-    repeat, _ = calibrate(timer, target)
-    if repeat <= timer.repeat:
-        return None
-    timer.repeat = repeat
-    keep_queue(timer)
-    return repeat * (timer.case.calls or 1)
 
 
 def keep_queue(timer: Timer) -> None:
@@ -350,51 +335,45 @@ def calibrate_hot(timer: Timer) -> int | None:
         repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(wanted))), LONGEST_HOT_REPEAT)
 
 
-def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
-    """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Session.sides`)."""
-    found: dict[str, list[float]] = {}
-    host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
-    launches = timer.repeat if host_output is None else timer.case.calls or 1
-    began = time.perf_counter()
-    for round_ in range(count + 1):
-        sides = timer.session.sides(timer.launch, launches, host_output)
-        late = time.perf_counter() - began > SIDES_LIMIT_S
-        if round_ or late:  # the first round is thrown away, unless there is no time for another
-            for name, seconds in sides.items():
-                found.setdefault(name, []).append(seconds)
-        if late:
-            break
-    return found
-
-
-def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protocol.Sampled:
-    """Warm up for a sample, or as long as asked, then take samples; everything is kept.
+def sample_block(
+    timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
+) -> protocol.Sampled:
+    """Throw one launch away, or warm up as long as asked, then take samples of `target_s` seconds; those are kept.
 
     Wall and device samples alternate where launches are queued; calls of `transfer-always` tell their steps. Where the
     device counts its cycles, its clock is read after each sample.
     `since` is the monotonic time at which the session began.
     """
     began = time.perf_counter()
-    times, wall = [began], []
+    times, wall = [began], list[float]()
     cold_s: list[float] = []
     hot_s: list[float] = []
     clock_hz: list[float | None] = []
-    parts: Times = {}
+    of_calls: Times = {}
     beside_s: dict[str, float] = {}
 
     def take() -> None:
         wall.append(timer.seconds(timer.repeat))
         times.append(time.perf_counter())
 
+    def begin_here() -> None:
+        times[-1] = time.perf_counter()
+        if isinstance(timer, Timer) and timer.steps is not None:
+            timer.steps = {}
+
     if request.warm_up and not timer.single:
-        _warm_up(timer, request.warmup_s, take)
-    warmup = len(wall)
-    if isinstance(timer, Timer) and timer.steps is not None:
-        timer.steps = {}  # without those of the warm-up
+        _begin_block(timer, request.warmup_s, take, target_s)
+    begin_here()
+    warmup, raises = len(wall), 0
     on_device = timer.case.queued and timer.hot_repeat is not None
     with no_garbage_collection():
         while len(wall) - warmup < request.samples:
             take()
+            if len(wall) == warmup + 1 and raises < MOST_RAISES and _raised(timer, wall[-1], target_s):
+                raises += 1
+                del wall[-1], times[-1]
+                begin_here()
+                continue
             if isinstance(timer, Timer):
                 clock_hz.append(timer.session.core_hz())
             if isinstance(timer, Timer) and on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
@@ -405,7 +384,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
             beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
         # Of a call so long, the steps of every second block do.
         if isinstance(timer, Timer) and timer.steps and (wall[-1] < UNTRIED_S or not request.round % 2):
-            parts = {**timer.steps, **fenced_launch(timer)}
+            of_calls = {**timer.steps, **parts.fenced_launch(timer)}
     block = Block(
         session=request.session, round=request.round, position=request.position,
         repeat=timer.repeat * (timer.case.calls or 1),
@@ -413,7 +392,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, clock_hz=_all_known(clock_hz),
         beside_s=beside_s or UNSET,
     )  # fmt: skip
-    return protocol.Sampled(id=request.id, block=block, times_s=times, parts=parts)
+    return protocol.Sampled(id=request.id, block=block, times_s=times, parts=of_calls)
 
 
 # Of a piece of work: enough for rates of parts of it, and few enough for a file.
@@ -457,6 +436,30 @@ def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float], turn:
     if turn is None or not turn % 2:
         seconds = timer.session.time(timer.launch, 1, cold=True)
         cold_s += [] if seconds is None else [seconds]
+
+
+def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
+    """Warm up for so long, or by one launch. Lower a predicted count that this proves far too high."""
+    if warmup_s > 0:
+        _warm_up(timer, warmup_s, take)
+        return
+    launch_s = timer.seconds(1)
+    if isinstance(timer, Timer) and timer.predicted and target:
+        timer.repeat = min(timer.repeat, _count(SLOW * target, launch_s * (timer.case.calls or 1)))
+        timer.predicted = False
+
+
+def _raised(timer: Timed, launch_s: float, target: float) -> bool:
+    """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`. Returns False
+    where they stay: a sample before which the caches are flushed is of one launch, and an overhead is as it is."""
+    if not isinstance(timer, Timer) or timer.flush is not None:
+        return False
+    cycle_s = launch_s * (timer.case.calls or 1)
+    if cycle_s * timer.repeat >= TOO_SHORT * target or timer.repeat >= LONGEST_REPEAT:
+        return False
+    timer.repeat = _count(target, cycle_s)
+    keep_queue(timer)
+    return True
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], None]) -> None:
@@ -509,91 +512,3 @@ def wall_s(session: Session, launch: Launch, repeat: int) -> float:
     session.run(launch, repeat)
     session.sync()
     return session.clock() - start
-
-
-# The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
-PARTS_LIMIT_S = 0.06
-# What is thrown away first: the steps of a call are quicker when they have just been made.
-PARTS_WARM_UP = 2
-
-
-def time_parts(timer: Timer, count: int) -> Times:
-    """Seconds of each part of `count` calls, as many as fit `PARTS_LIMIT_S`, after some that are thrown away."""
-    parts: Times = {}
-    began = time.perf_counter()
-    for round_ in range(count + PARTS_WARM_UP):
-        found = parts_of_call(timer)
-        late = time.perf_counter() - began > PARTS_LIMIT_S
-        if round_ >= PARTS_WARM_UP or late:
-            add_parts(parts, found)
-        if late:
-            break
-    return parts
-
-
-def fenced_launch(timer: Timer) -> dict[str, list[float]]:
-    """Seconds of one launch and its wait, and of a wait for nothing."""
-    session, found = timer.session, dict[str, float]()
-    session.sync()
-    with _timed(session, found, "single_s"):
-        session.run(timer.launch)
-        session.sync()
-    with _timed(session, found, "sync_s"):
-        session.sync()
-    return {name: [seconds] for name, seconds in found.items()}
-
-
-def _mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Mean seconds of each step; what fetches the result waits for the kernel first."""
-    means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
-    taking, upload, launch, result, giving = means
-    return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
-
-
-def add_parts(parts: Times, found: dict[str, float]) -> None:
-    """Append the parts of one more call."""
-    for name, seconds in found.items():
-        parts.setdefault(name, []).append(seconds)
-
-
-def parts_of_call(timer: Timer) -> dict[str, float]:
-    """Seconds of each part of one call as `transfer-always` makes it, step by step, with a fence before and after each.
-
-    In step with the real call, because its steps are slower alone: an interpreter that just waited for a device, and
-    caches that held something else, took up to three times as long. Uploading ends with a fence of its own, whose
-    time is that of `sync_s` and is not counted twice.
-    """
-    session, workspace, transfers = timer.session, timer.workspace, timer.transfers
-    found: dict[str, float] = {}
-    if timer.flush is not None:
-        timer.flush()
-    session.sync()
-    with _timed(session, found, "alloc_s"):
-        buffers, output = timer.take()
-    with _timed(session, found, "upload_s"):
-        for i in timer.sent:
-            transfers.upload(buffers[i], workspace.inputs[i])
-        session.sync()
-    with _timed(session, found, "sync_s"):
-        session.sync()
-    found["upload_s"] = max(0.0, found["upload_s"] - found["sync_s"])
-    with _timed(session, found, "launch_s"):
-        launch = workspace.compile(timer.case, buffers, output)
-        session.run(launch)
-    session.sync()
-    with _timed(session, found, "download_s"):
-        timer.fetch(launch)
-    with _timed(session, found, "alloc_s"):
-        timer.give_back(buffers, output)
-    with _timed(session, found, "single_s"):
-        session.run(timer.launch)
-        session.sync()
-    return found
-
-
-@contextlib.contextmanager
-def _timed(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds to what the part has taken so far."""
-    start = session.clock()
-    yield
-    into[name] = into.get(name, 0.0) + session.clock() - start

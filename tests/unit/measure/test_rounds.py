@@ -49,9 +49,9 @@ def block(wall, warmup, discarded):
 CASE = Case("add", "vector", {"n": 64}, "float32", "library", "resident-queued", "fake:gpu")
 
 
-def counted(phase, repeat, hot_repeat=None, **later):
+def counted(phase, repeat, hot_repeat=None):
     return Block(
-        session=0, round=0, position=0, phase=phase, repeat=repeat, hot_repeat=hot_repeat, wall_s=[1.0], **later
+        session=0, round=0, position=0, phase=phase, repeat=repeat, hot_repeat=hot_repeat, wall_s=[1.0]
     )
 
 
@@ -59,8 +59,7 @@ def counted(phase, repeat, hot_repeat=None, **later):
     ([], None),
     ([counted("sweep", 9)], None),
     ([counted("sweep", 9), counted("main", 3, 7), counted("main", 3, 7), counted("sweep", 9)], (3, 7)),
-    ([counted("main", 1, 7, next_repeat=38), counted("main", 38, 38), counted("estimate", 38)], (38, 7)),
-    ([counted("main", 38, 7), counted("main", 38, 7, next_repeat=300)], (300, 7)),
+    ([counted("main", 1, 7), counted("main", 38, 38), counted("estimate", 38)], (38, 7)),
 ])  # fmt: skip
 def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept):
     known = Measurement(
@@ -136,14 +135,21 @@ def test_a_pace_is_a_power_of_the_size_between_the_sizes_that_were_measured(seco
     assert pace.expected_s(at(n)) == pytest.approx(seconds * n**power, rel=1e-6)
 
 
-def test_a_pace_says_nothing_beyond_what_was_measured_nor_of_another_curve():
+def test_a_pace_says_rather_too_much_beyond_what_was_measured_and_nothing_of_another_curve():
     pace = Pace()
     assert pace.expected_s(CASE) is None
     pace.note(at(64), 1.0)
     assert pace.expected_s(at(64)) == 1.0
+    assert [pace.expected_s(at(n)) for n in (32, 128)] == [1.0, 2.0]
     pace.note(at(1024), 2.0)
-    assert [pace.expected_s(at(n)) for n in (32, 2048)] == [None, None]
+    assert [pace.expected_s(at(n)) for n in (32, 2048)] == [1.0, 4.0], "no less than the size grows"
+    pace.note(at(2048), 8.0)
+    assert pace.expected_s(at(4096)) == pytest.approx(32.0), "as between the last two"
+    pace.note(at(4096), 0.0)
+    assert pace.expected_s(at(4096)) == pytest.approx(32.0), "a clock that stood still tells nothing"
     assert pace.expected_s(at(100, "transfer-always")) is None
+    assert [pace.least_s(at(n)) for n in (32, 2500)] == [0.5, 8.0 * 2500 / 2048]
+    assert pace.least_s(at(100, "transfer-always")) == 0.0
 
 
 class NoDevice:

@@ -15,7 +15,6 @@ from gpubench.measure import protocol
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
-from gpubench.model.result import Block
 
 FOUR_SAMPLES = protocol.Sample(
     id=1, case_id="relu", session=0, round=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0
@@ -84,17 +83,12 @@ def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, t
 
 
 @given(times, st.floats(0.25, 4), st.one_of(st.none(), st.integers(2, 20)))
-def test_a_good_prediction_saves_trials_and_a_bad_one_does_no_harm(launch_s, off, calls):
+def test_a_prediction_needs_no_launch(launch_s, off, calls):
     stub = Stub(0.0, launch_s, calls)
-    repeat, _ = timer.calibrate(stub, TARGET, expected_s=launch_s * off)
-    plain = Stub(0.0, launch_s, calls)
-    timer.calibrate(plain, TARGET)
-    assert (
-        repeat == 1
-        or TARGET * timer.NEAR_ENOUGH <= stub.sample_s(repeat) <= timer.TOO_LONG * TARGET
-        or (repeat == timer.LONGEST_REPEAT)
-    )
-    assert len(stub.asked) <= max(len(plain.asked), 4)
+    repeat, seconds = timer.calibrate(stub, TARGET, expected_s=launch_s * off)
+    assert not stub.asked
+    assert seconds == pytest.approx(launch_s * off * (calls or 1))
+    assert repeat == timer.LONGEST_REPEAT or (repeat - 1) * seconds <= TARGET <= repeat * seconds * 1.001
 
 
 @given(times, st.integers(2, 30), st.integers(0, 12))
@@ -121,70 +115,96 @@ def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
     assert stub.asked == [1]
 
 
-@pytest.mark.parametrize("known", ["expected_s", "least_s"])
-def test_what_certainly_lasts_far_longer_than_a_sample_is_not_tried(known):
+def test_what_certainly_lasts_far_longer_than_a_sample_is_not_tried():
     stub = Stub(0.0, 0.5, calls=10)
-    assert timer.calibrate(stub, TARGET, **{known: 0.4}) == (1, 4.0)
+    assert timer.calibrate(stub, TARGET, least_s=0.4) == (1, 4.0)
     assert not stub.asked
 
 
-def sampled(stub, times=3):
-    """A block of that stub, after one sample of warm-up."""
-    wall = [stub.seconds(stub.repeat) for _ in range(1 + times)]
-    calls = stub.case.calls or 1
-    return Block(session=0, round=0, position=0, repeat=stub.repeat * calls, warmup=1, wall_s=wall)
+class Predicted(timer.Timer):
+    """A timer whose launches take `launch_s` each, the first one longer, with a count that is only predicted."""
+
+    def __init__(self, launch_s, repeat, *, calls=None, first_s=0.0, hot_repeat=None):
+        device = SimpleNamespace(kind="gpu", clock="its own")
+        session = SimpleNamespace(transfers=lambda form: None, core_hz=lambda: None, device=device)
+        regime = "resident-queued" if calls is None else f"transfer-once-{calls}"
+        case = Case("relu", "activation", {"n": 8}, "float32", "tuned", regime, "gpu:0")
+        super().__init__(SimpleNamespace(session=session, op=kernels.load("relu")), case, None)
+        self.launch_s, self.first_s, self.asked = launch_s, first_s, []
+        self.repeat, self.hot_repeat, self.predicted = repeat, hot_repeat, True
+
+    def seconds(self, repeat):
+        self.asked.append(repeat)
+        return self.launch_s + (self.first_s if len(self.asked) == 1 else 0.0)
+
+    def block(self, **changes):
+        return timer.sample_block(self, msgspec.structs.replace(FOUR_SAMPLES, **changes), 0.0, TARGET).block
 
 
-def script(launch_s, repeat, calls=None, hot_repeat=None):
-    """A stub on a scripted clock, with counts that were found before."""
-    stub = Stub(0.0, launch_s, calls)
-    stub.repeat, stub.hot_repeat, stub.flush = repeat, hot_repeat, None
-    stub.session.device = SimpleNamespace(kind="gpu", clock="its own")
-    return stub
+def test_a_block_is_one_launch_that_is_thrown_away_and_its_samples():
+    timed = Predicted(1e-4, repeat=20)
+    block = timed.block()
+    assert timed.asked == [1, 20, 20, 20, 20]
+    assert (block.repeat, block.warmup, block.wall_s) == (20, 0, [1e-4] * 4)
 
 
-def test_a_count_that_was_found_on_a_busy_moment_is_corrected_after_one_block():
-    stub = script(1.3e-4, repeat=1, hot_repeat=8)
-    block = sampled(stub)
-    assert timer.recalibrate(stub, block, TARGET) == stub.repeat == stub.hot_repeat
-    assert TARGET <= stub.sample_s(stub.repeat) <= 2 * TARGET
-    assert timer.recalibrate(stub, sampled(stub), TARGET) is None
+def test_a_long_launch_throws_none_away():
+    timed = Predicted(1e-1, repeat=1)
+    assert timed.block(warm_up=False, samples=1).wall_s == [1e-1]
+    assert timed.asked == [1]
 
 
-@given(times, st.integers(1, 1000), st.one_of(st.none(), st.integers(2, 20)))
-def test_only_samples_that_are_far_too_short_are_counted_again(launch_s, repeat, calls):
-    """Above a fifth of the target, as where one launch is long, the count stays, and nothing is launched for that."""
-    stub = script(launch_s, repeat, calls)
-    block = sampled(stub)
-    before = len(stub.asked)
-    found = timer.recalibrate(stub, block, TARGET)
-    launch_s *= calls or 1
-    if launch_s * repeat < 0.999 * TARGET / 5:
-        assert found == stub.repeat * (calls or 1) > repeat * (calls or 1)
-        assert launch_s * stub.repeat >= 0.99 * TARGET or stub.repeat == timer.LONGEST_REPEAT
-    elif launch_s * repeat > 1.001 * TARGET / 5:
-        assert (found, stub.repeat, len(stub.asked)) == (None, repeat, before)
+def test_a_case_that_is_warmed_up_keeps_those_samples_apart():
+    timed = Predicted(1e-4, repeat=20)
+    timed.session.clock = iter(range(100)).__next__
+    block = timed.block(warmup_s=0.5)
+    assert (block.warmup, len(block.wall_s)) == (1, 5)
+
+
+@given(times, st.integers(1, 1000))
+def test_a_count_that_is_far_too_low_is_raised_before_the_first_sample_counts(launch_s, repeat):
+    timed = Predicted(launch_s, repeat)
+    block = timed.block()
+    assert block.wall_s == [launch_s] * 4
+    if launch_s * repeat < 0.999 * TARGET * timer.TOO_SHORT:
+        assert launch_s * block.repeat >= 0.999 * TARGET or block.repeat == timer.LONGEST_REPEAT
+        assert len(timed.asked) == 6, "one launch, one short sample, and four"
+    elif launch_s * repeat < TARGET:
+        assert block.repeat == repeat, "near enough"
+
+
+def test_a_count_that_is_far_too_high_is_lowered_by_the_launch_that_is_thrown_away():
+    timed = Predicted(1e-4, repeat=1 << 20)
+    assert timed.block().repeat == timer.SLOW * TARGET / 1e-4
+    settled = Predicted(1e-4, repeat=1 << 10)
+    settled.predicted = False
+    assert settled.block().repeat == 1 << 10, "a count that was found stays"
+
+
+def test_a_slow_first_launch_does_not_leave_short_samples():
+    timed = Predicted(1e-5, repeat=200, first_s=1.0)
+    assert timed.block().repeat == 200
+    assert timed.asked == [1, 1, 200, 200, 200, 200]
+
+
+def test_launches_on_the_device_clock_follow_a_raised_count():
+    timed = Predicted(1e-4, repeat=1, hot_repeat=1)
+    timed.session.time = lambda launch, repeat, cold=False: 1e-4 * repeat
+    assert timed.block().hot_repeat == 20
 
 
 def test_one_launch_after_a_flush_stays_one():
-    stub = script(1e-6, repeat=1)
-    stub.flush = lambda: None
-    assert timer.recalibrate(stub, sampled(stub), TARGET) is None
-    assert stub.repeat == 1
+    timed = Predicted(1e-6, repeat=1)
+    timed.flush = lambda: None
+    assert timed.block().repeat == 1
 
 
-def test_a_count_that_a_busy_moment_finds_again_does_not_fall():
-    stub = script(1e-6, repeat=100)
-    block = sampled(stub)
-    stub.launch_s = 1e-2
-    assert timer.recalibrate(stub, block, TARGET) is None
-    assert stub.repeat == 100
-
-
-def test_the_largest_count_is_not_sought_again():
-    stub = script(1e-10, repeat=timer.LONGEST_REPEAT)
-    assert timer.recalibrate(stub, sampled(stub), TARGET) is None
-    assert len(stub.asked) == 4
+def script(launch_s, repeat, hot_repeat=None):
+    """A stub on a scripted clock, with counts that were found before."""
+    stub = Stub(0.0, launch_s)
+    stub.repeat, stub.hot_repeat = repeat, hot_repeat
+    stub.session.device = SimpleNamespace(kind="gpu", clock="its own")
+    return stub
 
 
 @pytest.mark.parametrize(
@@ -227,9 +247,9 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
     stub.flush = lambda: events.append("flush")
     block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
     times = len(block.wall_s)
-    assert events.count("flush") == events.count("run") == times
+    assert events.count("flush") == events.count("run") == times + 1, "one launch is thrown away"
     text = " ".join(events)
-    assert text.count("flush clock run clock") == times
+    assert text.count("flush clock run clock") == times + 1
     session.close()
 
 

@@ -1,0 +1,123 @@
+"""Child side: where the time of one call goes, step by step, and of a split side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpubench.model.backend import Session
+
+if TYPE_CHECKING:
+    from gpubench.measure.worker.timer import Timer
+
+Times = dict[str, list[float]]  # seconds of each part of a call
+
+# The sides of a split explain a time, they do not estimate it.
+SIDES_LIMIT_S = 0.5
+
+
+def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
+    """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Session.sides`)."""
+    found: dict[str, list[float]] = {}
+    host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
+    launches = timer.repeat if host_output is None else timer.case.calls or 1
+    began = time.perf_counter()
+    for round_ in range(count + 1):
+        sides = timer.session.sides(timer.launch, launches, host_output)
+        late = time.perf_counter() - began > SIDES_LIMIT_S
+        if round_ or late:  # the first round is thrown away, unless there is no time for another
+            for name, seconds in sides.items():
+                found.setdefault(name, []).append(seconds)
+        if late:
+            break
+    return found
+
+
+# The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
+PARTS_LIMIT_S = 0.06
+# What is thrown away first: the steps of a call are quicker when they have just been made.
+PARTS_WARM_UP = 2
+
+
+def time_parts(timer: Timer, count: int) -> Times:
+    """Seconds of each part of `count` calls, as many as fit `PARTS_LIMIT_S`, after some that are thrown away."""
+    parts: Times = {}
+    began = time.perf_counter()
+    for round_ in range(count + PARTS_WARM_UP):
+        found = parts_of_call(timer)
+        late = time.perf_counter() - began > PARTS_LIMIT_S
+        if round_ >= PARTS_WARM_UP or late:
+            add_parts(parts, found)
+        if late:
+            break
+    return parts
+
+
+def fenced_launch(timer: Timer) -> dict[str, list[float]]:
+    """Seconds of one launch and its wait, and of a wait for nothing."""
+    session, found = timer.session, dict[str, float]()
+    session.sync()
+    with _timed(session, found, "single_s"):
+        session.run(timer.launch)
+        session.sync()
+    with _timed(session, found, "sync_s"):
+        session.sync()
+    return {name: [seconds] for name, seconds in found.items()}
+
+
+def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    """Mean seconds of each step; what fetches the result waits for the kernel first."""
+    means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
+    taking, upload, launch, result, giving = means
+    return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
+
+
+def add_parts(parts: Times, found: dict[str, float]) -> None:
+    """Append the parts of one more call."""
+    for name, seconds in found.items():
+        parts.setdefault(name, []).append(seconds)
+
+
+def parts_of_call(timer: Timer) -> dict[str, float]:
+    """Seconds of each part of one call as `transfer-always` makes it, step by step, with a fence before and after each.
+
+    In step with the real call, because its steps are slower alone: an interpreter that just waited for a device, and
+    caches that held something else, took up to three times as long. Uploading ends with a fence of its own, whose
+    time is that of `sync_s` and is not counted twice.
+    """
+    session, workspace, transfers = timer.session, timer.workspace, timer.transfers
+    found: dict[str, float] = {}
+    if timer.flush is not None:
+        timer.flush()
+    session.sync()
+    with _timed(session, found, "alloc_s"):
+        buffers, output = timer.take()
+    with _timed(session, found, "upload_s"):
+        for i in timer.sent:
+            transfers.upload(buffers[i], workspace.inputs[i])
+        session.sync()
+    with _timed(session, found, "sync_s"):
+        session.sync()
+    found["upload_s"] = max(0.0, found["upload_s"] - found["sync_s"])
+    with _timed(session, found, "launch_s"):
+        launch = workspace.compile(timer.case, buffers, output)
+        session.run(launch)
+    session.sync()
+    with _timed(session, found, "download_s"):
+        timer.fetch(launch)
+    with _timed(session, found, "alloc_s"):
+        timer.give_back(buffers, output)
+    with _timed(session, found, "single_s"):
+        session.run(timer.launch)
+        session.sync()
+    return found
+
+
+@contextlib.contextmanager
+def _timed(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds to what the part has taken so far."""
+    start = session.clock()
+    yield
+    into[name] = into.get(name, 0.0) + session.clock() - start
