@@ -72,8 +72,8 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def searches(self) -> bool:
-        """Whether there are sizes to choose."""
-        return bool(searched(self)) and (self.resume is None or self.resume.search)
+        """Whether there are sizes to choose. A check takes no times, so none."""
+        return not self.check_only and bool(searched(self)) and (self.resume is None or self.resume.search)
 
 
 def planned(spec: RunSpec) -> list[Workload]:
