@@ -398,7 +398,7 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
     sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, map, breakeven, reuse, "
-        "speedup, chart, hybrid, skipped, anatomy, stages, collectives, scaling, roofline, claims, noise, warnings, "
+        "speedup, hybrid, skipped, anatomy, stages, collectives, scaling, roofline, claims, noise, warnings, "
         "environment, raw. Default: all but noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE

@@ -29,7 +29,7 @@ from gpubench.report.sections.problems import gates_section, noise_section, skip
 from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
 from gpubench.report.sections.scaling import scaling_section
 from gpubench.report.sections.speedup import means_section, speedup_sections
-from gpubench.report.sections.speedup_chart import TITLE, chart_section, speedup_chart
+from gpubench.report.sections.speedup_chart import speedup_chart
 from gpubench.report.sections.stages import stages_chart, stages_section
 from gpubench.report.wording import series_name
 
@@ -42,14 +42,14 @@ _ENDINGS = {
 
 
 def documents(
-    analyses: Sequence[Analysis], options: RenderOptions, *, full: bool = False, charts: bool = False
+    analyses: Sequence[Analysis], options: RenderOptions, *, full: bool = False
 ) -> list[TextDocument]:
     """The reports of all runs, their tables limited to the columns that were asked for.
 
     Raises UsageError for a column that no table has.
     """
     several = len(analyses) > 1
-    found = [document(one, options, full=full, charts=charts, several=several) for one in analyses]
+    found = [document(one, options, full=full, several=several) for one in analyses]
     if several:
         from gpubench.report.sections.machines import overview  # one file, the usual case, does without
 
@@ -74,14 +74,12 @@ def document(
     options: RenderOptions,
     *,
     full: bool = False,
-    charts: bool = False,
     several: bool = False,
 ) -> TextDocument:
     """The report of one run, or of one of several, limited to `options.sections`; sections without content are left
     out.
 
-    `full`: every number in wide tables, for what is not read on a terminal. `charts`: drawings in characters
-    where they are few; whoever names the section gets them anyway.
+    `full`: every number in wide tables, for what is not read on a terminal.
     """
     unit = options.time_unit
     # Who names sections wants all of them that there is; a page puts the map behind the answer.
@@ -99,7 +97,6 @@ def document(
             *speedup_sections(analysis, unit, full=full, in_order=options.sort is not None),
             means_section(analysis, full=full),
         ),
-        "chart": lambda: _charts(analysis, options, charts, asked=asked),
         "hybrid": lambda: (
             hybrid_section(analysis, unit, full=full),
             placement_section(analysis, unit, every_size=full or asked),
@@ -148,12 +145,6 @@ def _own_section(analysis: Analysis) -> str | None:
     """That of a run without anything else than overheads."""
     groups = {row.case.group for row in analysis.cases}
     return "anatomy" if groups == {OVERHEAD} and analysis.overheads.rows else None
-
-
-def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: bool) -> Section:
-    if not (charts or asked):
-        return Section(key="chart", title=TITLE)
-    return chart_section(analysis, options.width, ascii_only=options.ascii_only, every=asked)
 
 
 def _headings(analysis: Analysis) -> tuple[str, ...]:

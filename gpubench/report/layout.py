@@ -192,7 +192,7 @@ def visible(part: Any) -> Any:
 
 
 SECTIONS = (
-    "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped",
+    "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "hybrid", "skipped",
     "anatomy", "stages", "collectives", "scaling", "roofline", "claims", "noise", "warnings", "environment", "raw",
 )  # fmt: skip
 DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("map", "noise", "raw"))

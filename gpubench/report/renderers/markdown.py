@@ -20,7 +20,6 @@ _LEAD = (
     "breakeven",
     "reuse",
     "speedup",
-    "chart",
     "hybrid",
     "claims",
 )

@@ -41,7 +41,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs as the characters for a terminal of `options.width` columns."""
     from gpubench.report.contents import documents  # a comparison draws without it
 
-    return draw(documents(analyses, options, charts=True), options)
+    return draw(documents(analyses, options), options)
 
 
 def draw(documents: Sequence[TextDocument], options: RenderOptions) -> str:
