@@ -1,6 +1,6 @@
 """How often intervals hold the truth and labels are wrong: simulated, the tables of docs/statistics.md.
 
-Run: python benchmarks/coverage.py [REPEATS] [PART ...] [seed=S] (default 200 and all of times, labels, thresholds; 10
+Run: python benchmarks/coverage.py [REPEATS] [PART ...] [seed=S,S] (default 200 and all of times, labels, thresholds; 10
 minutes). The same seed gives the same tables. Each row of the thresholds draws runs of two contenders whose true curves
 are known: a CPU, with or without a step where a cache is left, and a GPU with a launch cost, at the sizes of a default
 run.
@@ -239,12 +239,13 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
     return None if found is None else (size, found)
 
 
-def thresholds(repeats: int, seed: int) -> None:
+def thresholds(repeats: int, seeds: Sequence[int]) -> None:
     """A row for each curve: how many intervals hold the truth, their median width, how far guesses lie off."""
     print("| curve | held | high / low | off by | within 2.25 |\n|---|---|---|---|---|")
     for name, (shape, noise) in ROWS.items():
-        rng = random.Random(f"{seed} {name}")
-        results = [row for _ in range(repeats) if (row := threshold_of(shape, noise, rng)) is not None]
+        draws = [random.Random(f"{seed} {name}") for seed in seeds]
+        tried = (threshold_of(shape, noise, rng) for rng in draws for _ in range(repeats))
+        results = [found for found in tried if found is not None]
         held = sum(found.low <= size <= found.high for size, found in results) / len(results)
         widths = [found.high / found.low if found.low > 0 else math.inf for _, found in results]
         off = [abs(math.log(found.n / size)) if 0 < found.n < math.inf else math.inf for size, found in results]
@@ -295,7 +296,8 @@ def main() -> None:
         labels(5 * repeats)
     if not parts or "thresholds" in parts:
         print(f"\nThresholds, {repeats} repeats:\n")
-        thresholds(repeats, next((int(word[5:]) for word in sys.argv if word.startswith("seed=")), SEED))
+        seeds = next((word[5:].split(",") for word in sys.argv if word.startswith("seed=")), [SEED])
+        thresholds(repeats, [*map(int, seeds)])
 
 
 if __name__ == "__main__":

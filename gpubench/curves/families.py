@@ -208,7 +208,9 @@ def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
     return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
 
 
-def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:
+def _launch_process(
+    kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own, *, centred: bool = False
+) -> LaunchTime:
     rates = LAUNCH[kind]
     walk = Walk(
         low,
@@ -219,7 +221,9 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
         bend=rates.bend * own.share,
     )
     power = OVERLAP.get(kind, 1.0)
-    return LaunchTime(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
+    return LaunchTime(
+        fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power, centred=centred
+    )
 
 
 def _beside_launches(
@@ -234,28 +238,10 @@ def _beside_launches(
         fixed_s, per_n_s = _fixed_and_per_n(kind, knots)
         common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
         apart = _apart(relatives)
-        alone = _launch_process(
-            kind, low, fixed_s, per_n_s, Own(own.level * apart, own.slope * apart, own.share)
-        )
-        found.append(_eased(_Beside(common, alone), places, 0))
+        further = Own(own.level * apart, own.slope * apart, own.share)
+        alone = _launch_process(kind, low, fixed_s, per_n_s, further, centred=True)
+        found.append(_eased(Sum(common, alone), places, 0))
     return found
-
-
-class _Beside:
-    """The common curve of a family with what one op has of its own, whose mean is nothing."""
-
-    def __init__(self, common: Conditioned, own: LaunchTime) -> None:
-        self._both = Sum(common, own)
-        self._common = common
-
-    def place(self, x: float) -> object:
-        return self._both.place(x)
-
-    def mean(self, place: object) -> float:
-        return self._common.mean(place[0])  # type: ignore[index]
-
-    def covariance(self, a: object, b: object) -> float:
-        return self._both.covariance(a, b)  # type: ignore[arg-type]
 
 
 def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:

@@ -170,12 +170,13 @@ class Walk:
 class LaunchTime:
     """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
     standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
-    the larger of both the larger it is."""
+    the larger of both the larger it is. `centred`: how far one lies off another such time, with a mean of 0."""
 
     def __init__(
-        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0
-    ) -> None:
-        self._fixed_s, self._per_n_s, self._power = fixed_s, per_n_s, power
+        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0,
+        centred: bool = False,
+    ) -> None:  # fmt: skip
+        self._fixed_s, self._per_n_s, self._power, self._centred = fixed_s, per_n_s, power, centred
         self._fixed, self._per_n, self._walk = fixed**2, per_n**2, walk
 
     def place(self, x: float) -> tuple[float, float, tuple[float, float]]:
@@ -184,7 +185,7 @@ class LaunchTime:
         return height, ratio / (1 + ratio), self._walk.place(x)
 
     def mean(self, place: tuple[float, float, Any]) -> float:
-        return place[0]
+        return 0.0 if self._centred else place[0]
 
     def covariance(self, a: tuple[float, float, Any], b: tuple[float, float, Any]) -> float:
         (_, u, walk), (_, v, other) = a, b

@@ -1,0 +1,315 @@
+"""The mathematics against other ways to compute it, and what it says of some runs, to the last digit that counts.
+
+The runs have what decides somewhere: steps, families, outliers, sessions, gaps, contenders of one side. Whoever changes
+what they give changes what gpubench prints; `python -m tests.unit.curves.test_numbers` prints them anew.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval, traffic_of
+from gpubench.curves.choice import _expected_loss
+from gpubench.curves.noise import Point
+from gpubench.curves.process import Conditioned, LaunchTime, Sum, Walk, Warp
+from gpubench.curves.threshold import _threshold, fastest_at, normal
+from gpubench.curves.time_curve import Height
+from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
+
+CLOSE = [200_000, 260_000, 300_000, 400_000, 520_000]
+FINE = [n * 2**i for n in (1024, 1300, 1600) for i in range(14)]
+
+
+def blocks_of(seconds, seed, sizes=(*LADDER, *CLOSE), *, count=1, sessions=1, **scatter):
+    """Several sessions of some blocks; every ninth block took three times as long."""
+    rng = random.Random(seed)
+    blocks = {}
+    for n in sorted(sizes):
+        rows = [
+            [scattered(seconds, rng, [n], **scatter)[n][0][0] for _ in range(count)] for _ in range(sessions)
+        ]
+        blocks[n] = [[value * (3 if rng.random() < 1 / 9 else 1) for value in row] for row in rows]
+    return blocks
+
+
+def relatives(kind, seconds, traffic, seed, sizes=LADDER):
+    """Five ops that move the same bytes, and three that move twice as many, in the same situation."""
+    series = {}
+    for i in range(8):
+        times = blocks_of(lambda n, i=i: seconds(n * (1 + (i > 4))) * (1 + i / 50), seed + i, sizes)
+        series[f"r{i}"] = TimedSizes(kind, times, "f", traffic * (1 + (i > 4)))
+    return series
+
+
+def of(kind, seconds, seed, **more):
+    return TimedSizes(kind, blocks_of(seconds, seed, **more))
+
+
+def sides(case, other, **more):
+    """The threshold of one GPU contender over one of the CPU, or of several beside it."""
+    fitted = fit({"gpu": case, "cpu": other, **more})
+    return compare([fitted["gpu"]], [curve for name, curve in fitted.items() if name != "gpu"])
+
+
+def in_a_family(kind, seconds, crossing):
+    """An op with few sizes of its own, among relatives on either side."""
+    series = {
+        **{("gpu", name): timed for name, timed in relatives(kind, seconds, 12.0, 20).items()},
+        **{("cpu", name): timed for name, timed in relatives("cpu", lambda n: cpu(n, crossing=crossing, step=1.8), 12.0, 40,
+                                                           FINE).items()},
+    }  # fmt: skip
+    few = [1 << 10, 1 << 16, 1 << 20, 1 << 24]
+    series["gpu", "own"] = TimedSizes(kind, blocks_of(seconds, 60, few), "f", 12.0)
+    series["cpu", "own"] = TimedSizes(
+        "cpu", blocks_of(lambda n: cpu(n, crossing=crossing, step=1.8), 61, LADDER), "f", 12.0
+    )
+    fitted = fit(series, lambda key: key[1] == "own")
+    return compare([fitted["gpu", "own"]], [fitted["cpu", "own"]])
+
+
+def stepped(step, at):
+    return lambda n: cpu(n, crossing=300_000, step=step, at=at)
+
+
+RUNS = {
+    "smooth": lambda: sides(of("waited", gpu, 1), of("cpu", cpu, 2)),
+    "queued": lambda: sides(of("queued", queued, 3), of("cpu", cpu, 4)),
+    "copied": lambda: sides(of("copied", lambda n: 3 * gpu(n), 5), of("cpu", lambda n: 2 * cpu(n), 6)),
+    "long": lambda: sides(of("waited", lambda n: 400 * gpu(n), 7), of("cpu", lambda n: 400 * cpu(n), 8)),
+    "blocks": lambda: sides(of("waited", gpu, 9, count=5), of("cpu", cpu, 10, count=5)),
+    "sessions": lambda: sides(of("waited", gpu, 11, count=2, sessions=4), of("cpu", cpu, 12, count=2, sessions=4)),
+    "sessions apart": lambda: sides(
+        TimedSizes("waited", apart(gpu, [1, 1.3, 0.8])), TimedSizes("cpu", apart(cpu, [0.8, 1, 1.2]))
+    ),
+    "step in a wide gap": lambda: sides(of("waited", gpu, 13, sizes=LADDER), of("cpu", stepped(4, 3e5), 14, sizes=LADDER)),
+    "step in a narrow gap": lambda: sides(of("waited", gpu, 15, sizes=FINE), of("cpu", stepped(1.9, 3e5), 16, sizes=FINE)),
+    "step at the first gap": lambda: sides(of("waited", gpu, 17), of("cpu", stepped(6, 2000), 18)),
+    "step at the last gap": lambda: sides(of("waited", gpu, 19), of("cpu", stepped(6, 5e6), 20)),
+    "GPU that jumps": lambda: sides(of("waited", lambda n: gpu(n) * (2 if n > 3e5 else 1), 21), of("cpu", cpu, 22)),
+    "a matrix": lambda: sides(of("waited", lambda n: 1e-5 + n**1.5 * 1e-14, 23), of("cpu", lambda n: n**1.5 * 1e-12, 24)),
+    "two CPU contenders": lambda: sides(
+        of("waited", gpu, 25), of("cpu", cpu, 26), second=of("cpu", lambda n: cpu(n, power=0.5), 27)
+    ),
+    "a second one at two sizes": lambda: sides(
+        of("waited", gpu, 28), of("cpu", cpu, 29), second=of("cpu", cpu, 30, sizes=[1 << 14, 1 << 23])
+    ),
+    "a family, waited": lambda: in_a_family("waited", gpu, 300_000),
+    "a family, queued": lambda: in_a_family("queued", queued, 300_000),
+    "a family, copied": lambda: in_a_family("copied", gpu, 300_000),
+}  # fmt: skip
+
+
+def numbers(threshold: Threshold):
+    """Four numbers of a threshold, and of its margins at three places ratio, deviation and chance."""
+    count = len(threshold.margins)
+    places = [threshold.margins[i] for i in (0, count // 2, count * 2 // 3)]
+    each = [value for margin in places for value in (margin.log_ratio, margin.deviation, margin.wins)]
+    return [float(f"{value:.6g}") for value in (threshold.n, threshold.low, threshold.high, *each)]
+
+
+EXPECTED = {
+    "smooth": [340334.0, 229281.0, 3722750.0, -2.19019, 0.179243, 1.2285e-34, -0.494206, 0.189231, 0.0045053,
+        -0.0696169, 0.780973, 0.464485],
+    "queued": [275487.0, 100215.0, 375292.0, -3.40507, 0.192092, 1.31534e-70, -0.847645, 0.639831, 0.0926197,
+        0.751629, 0.172837, 0.999993],
+    "copied": [605061.0, 99681.8, 1127460.0, -3.65263, 0.228239, 6.03738e-58, -1.20306, 0.835307, 0.0748963,
+        0.111362, 0.200597, 0.710605],
+    "long": [279058.0, 258867.0, 320454.0, -3.3212, 0.235163, 1.37142e-45, -0.818057, 0.19221, 1.04036e-05,
+        0.716478, 0.311532, 0.989272],
+    "blocks": [356776.0, 218792.0, 592134.0, -3.70471, 0.181863, 1.51502e-92, -0.49407, 0.176697, 0.0025858,
+        0.425845, 0.171261, 0.99355],
+    "sessions": [315549.0, 189960.0, 504137.0, -3.59181, 0.103333, 4.96349e-265, -0.48114, 0.134424,
+        0.000172279, 0.423121, 0.116015, 0.999867],
+    "sessions apart": [315516.0, 183028.0, 568094.0, -3.4308, 0.145609, 4.76098e-123, -0.527926, 0.173319,
+        0.00115963, 0.492585, 0.179544, 0.996961],
+    "step in a wide gap": [265013.0, 162288.0, 544729.0, -3.32818, 0.18353, 8.54238e-74, -0.51577, 0.186662,
+        0.00286256, 1.45905, 0.500037, 0.998238],
+    "step in a narrow gap": [281339.0, 83617.5, 350034.0, -3.43061, 0.136807, 4.51298e-139, -0.0333142,
+        0.133689, 0.401606, 0.922404, 0.151369, 1.0],
+    "step at the first gap": [12000.8, 8207.26, 54709.5, -3.45015, 0.177147, 8.73319e-85, 1.0757, 0.172075,
+        1.0, 2.14437, 0.167129, 1.0],
+    "step at the last gap": [286448.0, 175733.0, 433375.0, -3.22613, 0.163955, 1.69978e-86, -0.451745,
+        0.154851, 0.00176547, 0.562035, 0.153809, 0.999871],
+    "GPU that jumps": [4680550.0, 274435.0, 7298700.0, -2.36293, 0.261076, 7.10137e-20, -0.804692, 0.22204,
+        0.000144993, -0.195714, 0.202404, 0.166785],
+    "a matrix": [31425.8, 12426.3, 62585.3, -5.9487, 0.294237, 3.44373e-91, 1.97825, 0.319286, 1.0, 3.20368,
+        0.749688, 0.99999],
+    "two CPU contenders": [337830.0, 80023.7, 5126100.0, -3.25651, 0.233754, 2.04351e-44, -0.740833, 0.84203,
+        0.244657, 0.525437, 0.184343, 0.997816],
+    "a second one at two sizes": [366149.0, 235637.0, 630427.0, -3.6164, 0.173832, 1.99287e-96, -0.657744,
+        0.163705, 2.9366e-05, 0.347481, 0.149748, 0.989841],
+    "a family, waited": [268557.0, 190403.0, 357987.0, -3.38773, 0.137553, 3.12559e-134, -0.648512, 0.167844,
+        5.58248e-05, 1.12009, 0.194198, 1.0],
+    "a family, queued": [237634.0, 165669.0, 322388.0, -3.32263, 0.160982, 6.03691e-95, -0.550287, 0.183413,
+        0.00134872, 1.34089, 0.211735, 1.0],
+    "a family, copied": [252837.0, 151129.0, 388089.0, -3.30411, 0.201849, 1.58605e-60, -0.608963, 0.247265,
+        0.00689295, 1.21708, 0.258248, 0.999999],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_a_run_gives(name):
+    assert numbers(RUNS[name]()) == pytest.approx(EXPECTED[name], rel=2e-5, abs=1e-9)
+
+
+# ---------------------------------------------------------------- by other ways
+
+
+def brute(prior, points, x):
+    """Mean and variance at x by the textbook formula, in NumPy."""
+    places = [prior.place(point.x) for point in points]
+    here = prior.place(x)
+    matrix = np.array([[prior.covariance(a, b) for b in places] for a in places])
+    matrix += np.diag([point.variance for point in points])
+    cross = np.array([prior.covariance(here, place) for place in places])
+    rest = np.array([point.y - prior.mean(place) for point, place in zip(points, places, strict=True)])
+    weights = np.linalg.solve(matrix, cross)
+    return prior.mean(here) + weights @ rest, prior.covariance(here, here) - weights @ cross
+
+
+POINTS = [Point(1.0, -3.0, 0.01), Point(2.5, -2.2, 0.02), Point(4.0, -1.0, 0.015), Point(6.0, 0.3, 0.01)]
+
+
+def walk():
+    return Walk(1.0, -2.0, level=0.7, slope=0.4, warp=Warp.even(1.0, 0.05), bend=0.2)
+
+
+@pytest.mark.parametrize("prior", [
+    walk(), LaunchTime(0.05, 0.01, fixed=0.3, per_n=0.4, walk=walk()),
+    LaunchTime(0.05, 0.01, fixed=0.3, per_n=0.4, walk=walk(), power=3.0), Sum(walk(), walk()),
+])  # fmt: skip
+@pytest.mark.parametrize("x", [1.0, 1.7, 3.9, 6.0])
+def test_a_belief_after_points_is_that_of_the_textbook(prior, x):
+    belief = Conditioned(prior, POINTS)
+    assert belief.at(x) == pytest.approx(brute(prior, POINTS, x), rel=1e-9)
+    matrix = np.array([[prior.covariance(prior.place(a.x), prior.place(b.x)) for b in POINTS] for a in POINTS])
+    matrix += np.diag([point.variance for point in POINTS])
+    rest = np.array([point.y - prior.mean(prior.place(point.x)) for point in POINTS])
+    misfit = rest @ np.linalg.solve(matrix, rest)
+    assert belief.misfit == pytest.approx(misfit)
+    assert belief.likelihood == pytest.approx(-misfit / 2 - np.linalg.slogdet(matrix)[1] / 2)
+
+
+def test_the_covariances_of_a_walk_are_those_of_walks_that_were_drawn():
+    """The height is level, slope, a walk of the height and a walk of the slope that is added up over x."""
+    draw, steps, end = np.random.default_rng(5), 400, 5.0
+    dx, count = (end - 1.0) / steps, 20_000
+    slopes = 0.4 * draw.normal(size=(count, 1)) + np.cumsum(
+        math.sqrt(0.2 * dx) * draw.normal(size=(count, steps)), axis=1
+    )
+    heights = 0.7 * draw.normal(size=(count, 1)) + np.cumsum(
+        slopes * dx + math.sqrt(0.05 * dx) * draw.normal(size=(count, steps)), axis=1
+    )
+    process = walk()
+    for i, j in ((steps - 1, steps - 1), (steps // 2, steps - 1), (steps // 4, steps // 2)):
+        places = [process.place(1.0 + dx * (k + 1)) for k in (i, j)]
+        seen = np.cov(heights[:, i], heights[:, j])[0, 1]
+        assert process.covariance(*places) == pytest.approx(seen, rel=0.06)
+        assert process.covariance(*places) == process.covariance(*reversed(places))
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_a_launch_time_moves_with_its_parts_as_its_formula_does(power):
+    """The covariance is that of the formula's derivatives by ln a and ln b, which are taken by steps."""
+    none = Walk(0.0, 0.0, level=0.0, slope=0.0, warp=Warp.even(0.0, 0.0), bend=0.0)
+
+    def height(a, b, x):
+        return math.log((a**power + (b * math.exp(x)) ** power) ** (1 / power))
+
+    a, b, step = 2e-5, 3e-9, 1e-6
+    process = LaunchTime(a, b, fixed=0.2, per_n=0.5, walk=none, power=power)
+    parts = []
+    for x in (6.0, 9.0, 11.0):
+        assert process.mean(process.place(x)) == pytest.approx(height(a, b, x))
+        by_a = (height(a * math.exp(step), b, x) - height(a, b, x)) / step
+        by_b = (height(a, b * math.exp(step), x) - height(a, b, x)) / step
+        parts.append((x, by_a, by_b))
+    for x, u, v in parts:
+        for y, s, t in parts:
+            expected = 0.2**2 * u * s + 0.5**2 * v * t
+            assert process.covariance(process.place(x), process.place(y)) == pytest.approx(expected, rel=1e-4)
+
+
+class Fixed(TimeCurve):
+    """A curve of one height everywhere."""
+
+    def __init__(self, mean, variance):
+        super().__init__(None, [Point(0.0, mean, variance), Point(1.0, mean, variance)], 0.0, kind="waited")
+        self._height = Height(mean, variance)
+
+    def at(self, x):
+        return self._height
+
+
+@pytest.mark.parametrize("others", [[(0.1, 0.04)], [(0.5, 0.01)], [(0.02, 0.09), (-0.1, 0.02)], [(-0.6, 0.01)]])
+def test_the_fastest_of_several_is_that_of_many_draws(others):
+    """Clark's formula is exact for two normal times, and near for three."""
+    draw = np.random.default_rng(3)
+    pairs = [(0.0, 0.02), *others]
+    least = np.min([draw.normal(mean, math.sqrt(variance), 400_000) for mean, variance in pairs], axis=0)
+    found = fastest_at([Fixed(*pair) for pair in pairs], 0.5)
+    assert found.mean == pytest.approx(least.mean(), abs=2e-3)
+    assert found.variance == pytest.approx(least.var(), rel=0.05)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-0.3, 0.2), (0.0, 0.1), (1.5, 0.4)])
+def test_an_expected_loss_is_that_of_many_draws(mean, deviation):
+    lost = np.maximum(0.0, np.expm1(np.random.default_rng(4).normal(mean, deviation, 1_000_000)))
+    assert _expected_loss(mean, deviation) == pytest.approx(lost.mean(), rel=0.02)
+
+
+def test_a_threshold_reads_its_probabilities_straight_between_two_places():
+    wins = [0.01, 0.02, 0.03, 0.4, 0.6, 0.97, 0.99]
+    margins = [Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)]
+    found = _threshold(margins)
+    assert (found.state, found.mixed) == ("at", False)
+    places = [math.log(size) for size in (found.low, found.n, found.high)]
+    assert places == pytest.approx([1.5, 3.5, 5.25])
+    assert (math.log(found.first), math.log(found.last)) == (0.0, 6.0)
+
+
+@pytest.mark.parametrize(("wins", "state", "mixed"), [
+    ([0.975, 0.99], "unsure", False), ([0.976, 0.99], "always", False), ([0.001, 0.024], "never", False),
+    ([0.001, 0.025], "unsure", False), ([0.03, 0.99], "unsure", False), ([0.025, 0.99], "at", False),
+    ([0.01, 0.975], "at", False), ([0.01, 0.974], "unsure", False), ([0.99, 0.01, 0.99], "at", True),
+    ([0.975, 0.01, 0.99], "unsure", False), ([0.99, 0.025, 0.99], "unsure", False), ([0.99, 0.01, 0.02], "never", True),
+])  # fmt: skip
+def test_two_and_a_half_percent_on_either_side_is_sure(wins, state, mixed):
+    found = _threshold([Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)])
+    assert (found.state, found.mixed) == (state, mixed)
+
+
+def test_a_doubt_counts_what_is_more_than_five_percent_faster():
+    """Both curves are known by 95 points; the expected share is that of two normal times."""
+    x = math.log(3000.0)
+    fitted = fit(
+        {
+            name: TimedSizes("waited", exact(lambda n, by=by: by * 2e-5, FINE))
+            for name, by in (("a", 1.0), ("b", 1.04))
+        }
+    )
+    a, b = fitted["a"], fitted["b"]
+    deviation = math.sqrt(sum(c.at(x).variance + c.offset + c.case_variance(x) for c in (a, b)))
+    ahead = b.at(x).mean - a.at(x).mean
+    assert doubt(a, [b], x).wrong == pytest.approx(normal((-math.log(1.05) - ahead) / deviation))
+    low, middle, high = interval(a, x)
+    reach = 1.96 * math.sqrt(a.at(x).variance + a.offset + a.case_variance(x))
+    assert (math.log(low), math.log(high)) == pytest.approx((a.at(x).mean - reach, a.at(x).mean + reach))
+    assert middle == pytest.approx(math.exp(a.at(x).mean))
+
+
+def test_traffic_is_a_constant_or_none():
+    assert traffic_of({10: 120, 1000: 12_000}) == 12.0
+    assert traffic_of({100: 1220, 1000: 12_000}) == pytest.approx(12.1)
+    assert traffic_of({100: 1300, 1000: 12_000}) == 0.0
+    assert traffic_of({}) == 0.0
+    assert traffic_of({10: 0}) == 0.0
+
+
+if __name__ == "__main__":
+    for run, made in RUNS.items():
+        print(f"    {run!r}: {numbers(made())},")
