@@ -14,7 +14,7 @@ from gpubench.catalogue import REASONS, Reason
 from gpubench.errors import DeviceLost, WrongResult
 from gpubench.installation import NOT_AT_BEST, install_command
 from gpubench.measure import protocol
-from gpubench.measure.monitor import judged, usual_clock, warm_clocks
+from gpubench.measure.monitor import SLOWED
 from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose
 from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Recorder, Sink, Warned
@@ -202,7 +202,6 @@ class CaseRun:
         self._taken: list[float] = []
         self._unthrottled: list[float] = []
         self._pauses_s = list(PAUSES_S)
-        self._warm_hz: list[float] = []
         self._number = 0
         self._sampling_s = 0.0
         self._block_s = 0.0
@@ -229,9 +228,9 @@ class CaseRun:
 
     def trial(self, purpose: Purpose, cut: float | str) -> CaseRun:
         """The same case cut in another way, with the whole time limit to itself."""
-        found = CaseRun(self.case, self.runtime, explained=False, purpose=purpose, before=self.before)
-        found._number, found.cut = self._number, cut
-        return found
+        trial = CaseRun(self.case, self.runtime, explained=False, purpose=purpose, before=self.before)
+        trial._number, trial.cut = self._number, cut
+        return trial
 
     # ---------------------------------------------------------------- from its begin to its end
 
@@ -252,8 +251,8 @@ class CaseRun:
         """Whether preparing the case times nothing, so that devices may do it side by side."""
         if self.runtime.check_only:
             return True
-        known = self._counts is not None or self._expected_s is not None
-        return known and not self._explained and inner_device(self.case.device_id) is None
+        counted = self._counts is not None or self._expected_s is not None
+        return counted and not self._explained and inner_device(self.case.device_id) is None
 
     def ask_to_begin(self) -> None:
         """Hand over the question of `begin`, which waits for the answer."""
@@ -307,8 +306,8 @@ class CaseRun:
     def take(self, number: int, position: int) -> bool:
         """Sample the case once in this round; its blocks go to the recorder. False: the case is over.
 
-        A block with throttled samples is followed, after a pause, by one that takes as many again, as long as the
-        case has tries left in this session.
+        A block with throttled samples is followed by one that takes as many again, as long as the case has tries left
+        in this session: after a pause where the device was hot, else at once, since rest lowers a clock.
         """
         samples = self._block_size()
         while True:
@@ -323,8 +322,9 @@ class CaseRun:
             if not samples or not self._pauses_s or self.runtime.out_of_budget() or self.left_s <= 0:
                 return True
             pause_s = self._pauses_s.pop(0)
-            time.sleep(pause_s)
-            self.left_s -= pause_s
+            if SLOWED.intersection(block.throttle):
+                time.sleep(pause_s)
+                self.left_s -= pause_s
 
     def stop(self, reason: StopReason) -> None:
         """The case needs no more samples in this session, or gets none; too few of them are a failure."""
@@ -478,9 +478,7 @@ class CaseRun:
             return None
         runtime.recorder.extend_parts(self.case.id, runtime.session, reply.parts)
         block = msgspec.structs.replace(reply.block, phase=self.purpose.phase)
-        if read:
-            self._warm_hz = usual_clock(self._warm_hz, warm_clocks(block, reply.times_s, read))
-        return judged(block, reply.times_s, read, median(self._warm_hz) if self._warm_hz else None)
+        return monitor.judge(self.case.device_id, block, reply.times_s, read) if monitor is not None else block
 
     # ---------------------------------------------------------------- its samples
 
@@ -591,13 +589,8 @@ class CaseRun:
         sampled = isinstance(outcome, Measurement) and bool(self.kept)
         typical, precision = estimate(self._medians) if sampled else (None, None)
         progress.finished += 1
-        done = CaseDone(
-            outcome,
-            self._number,
-            progress.cases,
-            self.runtime.session,
-            typical,
-            precision,
-            progress.remaining(),
-        )
-        self.runtime.sink(done)
+        self.runtime.sink(
+            CaseDone(
+                outcome, self._number, progress.cases, self.runtime.session, typical, precision, progress.remaining(),
+            )
+        )  # fmt: skip

@@ -39,6 +39,7 @@ class Monitor:
         self._number = 0
         self._watched: tuple[str, ...] = ()
         self._known: dict[str, list[Reading]] = {}
+        self._clocks: dict[str, list[float]] = {}
         self._child: processes.Child | None = None
         self._ready = False
         self._start_until = time.monotonic() + START_S
@@ -82,6 +83,16 @@ class Monitor:
         for one in found:
             self._known.setdefault(one.device_id, []).append(one)
         return found
+
+    def judge(
+        self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
+    ) -> Block:
+        """Return the block as `judged` by the clocks of the device's blocks so far, and note its own."""
+        clocks = self._clocks.setdefault(device_id, [])
+        block = judged(block, times_s, readings, median(clocks) if clocks else None)
+        if block.clock_hz and not block.discarded:
+            clocks.append(median(block.clock_hz))
+        return block
 
     def seconds(self, moment: float) -> float:
         """A monotonic time in seconds from the session's start, as the records have it."""
@@ -204,7 +215,7 @@ def _processes(count: int) -> str:
 # matrix product, and other reasons tell of settings, not of a fault.
 SLOWED = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"})
 POWER_CAP = "sw_power_cap"
-SLOW_SHARE = 0.75
+SLOW_SHARE = 0.9
 
 
 def judged(
@@ -214,8 +225,8 @@ def judged(
     the device counted it itself.
 
     `times_s` are the times at which the block began and at which each entry of `wall_s` ended, on the clock of the
-    readings. A sample is judged by the readings during it, else by the one nearest to it. `usual_hz` is the SM clock
-    of the case's warm-up; None: the clock alone tells nothing.
+    readings. A sample is judged by the readings during it, else by the one nearest to it. `usual_hz` is the device's
+    SM clock in the run so far; None: the clock alone tells nothing.
     """
     if not readings:
         return block
@@ -238,23 +249,6 @@ def slowed(reading: Reading, usual_hz: float | None) -> bool:
     if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:
         return False
     return reading.clock_hz < SLOW_SHARE * usual_hz
-
-
-def warm_clocks(block: Block, times_s: Sequence[float], readings: Sequence[Reading]) -> list[float]:
-    """The SM clocks read during the block's warm-up; if there are none, the first one that was read at all.
-
-    The reading before the first launch does not count beside others: an idle device lowers its clock.
-    """
-    known = [reading for reading in readings if reading.clock_hz]
-    warm = [r.clock_hz for r in known if r.clock_hz and times_s[0] < r.t_s <= times_s[block.warmup]]
-    return warm or [r.clock_hz for r in known[:1] if r.clock_hz]
-
-
-def usual_clock(known: Sequence[float], fresh: Sequence[float]) -> list[float]:
-    """The warm-up clocks of a case with those of one more block, unless these were slow themselves."""
-    if known and fresh and median(fresh) < SLOW_SHARE * median(known):
-        return list(known)
-    return [*known, *fresh]
 
 
 def _near(begin_s: float, end_s: float, readings: Sequence[Reading]) -> list[Reading]:

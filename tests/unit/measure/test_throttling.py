@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.measure.monitor import SLOWED, Reading, judged, slowed, usual_clock, warm_clocks
+from gpubench.measure.monitor import SLOWED, Monitor, Reading, judged, slowed
 from gpubench.model.result import Block
 
 FULL = 2e9
@@ -68,9 +68,9 @@ def test_settings_and_the_software_power_cap_are_no_fault(reason):
 
 
 @pytest.mark.parametrize(
-    ("clock", "usual", "is_slow"), [(0.76, 1.0, False), (0.74, 1.0, True), (0.1, None, False)]
+    ("clock", "usual", "is_slow"), [(0.91, 1.0, False), (0.89, 1.0, True), (0.1, None, False)]
 )
-def test_the_clock_is_compared_with_three_quarters_of_the_warm_up(clock, usual, is_slow):
+def test_the_clock_is_compared_with_nine_tenths_of_the_usual_one(clock, usual, is_slow):
     assert slowed(read(0.0, clock * FULL), usual and usual * FULL) == is_slow
 
 
@@ -78,20 +78,13 @@ def test_the_power_cap_explains_a_low_clock():
     assert not slowed(read(0.0, 0.5 * FULL, "sw_power_cap"), FULL)
 
 
-def test_the_idle_clock_before_the_first_launch_is_not_that_of_the_warm_up():
-    readings = [read(-0.01, 3e8), read(0.5), read(1.5, 1.9e9), read(2.5, 1.8e9)]
-    assert warm_clocks(block(4, 2), TIMES, readings) == [FULL, 1.9e9]
-
-
-def test_a_warm_up_too_short_to_be_read_is_represented_by_the_first_reading():
-    assert warm_clocks(block(4, 2), TIMES, [read(-0.01, 1.7e9), read(4.5, 1.8e9)]) == [1.7e9]
-    assert warm_clocks(block(4, 2), TIMES, [read(-0.01, None), read(4.5, 1.8e9)]) == [1.8e9]
-
-
-def test_a_warm_up_that_was_slow_itself_does_not_become_the_usual():
-    assert usual_clock([FULL, FULL], [0.5 * FULL]) == [FULL, FULL]
-    assert usual_clock([FULL], [0.9 * FULL]) == [FULL, 0.9 * FULL]
-    assert usual_clock([], [0.5 * FULL]) == [0.5 * FULL]
+def test_a_block_is_compared_with_the_clocks_of_the_blocks_before_it():
+    monitor = Monitor([], 0.0)
+    shares = [1.0, 0.98, 0.85, 0.97, 0.95]
+    judgements = [monitor.judge("cupy:0", block(4, 2), TIMES, [read(2.5, share * FULL)]) for share in shares]
+    assert [bool(found.discarded) for found in judgements] == [False, False, True, False, False]
+    other = monitor.judge("wgpu:0", block(4, 2), TIMES, [read(2.5, 0.5 * FULL)])
+    assert not other.discarded, "another device has a clock of its own"
 
 
 clocks = st.floats(1e8, 3e9)
