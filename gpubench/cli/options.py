@@ -144,8 +144,8 @@ class SamplingOptions(CommandOptions):
         brief=True)
     rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", default=False, answer="settings.preset",
         brief=True)
-    sessions: int | None = option(None, LONG, "Sessions of fresh workers. Default: 3; 1 when sizes are "
-        "searched.", least=1, most=1000, default=None)
+    sessions: int | None = option(None, LONG, "Sessions of fresh workers. Default: 1; more are what "
+        "compare judges by.", least=1, most=1000, default=None)
     min_samples: int | None = option(None, LONG, "Per case and session.", least=2, default=None,
         answer="settings.min_samples")
     max_samples: int | None = option(None, LONG, "Per case and session.", least=2, default=None,

@@ -33,7 +33,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sample_s": 0.002,
     },
     "default": {
-        "sessions": 3, "min_samples": 4, "max_samples": 8, "max_time_s": 0.3, "precision": 0.02, "warmup_s": 0.0,
+        "sessions": 1, "min_samples": 4, "max_samples": 8, "max_time_s": 0.3, "precision": 0.02, "warmup_s": 0.0,
         "sample_s": 0.005,
     },
     "rigorous": {

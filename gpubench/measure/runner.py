@@ -324,7 +324,7 @@ class _Runner:
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
         """Measure what others disturbed once more, at the end. If a repeat was quiet, it stands in for the others."""
-        if self.spec.check_only:
+        if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:
             turn = [record]

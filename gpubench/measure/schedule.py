@@ -43,6 +43,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
     machine. `spares` are workers that import already. `once_s`: by so much at most the budget grows with the time
     that a machine's first run takes to choose its kernels. `whole`: somebody named the budget, which is used up.
+    `repeats`: a session that others disturbed is measured again.
     `twins` are equal GPUs that the search leaves out, `equal` the groups of all equal ones.
     """
 
@@ -57,6 +58,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     spares: Spares | None = None
     once_s: float = 0.0
     whole: bool = False
+    repeats: bool = True
     twins: TwinSpec = TwinSpec()
     equal: tuple[tuple[Target, ...], ...] = ()
 

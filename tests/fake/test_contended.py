@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from gpubench import detect, kernels
@@ -82,6 +83,13 @@ def test_a_quiet_repeat_stands_in_for_what_was_disturbed(shares, sessions, super
     assert [session.index for session in run.sessions] == list(range(len(shares)))
     (outcome,) = run.outcomes
     assert {block.session for block in outcome.blocks} == set(range(len(shares))), "raw samples are all kept"
+
+
+def test_who_asked_for_no_sessions_gets_no_repeat():
+    asked, unused = request([BUSY, QUIET], 1, None)
+    run = runner.run(msgspec.structs.replace(asked, repeats=False), lambda event: None, lambda run: None)
+    assert [session.superseded for session in run.sessions] == [False]
+    assert len(list(unused)) == 2
 
 
 def test_a_repeat_has_to_fit_the_budget():
