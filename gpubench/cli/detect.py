@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubench.detect import Lack
     from gpubench.detect.inspection import Gathered
     from gpubench.measure.targets import Listing
-    from gpubench.model.machine import Machine, Measured, Provider
+    from gpubench.model.machine import Machine, Measured
     from gpubench.model.result import Run
 
 # A backend of another package that takes longer is left out: with its end, `detect` ends within 40 s.
@@ -204,13 +204,14 @@ def _measured(options: DetectOptions) -> Path | None:
 
 def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
+    from gpubench.detect.libraries import is_needed
     from gpubench.escaping import visible
     from gpubench.installation import located
 
     for warning in machine.warnings:
         print(f"note: {visible(located(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
-        if _expected(provider, machine):
+        if not is_needed(provider, machine):
             continue
         if provider.status != "ok":
             hint = f": {located(provider.hint)}" if provider.hint else ""
@@ -218,17 +219,6 @@ def _tell(machine: Machine) -> None:
             print(text, file=sys.stderr)
         elif provider.hint:
             print(visible(f"note: the probe {provider.name}: {located(provider.hint)}"), file=sys.stderr)
-
-
-def _expected(provider: Provider, machine: Machine) -> bool:
-    """Whether NVML merely found no driver where there is no NVIDIA GPU. Windows and macOS ask it without evidence."""
-    found = any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)
-    return (
-        provider.name == "nvml"
-        and provider.status == "absent"
-        and provider.error_code != "ImportError"
-        and not found
-    )
 
 
 def _tell_clash() -> None:

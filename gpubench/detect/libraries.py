@@ -15,7 +15,7 @@ from gpubench.detect.root import list_form
 from gpubench.detect.topology import CpuSet
 from gpubench.installation import torch_command
 from gpubench.model.identity import is_placeholder
-from gpubench.model.machine import Cache, Cpu, Fact, Gpu, MachineWarning, Memory
+from gpubench.model.machine import Cache, Cpu, Fact, Gpu, Machine, MachineWarning, Memory, Provider
 
 _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
@@ -122,3 +122,9 @@ def _torch_version() -> str:
     with contextlib.suppress(Exception):  # spoiled metadata is no reason to fail
         return str(metadata.version("torch"))
     return ""
+
+
+def is_needed(provider: Provider, machine: Machine) -> bool:
+    """Return False for NVML that found no driver where there is no NVIDIA GPU: it is asked without evidence."""
+    no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
+    return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

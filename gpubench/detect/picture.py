@@ -17,6 +17,7 @@ import msgspec
 
 from gpubench.catalogue import DETECTION
 from gpubench.detect.cpu import misfits
+from gpubench.detect.libraries import is_needed
 from gpubench.detect.links import matrix
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
@@ -114,16 +115,15 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
 
 
 def _missing(machine: Machine) -> list[str]:
-    """The libraries that are not installed, with the commands that install them; NVIDIA's own beside its GPU alone."""
-    nvidia = any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)
+    """Return the libraries that are not installed, with the commands that install them."""
     lacks = [warning.text for warning in machine.warnings if warning.code == "RUNTIME_MISSING"]
     hints = [
         (provider.name, provider.hint)
         for provider in machine.providers
-        if provider.status == "absent" and provider.hint
+        if provider.status == "absent" and provider.hint and is_needed(provider, machine)
     ]
     for name, hint in hints:
-        if installs(hint) or (nvidia and "not installed" in hint):
+        if installs(hint) or "not installed" in hint:
             lacks += [] if any(hint in text for text in lacks) else [f"{name}: {hint}"]
     return [clean(located(text)) for text in lacks]
 

@@ -71,6 +71,30 @@ def in_a_family(kind, seconds, crossing):
     return compare([fitted["gpu", "own"]], [fitted["cpu", "own"]])
 
 
+def near_relatives(kind, seconds, apart, own=1.0):
+    """The curve of an op with three sizes beside five relatives, whose times lie `apart`, at one place."""
+    sizes = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24]
+    series = {
+        f"r{i}": TimedSizes(kind, exact(lambda n, i=i: seconds(n) * (1 + apart * (i - 2)), sizes), "f", 12.0)
+        for i in range(5)
+    }
+    few = exact(lambda n: own * seconds(n), [1 << 10, 1 << 13, 1 << 24])
+    return fit({**series, "own": TimedSizes(kind, few, "f", 12.0)}, lambda name: name == "own")["own"]
+
+
+KINDS = ("cpu", "waited", "queued", "copied")
+FAMILIES = {
+    f"{kind}, {name}": (kind, spread, own) for kind in KINDS
+    for name, spread, own in (("near", 0.005, 1.01), ("far", 0.08, 1.25), ("apart", 0.01, 2.5))
+}  # fmt: skip
+
+
+def heights(curve: TimeCurve):
+    """Mean and standard deviation at four places."""
+    found = [curve.at(math.log(n)) for n in (2000, 30_000, 400_000, 6_000_000)]
+    return [float(f"{value:.6g}") for height in found for value in (height.mean, math.sqrt(height.variance))]
+
+
 def stepped(step, at):
     return lambda n: cpu(n, crossing=300_000, step=step, at=at)
 
@@ -148,12 +172,31 @@ EXPECTED = {
         0.00134872, 1.34089, 0.211735, 1.0],
     "a family, copied": [252837.0, 151129.0, 388089.0, -3.30411, 0.201849, 1.58605e-60, -0.608963, 0.247265,
         0.00689295, 1.21708, 0.258248, 0.999999],
+    "cpu, near": [-10.8153, 0.181668, -10.811, 0.233777, -10.7497, 0.303072, -9.88804, 0.330653],
+    "cpu, far": [-10.7302, 0.181668, -10.7297, 0.233777, -10.6098, 0.303072, -9.69335, 0.330653],
+    "cpu, apart": [-10.1198, 0.240295, -10.0658, 0.340686, -9.9161, 0.441866, -8.9846, 0.369896],
+    "waited, near": [-10.8165, 0.0358255, -10.8105, 0.038904, -10.7373, 0.0567423, -10.0199, 0.0655256],
+    "waited, far": [-10.6615, 0.0647952, -10.6526, 0.0684053, -10.5734, 0.0830423, -9.8454, 0.0795451],
+    "waited, apart": [-9.90308, 0.070317, -9.89747, 0.0749972, -9.82508, 0.0894124, -9.10985, 0.0786292],
+    "queued, near": [-10.8163, 0.0674456, -10.8151, 0.0858475, -10.8134, 0.10289, -10.4619, 0.0840604],
+    "queued, far": [-10.6831, 0.0890058, -10.667, 0.108153, -10.6443, 0.141784, -10.2664, 0.0969082],
+    "queued, apart": [-9.90349, 0.0609896, -9.9035, 0.0916271, -9.90333, 0.164754, -9.55414, 0.10078],
+    "copied, near": [-10.8155, 0.162425, -10.8077, 0.248847, -10.7338, 0.311282, -10.0168, 0.232158],
+    "copied, far": [-10.7004, 0.173808, -10.6541, 0.2566, -10.5463, 0.322712, -9.80926, 0.236593],
+    "copied, apart": [-9.90308, 0.144451, -9.8975, 0.249505, -9.8252, 0.393717, -9.10991, 0.237505],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_a_run_gives(name):
     assert numbers(RUNS[name]()) == pytest.approx(EXPECTED[name], rel=2e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_relatives_tell(name):
+    kind, apart, own = FAMILIES[name]
+    curve = near_relatives(kind, queued if kind == "queued" else gpu, apart, own)
+    assert heights(curve) == pytest.approx(EXPECTED[name], rel=2e-5)
 
 
 # ---------------------------------------------------------------- by other ways
@@ -313,3 +356,5 @@ def test_traffic_is_a_constant_or_none():
 if __name__ == "__main__":
     for run, made in RUNS.items():
         print(f"    {run!r}: {numbers(made())},")
+    for run, (kind, apart, own) in FAMILIES.items():
+        print(f"    {run!r}: {heights(near_relatives(kind, queued if kind == 'queued' else gpu, apart, own))},")

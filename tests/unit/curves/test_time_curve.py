@@ -55,7 +55,16 @@ def test_it_says_nothing_beyond_its_sizes():
 def test_sizes_too_far_apart_leave_a_gap_in_which_it_is_no_rival():
     curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 10, 1 << 20]))})["it"]
     assert curve.knows(math.log(1 << 10))
+    assert curve.knows(math.log((1 << 10) * 1.55))
+    assert not curve.knows(math.log((1 << 10) * 1.65))
     assert not curve.knows(math.log(1 << 15))
+
+
+def test_the_mean_is_that_of_the_height_and_beyond_the_ends_that_of_the_end():
+    curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 12, 1 << 16, 1 << 20]))})["it"]
+    for n in (1 << 12, 5000, 60_000, 70_000, 1_000_000, 1 << 20):
+        assert curve.mean(math.log(n)) == pytest.approx(curve.at(math.log(n)).mean, rel=1e-12)
+    assert [curve.mean(x) for x in (0.0, 30.0)] == [curve.mean(curve.first), curve.mean(curve.last)]
 
 
 def test_one_size_alone_is_known_there():
