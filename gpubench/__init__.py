@@ -5,12 +5,22 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # as in `typing`, which would be the package's first import
 if TYPE_CHECKING:
     from gpubench.analysis.policy import Policy as Policy
+    from gpubench.functions.declare import function as function
+    from gpubench.functions.declare import pair as pair
+    from gpubench.functions.declare import stays as stays
+
+_PLACES = {
+    "Policy": "gpubench.analysis.policy",
+    "function": "gpubench.functions.declare",
+    "pair": "gpubench.functions.declare",
+    "stays": "gpubench.functions.declare",
+}
 
 
 def __getattr__(name: str) -> object:
-    """`gpubench.Policy`, loaded on first use: importing the package costs nothing."""
-    if name != "Policy":
+    """What the package offers, each loaded on first use: importing the package costs nothing."""
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module("gpubench.analysis.policy").Policy
+    return getattr(importlib.import_module(_PLACES[name]), name)

@@ -43,6 +43,9 @@ REASONS: dict[str, Entry] = {
     "bad-plugin": Entry(
         "a function of an op of another package, or a whole backend, breaks; what it raised stands beside it",
         "tell the author of its package"),
+    "bad-function": Entry(
+        "your function raises here, changes its inputs, or calls what the array library lacks",
+        "mend the function, or leave the backend out: @gpubench.function(backends=\"numpy,cupy\")"),
     "out-of-memory": Entry(
         "the case needs more than 80 % of what is free, or the device refused the memory", "choose smaller --sizes"),
     "limit": Entry(
@@ -159,6 +162,12 @@ WARNINGS: dict[str, Entry] = {
         "an op or a backend of another package was left out: it raises, exits, hangs, declares what cannot be, changes "
         "the process, or has a name that is taken",
         "mend the package, rename what it brings, or uninstall it; `gpubench ops` lists it with the reason"),
+    "bad-function": Entry(
+        "a function of your file was left out: it raises, changes its inputs, or differs from itself",
+        "mend it; docs/functions.md shows how each case is written"),
+    "not-compiled": Entry(
+        "a function of your file is measured as it is written alone: it is no formula of single elements",
+        "nothing; arithmetic, comparisons, where and elementary functions of vectors are compiled as well"),
     "worker-restarted": Entry(
         "a process died and a fresh one went on", "free some memory, or look at the system's log"),
     "software-changed": Entry(
@@ -210,6 +219,9 @@ ERRORS: dict[str, Entry] = {
         "the file cannot be used: it is not a valid document of its kind; why says which field or case",
         "give a file that `gpubench run` has written"),
     "bad-duration": Entry("the value is not a duration", "write it as 500ms, 2s or 5m"),
+    "bad-function": Entry(
+        "a file with functions of your own cannot be used, or one of its functions",
+        "docs/functions.md shows how a function is declared"),
     "bad-marker": Entry("the value of --marker is not usable", "write it as --marker benchmarks"),
     "bad-params": Entry(
         "no op has the params of --params, or they are not usable", "`gpubench ops` lists the params of each op"),

@@ -334,13 +334,22 @@ class FleetRunOptions(ClusterOptions):
         "is confirmed.", least=0, most=1, default=1)
 
 
+class FunctionOptions(CommandOptions):
+    """Functions of the user's own."""
+
+    functions: list[str] | None = argument("[FILE[:NAME]]...", "Python files with functions of your own, or one "
+        "function of a file: options.py:pairwise. Default: the ops of --ops.", default=None)
+
+
 class RunOptions(
+    FunctionOptions,
     SelectionOptions, FleetRunOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
     StoredOptions,
     RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
 ):
     purpose = "Check and measure ops on CPU and GPU, and print the answer."
     examples = (
+        "gpubench run options.py                      functions of your own",
         "gpubench run --ops matmul --mode gpu",
         "gpubench run --ops add,softmax --sizes 1k:64M:x4 --quick",
         "gpubench run --rigorous --ops vector -o result.json -o report.md",

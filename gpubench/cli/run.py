@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 def run(options: RunOptions, ctx: typer.Context) -> int:
     """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
+    if options.functions or options.ops:
+        from gpubench.cli import own
+
+        options = own.with_functions(options)
     if options.cluster is not None:
         from gpubench.cli import cluster
 

@@ -76,6 +76,8 @@ def parse_ops(text: str) -> list[str]:
             wanted.update(groups[word])
         elif word in every:
             wanted.add(word)
+        elif word in kernels.own():
+            foreign.append(word)
         else:
             others = kernels.foreign()
             foreign.append(word if word in others else require_choice(word, [*known, *others], "--ops"))
@@ -91,7 +93,7 @@ def declared(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
     if broken and not found:
         raise next(iter(broken.values()))
     taken = {name: error for name, error in kernels.find_namesakes().items() if name in names}
-    return found, [plugin_warning(error) for error in (*broken.values(), *taken.values())]
+    return found, [*map(plugin_warning, (*broken.values(), *taken.values())), *kernels.notes(found)]
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
@@ -102,6 +104,9 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
         where, equals, numbers = text.rpartition("=")
         targets = list(ops) if not equals else list(groups.get(where, (where,)))
         if equals and where not in groups:
+            short = {op.rpartition(".")[2]: op for op in ops}
+            where = short.get(where, where)
+            targets = [where]
             require_choice(where, [*groups, *ops], "--sizes")
         if numbers.strip() == "auto":
             continue

@@ -9,7 +9,7 @@ breaks, hangs or exits costs itself.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,11 @@ from gpubench.model.op import (
     SessionCall,
     always_fits,
 )
+from gpubench.model.result import RunWarning
+
+# Functions of a user's own as ops, once they were described: by file and id; and what is to be said of each file.
+_own: dict[str, dict[str, Op]] = {}
+_notes: dict[str, tuple[RunWarning, ...]] = {}
 
 # The groups in the order of listings and reports; one of another package comes after these. Those in the second line
 # are measured on request: `--ops all` leaves them out.
@@ -56,17 +61,37 @@ def load(name: str) -> Op:
     """
     if name in names():
         return _built_in(name)
+    if name in own():
+        return own()[name]
     # Deferred: reading entry points costs 30 to 60 ms, so only a name that is not built in pays for it.
     from gpubench.plugins import ops
 
     return ops.load(name)
 
 
+def add_functions(source: str, ops: Sequence[Op], notes: Sequence[RunWarning]) -> None:
+    """Have `load` know the functions of a user's file from now on, in place of those that it had of the file, and a run
+    of them say these notes."""
+    _own[source] = {op.name: op for op in ops}
+    _notes[source] = tuple(notes)
+
+
+def own() -> dict[str, Op]:
+    """The functions of the user's, by their ids."""
+    return {name: op for ops in _own.values() for name, op in ops.items()}
+
+
+def notes(names: Iterable[str]) -> list[RunWarning]:
+    """What is to be said of the files of these functions."""
+    sources = dict.fromkeys(name.rpartition(".")[0] for name in names)
+    return [note for source in sources for note in _notes.get(source, ())]
+
+
 def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
     """The ops of these names, and what is wrong with the others. Raises KeyError for a name that no op has."""
     found: dict[str, Op] = {}
     broken: dict[str, BadPlugin] = {}
-    others = [name for name in wanted if name not in names()]
+    others = [name for name in wanted if name not in names() and name not in own()]
     if others:
         from gpubench.plugins import ops
 

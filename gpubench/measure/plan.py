@@ -237,6 +237,8 @@ def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Sk
         return _skip(case, "shape", unfit, hint=REASONS["shape"].remedy)
     if case.dtype not in op.dtypes:
         return _skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
+    if op.only and case.backend not in op.only:
+        return _skip(case, "no-implementation", f"{op.name} is declared for {', '.join(op.only)} alone")
     return (
         _no_kernel(op, case, target)
         or _too_slow(op, case, constraints.settings)

@@ -161,7 +161,7 @@ def workload_key(op: str, params: Params, dtype: str) -> str:
 
 
 _CASE_ID = re.compile(
-    r"(?P<op>[a-z0-9_]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
+    r"(?P<op>[\w.]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
     r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
 )
 

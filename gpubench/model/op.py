@@ -61,7 +61,19 @@ class Given(msgspec.Struct, frozen=True, tag=True):
     make: Callable[[Params], bytes]
 
 
-Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"] | Range | Ids | Given
+class Made(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that a user's function makes: `make(params, dtype, seed)` returns the array."""
+
+    make: Callable[[Params, str, int], Array]
+
+
+Values = (
+    Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"]
+    | Range
+    | Ids
+    | Given
+    | Made
+)
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -323,6 +335,10 @@ class Op(msgspec.Struct, frozen=True):
     `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
     holds them, and they are neither inputs nor outputs. `tokens` has those that a call reads or writes, by the part
     that the names of its stages begin with.
+    `digest`: the op is a user's function, and this is a digest of its text: the hash of its kernels. Its own hash is
+    that of its name, arguments and dtypes, so that results compare after an edit. `calls`, in a worker alone, is the
+    function where it takes any objects, not only arrays of numbers. `only` names the backends that it is measured on;
+    empty: all.
     """
 
     name: str
@@ -355,6 +371,9 @@ class Op(msgspec.Struct, frozen=True):
     stages: tuple[Stage, ...] = ()
     between: tuple[Operand, ...] = ()
     tokens: Mapping[str, Callable[[Params], int]] = {}
+    digest: str = ""
+    calls: Any = None
+    only: tuple[str, ...] = ()
 
     @property
     def collective(self) -> Collective | None:

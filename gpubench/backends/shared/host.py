@@ -25,6 +25,7 @@ from gpubench.model.op import (
     Dtype,
     Given,
     Ids,
+    Made,
     Op,
     Operand,
     Params,
@@ -285,6 +286,9 @@ def random_input(
     import numpy as np
 
     shape, drawn = operand.shape(params), operand.values
+    if isinstance(drawn, Made):
+        made: Array = drawn.make(params, dtype, seed)
+        return made
     array = np.empty(shape, host_dtype(operand.stored(dtype)))
     if isinstance(drawn, Given):
         array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
@@ -384,6 +388,9 @@ def op_hash(op: Op) -> str:
     """
     import numpy as np
 
+    if op.digest:  # a user's function is called at no size that nobody asked for
+        names = [operand.name for operand in op.inputs]
+        return hashlib.sha256(f"{op.name} {names} {sorted(op.dtypes)}".encode()).hexdigest()[:12]
     seen: list[str] = [op.name, str(op.tolerance.units)]
     for n in (1, 7, 96):
         params = {"n": n}

@@ -109,6 +109,8 @@ def elementwise(
     reference: Callable[..., Array] | None = None,
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES,
     wgsl_functions: str = "",
+    cuda_functions: str = "",
+    numba_functions: str = "",
     wgsl_dtypes: tuple[Dtype, ...] = WGSL_NO_DOUBLE,
     constants: Mapping[str, float] | None = None,
     not_finite: str = "",
@@ -116,12 +118,12 @@ def elementwise(
     """The op of n elements that applies one scalar function to each position of its inputs.
 
     `wgsl` and `cuda` are scalar expressions in the inputs' names, of type `real`: float or double, also where
-    the elements are halves. `wgsl_dtypes` are those in which the WGSL expression is right, `wgsl_functions` is
-    WGSL text that it calls. `not_finite` is the op's.
+    the elements are halves. `wgsl_dtypes` are those in which the WGSL expression is right, `wgsl_functions`,
+    `cuda_functions` and `numba_functions` are the texts that the expressions call. `not_finite` is the op's.
     """
     arrays = operands(inputs)
     names = tuple(array.name for array in arrays)
-    compiled = NumbaElement(names, cuda)
+    compiled = NumbaElement(names, cuda, numba_functions)
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,
         inputs=arrays, output=Operand("out", vector_shape),
@@ -134,7 +136,7 @@ def elementwise(
         tuned={
             "numpy": (compiled_kernel(compiled.candidates),),
             "wgpu": (Kernel("wgsl", WgslElement(names, wgsl, wgsl_functions, wgsl_dtypes).build),),
-            "cupy": (Kernel("cuda", CudaElement(name, names, cuda, dtypes).build),),
+            "cupy": (Kernel("cuda", CudaElement(name, names, cuda, dtypes, cuda_functions).build),),
         },
         not_finite=not_finite,
     )  # fmt: skip
@@ -148,6 +150,7 @@ class NumbaElement(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     expression: str
+    functions: str = ""
 
     def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
         """One loop over the elements of a slice, with ordinary or with streaming stores."""
@@ -170,7 +173,7 @@ def _numba_source(body: NumbaElement, dtype: str, streaming: bool) -> str:
     else:
         lines = [*(f"{name} = load({name}_[i])" for name in body.names), f"return store({body.expression})"]
     element = "\n    ".join(lines)
-    return f"""{numba_prelude(dtype)}
+    return f"""{numba_prelude(dtype)}{body.functions}
 
 @scalar
 def element({arrays}, i):
@@ -217,6 +220,7 @@ class CudaElement(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     expression: str
     dtypes: tuple[str, ...]
+    functions: str = ""
 
     def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
         """One launch over n elements, none if n is 0. Raises Unsupported for a dtype that the op does not declare."""
@@ -243,7 +247,7 @@ def _cuda_source(body: CudaElement, dtype: str) -> str:
     lanes = ", ".join(f"{name}.lane[k]" for name in body.names)
     scalars = ", ".join(f"{name}_[k]" for name in body.names)
     return f"""{prelude(dtype)}
-{_cuda_element(body)}
+{body.functions}{_cuda_element(body)}
 
 extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ out_, long long n) {{
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;

@@ -38,8 +38,9 @@ from gpubench.errors import (
     Unsupported,
     limit_reached,
 )
+from gpubench.functions import loading
 from gpubench.measure import protocol
-from gpubench.measure.worker import ceilings, places, stages, timer
+from gpubench.measure.worker import ceilings, functions, places, stages, timer
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.cpu_turns import CpuTurns
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
@@ -251,14 +252,14 @@ class DeviceWorker:
     def _is_ahead(self, case: Case) -> bool:
         """Whether it can be built before it is prepared. What is cut is checked at each cut."""
         op = self._op(case.op)
-        session = self._opened().for_op(op)
+        session = functions.session_of(self._opened(), op)
         known = (case.workload, case.form_id) in self._checked
         return not (session.device.composed or known or refusal(session, op, case) is not None)
 
     def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
         case = request.case
         op = self._op(case.op)
-        session = self._opened().for_op(op)
+        session = functions.session_of(self._opened(), op)
         self._announce("supports")
         refused = refusal(session, op, case)
         if refused is not None:
@@ -298,8 +299,8 @@ class DeviceWorker:
             sides = self._time_sides(timed, part_samples if wanted else 0)
             parts = msgspec.structs.replace(built, stage_s=sides)
         return protocol.Prepared(
-            id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel_hash=checked.launch.kernel_hash,
-            kernel=checked.launch.kernel_name, tune_s=tune_s,
+            id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel=checked.launch.kernel_name,
+            kernel_hash=op.digest or checked.launch.kernel_hash, tune_s=tune_s,
             lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
@@ -376,11 +377,13 @@ class DeviceWorker:
         if case.workload not in self._workspaces:
             self._announce("inputs")
             op = self._op(case.op)
+            operands, workspace = functions.kinds_of(op)
             # One op at a time: the inputs of the largest size may be most of what memory holds.
             if self._operands is None or self._operands.op.name != op.name:
-                self._operands = Operands(op, self._seed, self._inputs, self._scratch, self._weights)
-            self._workspaces[case.workload] = Workspace(
-                self._opened().for_op(op), op, case, self._seed, self._inputs, self._scratch, self._operands
+                self._operands = operands(op, self._seed, self._inputs, self._scratch, self._weights)
+            session, made = functions.session_of(self._opened(), op), self._operands
+            self._workspaces[case.workload] = workspace(
+                session, op, case, self._seed, self._inputs, self._scratch, made
             )
         return self._workspaces[case.workload]
 
@@ -504,7 +507,7 @@ class DeviceWorker:
 
     def _op(self, name: str) -> Op:
         """The op with the kernels that the backend brings along."""
-        op = gpubench.kernels.load_untried(name)
+        op = loading.load(name) if "." in name else gpubench.kernels.load_untried(name)
         for backend in self._backends:
             op = op.with_kernels(backend.name, backend.kernels.get(name, ()))
         return op

@@ -1,0 +1,62 @@
+"""Functions of a user's own among the words of `run`: `options.py`, `options.py:pairwise`, `--ops options.py,add`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpubench import kernels, units
+from gpubench.errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from gpubench.cli.options import RunOptions
+    from gpubench.functions.sources import CodePlace
+
+
+def with_functions(options: RunOptions) -> RunOptions:
+    """The options, with each file or function as the id of an op, once a child process has looked at them.
+
+    Raises UsageError for a file without a function that can be measured.
+    """
+    from gpubench.functions import sources
+
+    words = [word.strip() for word in (options.ops or "").split(",") if word.strip()]
+    places = [sources.parse_place(word) for word in words]
+    named = [_file(word) for word in options.functions or []]
+    files = [*named, *(place for place in places if place is not None)]
+    if not files:
+        return options
+    if getattr(options, "cluster", None) is not None:
+        raise UsageError(
+            "not-with-cluster", "a function of your own is measured on this machine",
+            why="the nodes of a cluster do not have its file", hint="leave --cluster out",
+        )  # fmt: skip
+    dtype = options.dtypes.split(",")[0].strip()
+    ids = sources.declare(files, sizes=_sizes(options.sizes or []), dtype=_long(dtype))
+    rest = [word for word, place in zip(words, places, strict=True) if place is None]
+    return options.replace(ops=",".join([*ids, *rest]), functions=None)
+
+
+def _file(word: str) -> CodePlace:
+    from gpubench.functions import sources
+
+    place = sources.parse_place(word)
+    if place is not None:
+        return place
+    is_op = word in kernels.names() or word in kernels.groups()
+    near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
+    raise UsageError(
+        "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
+        hint=near or "write options.py or options.py:NAME",
+    )  # fmt: skip
+
+
+def _sizes(texts: list[str]) -> list[int]:
+    """All sizes that are named, of whatever op: at no other one is a function called."""
+    lists = [text.rpartition("=")[2] for text in texts]
+    return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
+
+
+def _long(dtype: str) -> str:
+    from gpubench.model.case import LONG_DTYPES
+
+    return LONG_DTYPES.get(dtype, dtype)

@@ -1,0 +1,183 @@
+"""The description of a user's function that a child process gives, and the op that the parent makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpubench.kernels import elementwise
+from gpubench.kernels.families.formula import UNITS
+from gpubench.model.op import (
+    EXACT,
+    Array,
+    Dtype,
+    Ladder,
+    Made,
+    Op,
+    Operand,
+    Params,
+    Range,
+    Role,
+    Shape,
+    Tolerance,
+)
+
+# What an argument without `inputs` holds: positive numbers, of which roots and logarithms exist.
+DRAWN = Range(0.5, 2.0)
+GROUP = "function"
+DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16")
+
+Points = list[tuple[int, float]]  # (n, value), by n
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """An input or a result: its extents, and its bytes, at the sizes that were tried."""
+
+    name: str
+    extents: list[Points]
+    bytes: Points
+    floating: bool = True  # its elements are numbers of the case's dtype
+    stays: bool = False
+
+
+class Description(msgspec.Struct, frozen=True):
+    """A function as its child saw it. `peak` has the bytes that a call took beside inputs and results."""
+
+    source: str
+    name: str
+    digest: str
+    summary: str
+    inputs: list[Shown]
+    results: list[Shown]
+    peak: Points
+    seconds: Points
+    low: int
+    high: int
+    dtypes: list[Dtype]
+    pair: bool = False
+    backends: list[str] | None = None
+    flops: Points | None = None
+    # The operations of an element of a formula that is compiled; None, and why not, for any other function.
+    operations: int | None = None
+    untraced: str = ""
+    own_inputs: bool = False
+
+    @property
+    def id(self) -> str:
+        """`options.pairwise`: the name of the op."""
+        return f"{self.source}.{self.name}"
+
+
+def extrapolate(points: Points, n: int) -> float:
+    """The value at n: a polynomial of up to degree 2 if it goes through all points, else a power of n.
+
+    One point is taken for a multiple of n, of n * n, or for a constant.
+    """
+    values = dict(points)
+    if n in values:
+        return values[n]
+    if not points:
+        return 0.0
+    (first, low), (last, high) = points[0], points[-1]
+    if first == last:
+        whole = 2 if low == first * first else 1 if low and low % first == 0 else 0
+        return low * float(n / first) ** whole
+    for degree in (0, 1, 2):
+        chosen = (points[0],) if degree == 0 else (points[0], points[-1]) if degree == 1 else tuple(points[:3])
+        if len(chosen) == degree + 1 and all(
+            abs(_polynomial(chosen, m) - v) < 1e-9 * max(1, v) for m, v in points
+        ):
+            return _polynomial(chosen, n)
+    (before, smaller) = points[-2]
+    power: float = max(0.0, round(2 * math.log(max(high, 1) / max(smaller, 1)) / math.log(last / before)) / 2)
+    return float(high * (n / last) ** power)
+
+
+def _polynomial(points: Sequence[tuple[int, float]], n: int) -> float:
+    """Lagrange's polynomial through the points, at n."""
+    return math.fsum(
+        value * math.prod((n - other) / (at - other) for other, _ in points if other != at)
+        for at, value in points
+    )
+
+
+class Code(msgspec.Struct, frozen=True):
+    """The user's code as an op takes it. A parent has none: `expr` is a placeholder, and kernels have no text."""
+
+    expr: Callable[..., Array]
+    torch: Callable[..., Array] | None = None
+    tolerance: Tolerance | None = None
+    texts: Mapping[str, str] = {}  # of the formula's functions, by the keyword of `elementwise`
+    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # inputs of its own, by argument
+    calls: Any = None  # the function itself, where it takes any objects
+
+
+class Extent(Operand, frozen=True, kw_only=True):
+    """An operand whose bytes are told: those of objects, and of elements that no dtype of a case has."""
+
+    sized: Callable[[Params], int]
+
+    def bytes(self, params: Params, dtype: Dtype) -> int:
+        """Bytes, whatever the dtype."""
+        return self.sized(params)
+
+
+def operand(shown: Shown) -> Operand:
+    """The operand of an input or a result."""
+
+    def shape(params: Params) -> Shape:
+        return tuple(max(0, round(extrapolate(points, params["n"]))) for points in shown.extents)
+
+    role: Role = "state" if shown.stays else "activation"
+    if shown.floating:
+        return Operand(shown.name, shape, role=role)
+    return Extent(
+        shown.name, shape, role=role, sized=lambda params: round(extrapolate(shown.bytes, params["n"]))
+    )
+
+
+def make_op(description: Description, code: Code) -> Op:
+    """The op of a function as its child described it."""
+    ladder = Ladder(description.low, description.high)
+    flops, only = description.flops, tuple(description.backends or ())
+    if description.operations is not None:
+        names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a word of WGSL
+        operands = tuple(
+            Operand(name, lambda params: (params["n"],), values=DRAWN if code.made is None else Made(make))
+            for name, make in zip(names, code.made or [_nothing] * len(names), strict=True)
+        )
+        call = f"formula({', '.join(names)})"
+        op = elementwise(
+            name=f"{description.source}_{description.name}", group=GROUP, summary=description.summary,
+            inputs=operands, flops_per_element=description.operations, expr=code.expr, wgsl=call, cuda=call,
+            tolerance=code.tolerance or EXACT, dtypes=tuple(description.dtypes),
+            not_finite="the function says what its results mean", **code.texts,
+        )  # fmt: skip
+        return msgspec.structs.replace(
+            op, name=description.id, torch=code.torch, sizes=ladder, digest=description.digest, only=only,
+            split=None if description.own_inputs else op.split,
+        )  # fmt: skip
+    first, *others = description.results
+    # Several results are downloaded as one.
+    sizes = [shown.bytes for shown in description.results]
+    together = msgspec.structs.replace(
+        first,
+        floating=False,
+        bytes=[(at[0][0], sum(size for _, size in at)) for at in zip(*sizes, strict=True)],
+    )
+    beside = Shown("temporaries", [], description.peak, floating=False)
+    return Op(
+        name=description.id, group=GROUP, summary=description.summary, params={"n": "what the function says it is"},
+        sizes=ladder, dtypes=tuple(description.dtypes), inputs=tuple(operand(shown) for shown in description.inputs),
+        output=operand(together if others else first), between=(operand(beside),),
+        flops=lambda params: round(extrapolate(flops, params["n"])) if flops else 0,
+        expr=code.expr, tolerance=code.tolerance or Tolerance(UNITS), digest=description.digest, calls=code.calls,
+        only=only,
+    )  # fmt: skip
+
+
+def _nothing(params: Params, dtype: str, seed: int) -> Array:
+    raise NotImplementedError("the inputs of a user's function are made in a worker")

@@ -1,0 +1,226 @@
+"""Child side: a user's functions, imported where they are described and where they run."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from gpubench.functions import declare
+from gpubench.functions.declare import DECLARED, Stays, UserFunction
+from gpubench.functions.describe import DRAWN, Code, Description, make_op
+from gpubench.functions.manifest import CodeSource, read
+from gpubench.kernels.families.formula import Formula, Untraceable, trace
+from gpubench.model.op import Array, Op, Params, Tolerance
+from gpubench.plugins import PluginError, described
+from gpubench.plugins.containment import contain
+
+# Compiled kernels have four arrays: the result and so many inputs.
+MOST_TRACED = 3
+COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex64"}
+
+
+class Loaded(NamedTuple):
+    """The functions of a source by name, and what is wrong with others."""
+
+    functions: dict[str, UserFunction]
+    wrong: dict[str, str]
+
+
+@cache
+def load_source(source: CodeSource) -> Loaded:
+    """Import the user's code here and now. Raises PluginError, whose text names the last line that was reached."""
+    declare.MEASURES = False
+    before = len(DECLARED)
+    try:
+        with contain():
+            content = _import(source)
+    except SystemExit as error:
+        raise PluginError(f"it calls sys.exit({error.code!r}) when it is imported") from None
+    except BaseException as error:
+        raise PluginError(f"{_place(error, source)}{described(error)}") from error
+    if isinstance(content, UserFunction):
+        return Loaded({source.only or content.name: content}, {})
+    functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
+    names = [function.name for function in DECLARED[before:] if function.__module__ == content.__name__]
+    twice = {name for name in names if names.count(name) > 1 and name in functions}
+    wrong = {name: f"two functions are called {name}: rename one of them" for name in sorted(twice)}
+    return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong)
+
+
+def _import(source: CodeSource) -> ModuleType | UserFunction:
+    for folder in source.path:
+        if folder not in sys.path:
+            sys.path.append(folder)
+    if source.kind == "pickle":
+        import cloudpickle
+
+        with open(source.place, "rb") as file:
+            function: UserFunction = cloudpickle.load(file)
+        return function
+    if source.kind == "module":
+        return importlib.import_module(source.place)
+    path = Path(source.place)
+    sys.path.insert(0, str(path.parent))
+    name = path.stem if path.stem not in sys.modules else f"_gpubench_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path.name} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _place(error: BaseException, source: CodeSource) -> str:
+    """`line 7: `, of the user's file; an empty text if the error has no place in it."""
+    if isinstance(error, SyntaxError) and error.filename == source.place:
+        return f"line {error.lineno}: "
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == source.place]
+    return f"line {own[-1].lineno}: " if own else ""
+
+
+def where(error: BaseException, function: UserFunction) -> str:
+    """`NameError: ... (options.py, line 7)`: what a call raised, and the last line of the function's own file."""
+    try:
+        file = inspect.getsourcefile(function.cpu) or ""
+    except TypeError:
+        file = ""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return described(error) + (f" ({os.path.basename(file)}, line {own[-1].lineno})" if own else "")
+
+
+# ---------------------------------------------------------------- its inputs
+
+
+def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
+    """The inputs at size n, the same for the same seed. Floating arrays have the dtype; other objects are as made.
+
+    Raises PluginError for what is no list of inputs.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng([seed, n])
+    if function.make is None:
+        width = np.float64 if dtype == "float64" else np.float32
+        low, high = DRAWN.low, DRAWN.high
+        return [(low + (high - low) * rng.random(n, dtype=width)).astype(dtype) for _ in arguments]
+    try:
+        takes = len(inspect.signature(function.make).parameters)
+    except (TypeError, ValueError):
+        takes = 2
+    made = function.make(rng, n, dtype) if takes == 3 else function.make(rng, n)
+    if not isinstance(made, list | tuple):
+        raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
+    return [Stays(_cast(x.value, dtype)) if isinstance(x, Stays) else _cast(x, dtype) for x in made]
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    import numpy as np
+
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+        return value
+    return np.ascontiguousarray(value, dtype if value.dtype.kind == "f" else COMPLEX[dtype])
+
+
+def plain(value: Any) -> Any:
+    """The input itself, whether it stays on the device or not."""
+    return value.value if isinstance(value, Stays) else value
+
+
+# ---------------------------------------------------------------- the op
+
+
+@lru_cache
+def namespace(library: Any) -> Any:
+    """The array library under the names of the array API. NumPy has them since 2.0."""
+    name = library.__name__
+    if name in ("cupy", "torch"):
+        return importlib.import_module(f"array_api_compat.{name}")
+    return library
+
+
+def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[Any], n: int) -> Formula:
+    """The trace of an elementwise function. Raises Untraceable."""
+    if function.gpu is not None:
+        raise Untraceable("has two programs")
+    vectors = all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs)
+    if not vectors:
+        raise Untraceable("takes other inputs than vectors of n floating-point numbers")
+    if len(arguments) > MOST_TRACED:
+        raise Untraceable(f"takes more than {MOST_TRACED} arrays")
+    return trace(function.cpu, arguments)
+
+
+def digest(function: UserFunction) -> str:
+    """Twelve digits of the text of the function, or of its code where there is no text."""
+    texts = []
+    for program in filter(None, (function.cpu, function.gpu)):
+        try:
+            texts.append(inspect.getsource(program))
+        except (OSError, TypeError):
+            code = getattr(program, "__code__", None)
+            texts.append(repr((code.co_code, code.co_consts)) if code is not None else repr(program))
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+@cache
+def load(name: str) -> Op:
+    """The op of that id, with the user's code. Raises KeyError if no manifest has it, and PluginError."""
+    manifest = read()
+    description = next((entry for entry in manifest.functions if entry.id == name), None)
+    if description is None:
+        raise KeyError(name)
+    source = next(entry for entry in manifest.sources if entry.name == description.source)
+    function = load_source(source).functions[description.name]
+    return bound_op(function, description)
+
+
+def bound_op(function: UserFunction, description: Description) -> Op:
+    """The op of a description, with the user's code."""
+    names = [shown.name for shown in description.inputs]
+
+    def expr(xp: Any, *inputs: Array) -> Any:
+        return function.cpu(namespace(xp), *inputs)
+
+    if description.operations is None:
+        return make_op(description, Code(expr, calls=function))
+    traced = trace(function.cpu, [f"{name}_in" for name in names])
+
+    @lru_cache(maxsize=2)
+    def arrays(n: int, dtype: str, seed: int) -> list[Any]:
+        return make_inputs(function, names, n, dtype, seed)
+
+    def make(i: int, params: Params, dtype: str, seed: int) -> Array:
+        return arrays(params["n"], dtype, seed)[i].copy()
+
+    code = Code(
+        expr, torch=expr, tolerance=_tolerance(function, traced),
+        texts={
+            "wgsl_functions": traced.wgsl(), "cuda_functions": traced.cuda() + "\n",
+            "numba_functions": traced.python() + "\n",
+        },
+        made=[partial(make, i) for i in range(len(names))] if description.own_inputs else None,
+    )  # fmt: skip
+    return make_op(description, code)
+
+
+def _tolerance(function: UserFunction, traced: Formula) -> Tolerance:
+    """The bound of the formula's roundings, or what the user allows."""
+    allowed = function.tolerance
+    if allowed is None:
+        return traced.tolerance()
+
+    def size(xp: Any, *inputs: Array) -> Array:
+        return xp.abs(function.cpu(xp, *inputs))
+
+    return Tolerance(1e-9, scale=size, slack=lambda xp, u, *inputs: allowed * size(xp, *inputs))

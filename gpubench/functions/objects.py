@@ -1,0 +1,157 @@
+"""Child side: what functions take and return, taken apart into arrays on the host, and compared."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, NamedTuple
+
+from gpubench.model.op import UNIT_ROUNDOFF, Array
+
+# A result passes within so many roundings, or so many times the error that NumPy itself makes in the dtype.
+ROUNDINGS, TIMES_NUMPY = 64, 16
+# Where NumPy itself is farther off than this, the function tells nothing in the dtype.
+MOST_ERROR = 0.01
+
+
+class Unreadable(Exception):
+    """Why an object cannot be compared, in one sentence."""
+
+
+def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
+    """The arrays, numbers and frames of a result, each with its name: `out`, or `out[0]`, `out['mean']`."""
+    if isinstance(value, dict):
+        return [leaf for key, item in value.items() for leaf in leaves(item, f"{name}[{key!r}]")]
+    if isinstance(value, tuple) or (
+        isinstance(value, list) and not all(isinstance(x, int | float) for x in value)
+    ):
+        return [leaf for i, item in enumerate(value) for leaf in leaves(item, f"{name}[{i}]")]
+    return [(name, value)]
+
+
+def on_host(value: Any) -> Array:
+    """A NumPy array of what an array library, a frame or a number holds. Raises Unreadable."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # PyTorch
+        value = value.detach().cpu()
+        return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):  # CuPy
+        return np.asarray(value.get())
+    for method in ("to_pandas", "to_numpy", "toarray"):
+        if hasattr(value, method):
+            return on_host(getattr(value, method)())
+    array = np.asarray(getattr(value, "array", value))
+    if array.dtype.kind == "O":
+        raise Unreadable(
+            f"it returns a {type(value).__name__}, which is no array: say same=, or make one with to_cpu="
+        )
+    return array
+
+
+def size(value: Any) -> int:
+    """The bytes that an object holds, as far as it tells."""
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if hasattr(value, "memory_usage"):  # pandas
+        usage = value.memory_usage(deep=True)
+        return int(usage if isinstance(usage, int) else usage.sum())
+    if hasattr(value, "data") and hasattr(value, "indices"):  # a sparse matrix
+        return int(value.data.nbytes + value.indices.nbytes)
+    return sys.getsizeof(value)
+
+
+def widen(value: Any) -> Any:
+    """The object with floating arrays in float64; the same object if it is no array."""
+    import numpy as np
+
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+        return value
+    return value.astype(np.float64 if value.dtype.kind == "f" else np.complex128)
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of its own."""
+    import copy
+
+    return value.copy() if hasattr(value, "copy") else copy.deepcopy(value)
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Whether two objects hold the same values, NaN being equal to itself; True if they cannot be read."""
+    import numpy as np
+
+    try:
+        pairs = list(zip(leaves(first), leaves(second), strict=True))
+        arrays = [(on_host(a), on_host(b)) for (_, a), (_, b) in pairs]
+    except (Unreadable, ValueError):
+        return True
+    return all(
+        a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc")
+        for a, b in arrays
+    )
+
+
+class Discrepancy(NamedTuple):
+    """How far a result is from what it has to be: the largest error, relative, where it is, and the error allowed.
+
+    `words` say what is wrong where no number does.
+    """
+
+    error: float
+    limit: float
+    place: list[int]
+    words: str = ""
+
+    @property
+    def right(self) -> bool:
+        return not self.words and self.error <= self.limit
+
+
+def allowed_error(want: Any, got: Any, dtype: str) -> float:
+    """The error that a result may have in the dtype, by that of NumPy's own result `got`."""
+    own = compare(got, want, math.inf)
+    return max(ROUNDINGS * UNIT_ROUNDOFF[dtype], TIMES_NUMPY * own.error if math.isfinite(own.error) else 0.0)
+
+
+def compare(got: Any, want: Any, limit: float) -> Discrepancy:
+    """Compare every element: floating ones by |got - want| / (|want| + the root mean square of all), others exactly."""
+    got_leaves, want_leaves = leaves(got), leaves(want)
+    if len(got_leaves) != len(want_leaves):
+        return Discrepancy(math.inf, limit, [], f"it returns {len(got_leaves)} results, not {len(want_leaves)}")
+    worst = Discrepancy(0.0, limit, [])
+    for (name, mine), (_, other) in zip(got_leaves, want_leaves, strict=True):
+        leaf = _compare_leaf(name, on_host(mine), on_host(other), limit)
+        if leaf.words:
+            return leaf
+        if leaf.error >= worst.error:
+            worst = leaf
+    return worst
+
+
+def _compare_leaf(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
+    import numpy as np
+
+    if got.shape != want.shape:
+        words = f"{name} has the shape {got.shape}, not {want.shape}"
+        return Discrepancy(math.inf, limit, [], words)
+    if want.dtype.kind not in "fc" and got.dtype.kind not in "fc":
+        wrong = got != want
+        if not np.any(wrong):
+            return Discrepancy(0.0, limit, [])
+        place = tuple(np.argwhere(wrong)[0]) if wrong.ndim else ()
+        words = f"{name}{list(map(int, place))} is {got[place]}, not {want[place]}"
+        return Discrepancy(math.inf, limit, [int(i) for i in place], words)
+    values, expected = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, want))
+    finite = np.isfinite(expected)
+    mean = math.sqrt(float(np.mean(np.abs(expected[finite]) ** 2))) if finite.any() else 1.0
+    with np.errstate(all="ignore"):
+        error = np.abs(values - expected) / (np.abs(expected) + (mean or 1.0))
+    error = np.where((values == expected) | (np.isnan(values) & np.isnan(expected)), 0.0, error)
+    error = np.where(np.isfinite(error), error, math.inf)
+    if not error.size:
+        return Discrepancy(0.0, limit, [])
+    place = np.unravel_index(int(np.argmax(error)), error.shape)
+    return Discrepancy(float(error[place]), limit, [int(i) for i in place])

@@ -1,0 +1,262 @@
+"""Child side: a session that runs a user's function of any objects, and its answer on NumPy in float64."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported
+from gpubench.functions.declare import UserFunction
+from gpubench.functions.loading import namespace, plain, where
+from gpubench.functions.objects import MOST_ERROR, TIMES_NUMPY, allowed_error, copy_of, on_host, widen
+from gpubench.model.backend import Launch, Session, Transfers
+from gpubench.model.case import Case
+from gpubench.model.op import Array, Op, Shape, Stored
+
+_LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+
+
+class ObjectBuffer:
+    """A stand-in for a buffer: it holds an object of the device, or a result on the host."""
+
+    value: Any = None
+
+
+class Result:
+    """The value that a call returned, whatever it is: one result to those that time it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class CallSession:
+    """A session on which a user's function runs: it moves objects, and all else is the device's own session."""
+
+    several = True
+    tunes = False
+
+    def __init__(self, inner: Session, function: UserFunction) -> None:
+        self._inner = inner
+        self._function = function
+        self._to_device = _mover(inner, function)
+        self._wait = _device_wait(inner)
+        self._idle: list[ObjectBuffer] = []
+        # By the holders that they read: to build a launch for each call would be timed with it.
+        self._launches: dict[tuple[str, ...], Launch] = {}
+        self._enter()
+
+    def _enter(self) -> None:
+        """Make the device the one that the library's own calls take, such as `xp.zeros`."""
+        if self._inner.device.backend == "torch":
+            import torch
+
+            torch.set_default_device(self._inner.device.id.partition(":")[2])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def for_op(self, op: Op) -> CallSession:
+        """The session itself."""
+        return self
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """The library form, on a device of the array libraries that the function names."""
+        device, function = self._inner.device, self._function
+        if case.form != "library" or case.variant is not None:
+            return Unsupported(f"{op.name} has no {case.form_id} form of its own", reason="no-implementation")
+        if self._to_device is None:
+            return Unsupported(
+                f"{device.backend} has no arrays that a function takes", reason="no-implementation"
+            )
+        if function.gpu is not None and device.kind == "cpu" and device.backend not in ("numpy", "fake"):
+            return Unsupported(
+                "of a pair the CPU's program is measured once, as numpy's", reason="no-implementation"
+            )
+        if device.kind == "cpu" and case.regime != "resident":
+            return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        return None
+
+    def allocate(self, shape: Shape, dtype: Stored) -> ObjectBuffer:
+        """A place for an object."""
+        return self._idle.pop() if self._idle else ObjectBuffer()
+
+    def free(self, buffer: ObjectBuffer) -> None:
+        """Let go of the object."""
+        buffer.value = None
+        self._idle.append(buffer)
+
+    def upload(self, buffer: ObjectBuffer, host: Any) -> None:
+        """Move an input to the device."""
+        assert self._to_device is not None
+        with Translated(self._function):
+            buffer.value = self._to_device(plain(host))
+
+    def download(self, buffer: Any, host: ObjectBuffer) -> None:
+        """Move a result to the host, as the caller has it then."""
+        with Translated(self._function):
+            # The scripted device keeps its results in arrays.
+            result = buffer.array.item() if hasattr(buffer, "array") else buffer
+            host.value = self._fetch(result.value)
+
+    def _fetch(self, result: Any) -> Any:
+        if self._function.to_cpu is not None and self._inner.device.kind != "cpu":
+            return self._function.to_cpu(result)
+        if isinstance(result, tuple | list):
+            return [self._fetch(item) for item in result]
+        if isinstance(result, dict):
+            return {key: self._fetch(item) for key, item in result.items()}
+        return on_host(result)
+
+    def transfers(self, form: str) -> Transfers:
+        """Move data by this session's own calls."""
+        return Transfers(self)  # type: ignore[arg-type]
+
+    def sync(self) -> None:
+        """Wait for the whole device, whatever streams the function used."""
+        self._inner.sync()
+        self._wait()
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
+        """A launch that calls the function on what the holders have by then."""
+        key = (case.id, *(str(id(holder)) for holder in inputs))
+        if key not in self._launches:
+            self._launches[key] = self._build(op, case, list(inputs))
+        return self._launches[key]
+
+    def _build(self, op: Op, case: Case, inputs: list[ObjectBuffer]) -> Launch:
+        function, on_cpu = self._function, self._inner.device.kind == "cpu"
+        program = function.cpu if function.gpu is None or on_cpu else function.gpu
+        translated = Translated(function)
+
+        def expr(xp: Any, *_: Any) -> Any:
+            arguments = [holder.value for holder in inputs]
+            with translated:
+                result = program(*arguments) if function.gpu is not None else program(namespace(xp), *arguments)
+                if function.wait is not None:
+                    function.wait(result)
+            return Result(result)
+
+        if function.gradients and self._inner.device.backend == "torch":
+            import torch
+
+            expr = torch.enable_grad()(expr)
+        bound = msgspec.structs.replace(
+            op, expr=expr, torch=expr if self._inner.device.backend == "torch" else None, inputs=(), calls=None
+        )
+        launch: Launch = self._inner.compile(bound, case, [], None)
+        return launch
+
+    def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Device seconds of an array function. A pair may use streams of its own, which no event of ours sees."""
+        if self._function.gpu is not None:
+            return None
+        return self._inner.time(launch, repeat, cold=cold)
+
+
+def session_of(session: Session, op: Op) -> Session:
+    """The session on which an op runs: one that moves objects, for a user's function of them."""
+    return session.for_op(op) if op.calls is None else cast("Session", CallSession(session, op.calls))
+
+
+class Translated(contextlib.AbstractContextManager[None]):
+    """Turn what the user's code raises into the reason of a skip."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, BackendError) or not isinstance(error, Exception):
+            return
+        text = str(error)
+        if isinstance(error, MemoryError) or re.search(r"out of memory|cannot allocate", text, re.IGNORECASE):
+            raise DeviceOutOfMemory(text or "no memory") from error
+        lacks = _LACKS.search(text)
+        detail = (
+            f"{lacks[1].removeprefix('array_api_compat.')} has no {lacks[2]}"
+            if isinstance(error, AttributeError) and lacks
+            else f"it raises {where(error, self._function)}"
+        )
+        raise Unsupported(detail, reason="bad-function") from error
+
+
+def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | None:
+    """Return the call that moves an input to the device; None where the device has no arrays of its own."""
+    import numpy as np
+
+    backend = inner.device.backend
+    arrays: dict[str, Callable[[Any], Any]] = {
+        "numpy": copy_of, "fake": copy_of,
+        "torch": lambda x: _tensor(inner, x),
+        "cupy": lambda x: _cupy_array(x),
+    }  # fmt: skip
+    if function.to_gpu is not None and inner.device.kind != "cpu":
+        return function.to_gpu
+    move = arrays.get(backend)
+    if move is None:
+        return None
+    return lambda x: move(x) if isinstance(x, np.ndarray) or backend in ("numpy", "fake") else x
+
+
+def _tensor(inner: Session, array: Array) -> Any:
+    import torch
+
+    place = inner.device.id.partition(":")[2]
+    return torch.tensor(array) if place == "cpu" else torch.from_numpy(array).to(place)
+
+
+def _cupy_array(array: Array) -> Any:
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def _device_wait(inner: Session) -> Callable[[], None]:
+    """Return the call that waits for all streams of the device; the session waits for its own stream."""
+    if inner.device.backend == "cupy":
+        import cupy
+
+        return lambda: cupy.cuda.runtime.deviceSynchronize()
+    return lambda: None
+
+
+# ---------------------------------------------------------------- the answer
+
+
+def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, float]:
+    """The result on NumPy in float64, of a pair that of its CPU's program, and the relative error allowed.
+
+    Raises Unsupported where NumPy itself is far off in the dtype.
+    """
+    import numpy as np
+
+    values = [plain(x) for x in inputs]
+
+    def compute(change: Callable[[Any], Any]) -> Any:
+        changed = [change(x) for x in values]
+        with np.errstate(all="ignore"), Translated(function):
+            return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
+
+    own = compute(copy_of)
+    if function.same is not None:
+        return own, 0.0
+    if function.gpu is not None:  # its CPU's program may know one dtype alone
+        return own, function.tolerance or allowed_error(own, own, dtype)
+    want = compute(lambda x: copy_of(widen(x)))
+    if function.tolerance is not None:
+        return want, function.tolerance
+    allowed = allowed_error(want, own, dtype)
+    if allowed > MOST_ERROR:
+        raise Unsupported(
+            f"in {dtype} NumPy's own result is off by {allowed / TIMES_NUMPY:.1%} of what float64 gives",
+            hint="say tolerance=, or measure it with --dtypes float64", reason="bad-function",
+        )  # fmt: skip
+    return want, allowed

@@ -1,0 +1,162 @@
+"""Parent side: from `options.py`, `options.py:pairwise` or `package.module:pairwise` to ops."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench import kernels, processes
+from gpubench.catalogue import WARNINGS
+from gpubench.errors import UsageError, suggest
+from gpubench.functions import manifest
+from gpubench.functions.describe import Code, make_op
+from gpubench.functions.manifest import CodeSource
+from gpubench.functions.trial import TrialReport, TrialRequest
+from gpubench.model.result import RunWarning
+
+# How long a file may take to be imported and its functions to be tried, and one function alone.
+TRIAL_S = 60.0
+DECORATORS = (
+    "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
+)
+
+
+class CodePlace(NamedTuple):
+    """A word that names functions: a file or a module, and one of its functions, or all."""
+
+    where: str
+    name: str
+
+
+def parse_place(word: str) -> CodePlace | None:
+    """The place that a word names; None if it is the name of an op."""
+    where, colon, name = word.rpartition(":")
+    if colon and len(where) > 1:  # C:\options.py has a colon too
+        return CodePlace(where, name)
+    if word.endswith(".py") or "/" in word or os.sep in word:
+        return CodePlace(word, "")
+    return None
+
+
+def source_of(where: str) -> CodeSource:
+    """The source at a path or of a dotted module. Raises UsageError if there is no such file."""
+    if where.endswith(".py") or "/" in where or os.sep in where:
+        path = Path(where).resolve()
+        if not path.is_file():
+            folder = path.parent
+            near = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
+            raise UsageError(
+                "bad-function", f"there is no file {where}", why=f"it was looked for in {folder}",
+                hint=suggest(path.name, near) or "give the path of a Python file",
+            )  # fmt: skip
+        return CodeSource(re.sub(r"\W", "_", path.stem), "file", str(path))
+    return CodeSource(where.rpartition(".")[2], "module", where, path=(os.getcwd(),))
+
+
+def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: str = "float32") -> list[str]:
+    """The ids of the functions at these places, as ops from now on. A run warns of those that cannot be measured.
+
+    Raises UsageError if a file has no function of the name, and if none of all can be measured.
+    """
+    by_source: dict[CodeSource, list[str]] = {}
+    for place in places:
+        source = source_of(place.where)
+        other = next((entry for entry in by_source if entry.name == source.name and entry != source), None)
+        if other is not None:
+            raise UsageError(
+                "bad-function", f"two files are called {source.name}", why=f"{other.place} and {source.place}",
+                hint="the name of a file is a part of its functions' names: measure them in two runs",
+            )  # fmt: skip
+        by_source.setdefault(source, []).append(place.name)
+    ids: list[str] = []
+    for source, names in by_source.items():
+        ids += add(source, None if "" in names else list(dict.fromkeys(names)), sizes=list(sizes), dtype=dtype)
+    if not ids:
+        note = kernels.notes([f"{source.name}.any" for source in by_source])[0]
+        raise UsageError("bad-function", "there is no function to measure", why=note.message, hint=note.hint)
+    return ids
+
+
+def add(source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype: str = "float32") -> list[str]:
+    """The ids of functions of a source that a child has described, as ops from now on. Raises UsageError if it has none
+    of those that are named."""
+    report = _try_out(TrialRequest(source, names, sizes=sizes, dtype=dtype))
+    shown = source.place if source.kind != "pickle" else source.name
+    if report.broken:
+        raise UsageError(
+            "bad-function", f"{shown} cannot be imported", why=report.broken,
+            hint=f"mend it: `python {source.place}` shows the whole traceback" if source.kind == "file" else None,
+        )  # fmt: skip
+    if not report.known:
+        raise UsageError(
+            "bad-function", f"{shown} declares no function", why="it was imported", hint=DECORATORS
+        )
+    missing = [name for name in names or [] if name not in report.known]
+    if missing:
+        raise UsageError(
+            "bad-function", f"{shown} has no function {missing[0]!r}",
+            why="it declares " + ", ".join(report.known),
+            hint=suggest(missing[0], report.known) or "take one of these",
+        )  # fmt: skip
+    manifest.add(source, report.functions)
+    ops = [make_op(description, Code(_child_alone)) for description in report.functions]
+    kernels.add_functions(source.name, ops, _notes(report))
+    return [op.name for op in ops]
+
+
+def _notes(report: TrialReport) -> list[RunWarning]:
+    """Make the notes of a run about functions that are left out, and about those that are not compiled."""
+    wrong = [
+        RunWarning(
+            code="bad-function", message=f"{name} is left out: {why}", hint=WARNINGS["bad-function"].remedy
+        )
+        for name, why in report.wrong.items()
+    ]
+    plain = [
+        RunWarning(
+            code="not-compiled", severity="info", message=f"{function.name} is not compiled: it {function.untraced}",
+            hint=WARNINGS["not-compiled"].remedy,
+        )
+        for function in report.functions
+        if function.operations is None and not function.pair
+    ]  # fmt: skip
+    return [*wrong, *plain]
+
+
+def _child_alone(*_: object) -> object:
+    raise NotImplementedError("a user's function runs in a worker alone")
+
+
+def _try_out(request: TrialRequest) -> TrialReport:
+    """Ask the child. Each function that ends it, or that takes too long, is left out of the next attempt."""
+    wrong: dict[str, str] = {}
+    while True:
+        command = processes.python("gpubench.functions.trial", msgspec.json.encode(request).decode())
+        try:
+            (ended,) = processes.run_all([(command, TRIAL_S)])
+        except OSError as error:
+            raise UsageError(
+                "bad-function",
+                f"{request.source.name} was not tried",
+                why=f"no process can be started: {error}",
+            ) from error
+        try:
+            report = msgspec.json.decode(ended.message, type=TrialReport)
+        except msgspec.DecodeError:
+            report = TrialReport(broken=_end(ended))
+        report.wrong.update(wrong)
+        if not report.trying:
+            return report
+        wrong[report.trying] = report.wrong[report.trying] = f"its first call {_end(ended)}"
+        request.skip.append(report.trying)
+
+
+def _end(ended: processes.Ended) -> str:
+    if ended.status is None:
+        return f"did not end within {TRIAL_S:g} s"
+    return f"ended the process, which {processes.ending(ended.status)}"

@@ -1,0 +1,258 @@
+"""The child process that describes a user's functions: `python -m gpubench.functions.trial REQUEST`.
+
+It sends a report before and after each function, so that one that hangs or crashes is known by name. A function is
+called at sizes that were asked for, or at the smallest ones of a search.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+import msgspec
+
+from gpubench.child_main import Messages
+from gpubench.functions.declare import Stays, UserFunction
+from gpubench.functions.describe import DTYPES, Description, Points, Shown
+from gpubench.functions.loading import digest, formula, load_source, make_inputs, plain, where
+from gpubench.functions.manifest import CodeSource
+from gpubench.functions.objects import Unreadable, copy_of, equal, leaves, on_host, size
+from gpubench.kernels.families.formula import Untraceable
+from gpubench.model.case import LONG_DTYPES
+from gpubench.plugins import PluginError, described
+
+# Sizes that are tried: the first that works, and two larger ones while a call is short and small.
+LOWEST = (64, 128, 256, 512, 1024)
+FACTOR, SHORT_S, SMALL_BYTES = 4, 0.1, 16 * 2**20
+HIGHEST = 2**24
+# The largest size takes so much of what is free, and so many seconds, as far as the tried sizes tell.
+MEMORY_SHARE, LONGEST_S = 0.6, 5.0
+
+
+class TrialRequest(msgspec.Struct):
+    """A source, the functions wanted of it (None: all), those that are out, and the sizes that the user gave."""
+
+    source: CodeSource
+    names: list[str] | None = None
+    skip: list[str] = []
+    sizes: list[int] = []
+    dtype: str = "float32"
+
+
+class TrialReport(msgspec.Struct):
+    """The state of a trial so far. `trying` is the function at hand, `broken` why the source has none."""
+
+    functions: list[Description] = []
+    wrong: dict[str, str] = {}
+    known: list[str] = []
+    trying: str = ""
+    broken: str = ""
+
+
+class Trial(msgspec.Struct):
+    """A call at one size: its inputs, its results, seconds, and bytes beside them."""
+
+    n: int
+    inputs: list[Any]
+    results: list[tuple[str, Any]]
+    seconds: float
+    peak: int
+
+
+def describe(name: str, function: UserFunction, request: TrialRequest) -> Description:
+    """Try a function and describe it. Raises PluginError, which says what is wrong."""
+    trials = _trials(function, request)
+    first = trials[0]
+    arguments = function.arguments
+    names = arguments if len(arguments) == len(first.inputs) else [f"x{i}" for i in range(len(first.inputs))]
+    try:
+        traced = formula(function, names, [plain(x) for x in first.inputs], first.n)
+        operations, untraced = traced.operations, ""
+    except Untraceable as error:
+        operations, untraced = None, str(error)
+    shown = [_show(name, [trial.inputs[i] for trial in trials], trials) for i, name in enumerate(names)]
+    outs = [name for name, _ in first.results]
+    results = [_show(out, [trial.results[i][1] for trial in trials], trials) for i, out in enumerate(outs)]
+    low = first.n
+    doc = inspect.getdoc(function.cpu) or ""
+    return Description(
+        source=request.source.name, name=name, digest=digest(function),
+        summary=doc.splitlines()[0] if doc else f"{name}({', '.join(arguments)})",
+        inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
+        seconds=[(t.n, t.seconds) for t in trials], low=low, high=_highest(trials),
+        dtypes=_dtypes(function), pair=function.gpu is not None,
+        backends=[word.strip() for word in function.backends.split(",")] if function.backends else None,
+        flops=[(t.n, float(function.flops(t.n))) for t in trials] if function.flops else None,
+        operations=operations, untraced=untraced, own_inputs=function.make is not None,
+    )  # fmt: skip
+
+
+def _dtypes(function: UserFunction) -> list[Any]:
+    if function.dtypes is None:
+        return list(DTYPES)
+    return [LONG_DTYPES.get(word.strip(), word.strip()) for word in function.dtypes.split(",")]
+
+
+def _trials(function: UserFunction, request: TrialRequest) -> list[Trial]:
+    """Calls at up to three sizes. Raises PluginError if no size works."""
+    sizes = sorted(request.sizes)
+    trials: list[Trial] = []
+    problem = ""
+    for n in sizes or LOWEST:
+        try:
+            trials.append(_call(function, n, request.dtype))
+            break
+        except PluginError as error:
+            problem = problem or str(error)
+    if not trials:
+        raise PluginError(problem)
+    more = [n for n in sizes if n > trials[0].n] if sizes else [trials[0].n * FACTOR**k for k in (1, 2)]
+    for n in more:
+        last = trials[-1]
+        if last.seconds > SHORT_S or last.peak > SMALL_BYTES or len(trials) == 3:
+            break
+        try:
+            trials.append(_call(function, n, request.dtype))
+        except PluginError:  # a skip of its own, in the run
+            break
+    return trials
+
+
+def _call(function: UserFunction, n: int, dtype: str) -> Trial:
+    """Call the CPU's program twice and look at what it does. Raises PluginError."""
+    import numpy as np
+
+    inputs = _inputs(function, n, dtype)
+    if not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, dtype)]):
+        raise PluginError("its inputs differ from call to call: draw them from rng alone")
+    arguments = [copy_of(plain(x)) for x in inputs]
+    call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
+    try:
+        with np.errstate(all="ignore"):
+            tracemalloc.start()
+            try:
+                result = call(*arguments)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            began = time.perf_counter()
+            again = call(*[copy_of(plain(x)) for x in inputs])
+            seconds = time.perf_counter() - began
+    except Exception as error:
+        raise PluginError(f"it raises {where(error, function)} at n = {n}") from error
+    names = function.arguments
+    for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
+        if not equal(plain(before), after):
+            changed = names[i] if i < len(names) else f"input {i}"
+            raise PluginError(
+                f"it changes {changed}: it has to leave its inputs as they are, so work on a copy"
+            )
+    if function.same is None:
+        _require_readable(result)
+        if not equal(result, again):
+            raise PluginError("two calls give different results: draw random numbers in `inputs`, or say same=")
+    results = leaves(result)
+    if not results:
+        raise PluginError("it returns nothing")
+    held = sum(size(plain(x)) for x in inputs) + sum(size(value) for _, value in results)
+    return Trial(n, inputs, results, seconds, max(0, peak - held))
+
+
+def _inputs(function: UserFunction, n: int, dtype: str) -> list[Any]:
+    try:
+        return make_inputs(function, function.arguments, n, dtype, seed=1)
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"its inputs raise {described(error)} at n = {n}") from error
+
+
+def _require_readable(result: Any) -> None:
+    if result is None:
+        raise PluginError("it returns nothing: return the result")
+    try:
+        for _, value in leaves(result):
+            on_host(value)
+    except Unreadable as error:
+        raise PluginError(str(error)) from error
+
+
+def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
+    stays = isinstance(values[0], Stays)
+    values = [plain(value) for value in values]
+    shapes = [tuple(getattr(value, "shape", ())) for value in values]
+    same_axes = len({len(shape) for shape in shapes}) == 1
+    extents: list[Points] = [
+        [(trial.n, shape[axis]) for trial, shape in zip(trials, shapes, strict=True)]
+        for axis in range(len(shapes[0]) if same_axes else 0)
+    ]
+    kind = getattr(getattr(values[0], "dtype", None), "kind", "")
+    return Shown(
+        name, extents, [(trial.n, size(value)) for trial, value in zip(trials, values, strict=True)],
+        floating=kind == "f" and hasattr(values[0], "nbytes"), stays=stays,
+    )  # fmt: skip
+
+
+def _highest(trials: list[Trial]) -> int:
+    """The top of the search: as far as memory and time reach, a power of two times the lowest size."""
+    import psutil
+
+    from gpubench.functions.describe import extrapolate
+
+    free = MEMORY_SHARE * psutil.virtual_memory().available
+    held: Points = [
+        (t.n, t.peak + 4 * (sum(size(plain(x)) for x in t.inputs) + sum(size(v) for _, v in t.results)))
+        for t in trials
+    ]
+    seconds: Points = [(t.n, max(t.seconds, 1e-5)) for t in trials]
+    low = high = trials[0].n
+    while high * 2 <= max(HIGHEST, low):
+        if extrapolate(held, 2 * high) > free or extrapolate(seconds, 2 * high) > LONGEST_S:
+            break
+        high *= 2
+    return high
+
+
+def main(text: str) -> NoReturn:
+    """Describe the functions of a source, as the child process."""
+    request = msgspec.json.decode(text, type=TrialRequest)
+    messages, report = Messages(), TrialReport()
+
+    def tell() -> None:
+        messages.write(msgspec.json.encode(report))
+
+    try:
+        loaded = load_source(request.source)
+    except PluginError as error:
+        report.broken = str(error)
+        tell()
+        os._exit(0)
+    report.known = [*loaded.functions, *loaded.wrong]
+    report.wrong = {n: why for n, why in loaded.wrong.items() if request.names is None or n in request.names}
+    names = (
+        list(loaded.functions) if request.names is None else [n for n in request.names if n in loaded.functions]
+    )
+    for name in names:
+        if name in request.skip:
+            continue
+        report.trying = name
+        tell()
+        try:
+            report.functions.append(describe(name, loaded.functions[name], request))
+        except PluginError as error:
+            report.wrong[name] = str(error)
+        except BaseException as error:
+            report.wrong[name] = f"it raises {where(error, loaded.functions[name])}"
+    report.trying = ""
+    tell()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,122 @@
+"""Child side: inputs, reference and comparison of a user's function of any objects, in place of an op's arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import pickle
+from typing import Any
+
+from gpubench.errors import Unsupported
+from gpubench.functions.declare import UserFunction
+from gpubench.functions.loading import make_inputs, plain
+from gpubench.functions.objects import Unreadable, compare, equal
+from gpubench.functions.session import ObjectBuffer, Translated, answer
+from gpubench.functions.session import session_of as session_of
+from gpubench.measure.worker.operands import Operands
+from gpubench.measure.worker.workspace import Workspace, Wrong
+from gpubench.model.backend import Buffer, Launch
+from gpubench.model.case import Case
+from gpubench.model.op import Op
+from gpubench.model.result import Check
+
+_WRONG = "mend the function, or say how its results are compared: tolerance= or same="
+
+
+def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
+    """The classes of the operands and of the workspace of an op: for a user's function of any objects its own."""
+    return (Operands, Workspace) if op.calls is None else (CallOperands, CallWorkspace)
+
+
+class CallOperands(Operands):
+    """The inputs of a function, and what it returns in float64 on NumPy, by which its results are judged."""
+
+    _made_at: tuple[str, list[Any]] | None = None
+
+    def inputs(self, case: Case) -> list[Any]:
+        """Objects on the host, as the user's `inputs` makes them."""
+        if self._made_at is None or self._made_at[0] != case.workload:
+            names = [operand.name for operand in self.op.inputs]
+            with Translated(self.op.calls):
+                made = make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed)
+            self._made_at = case.workload, made
+        return self._made_at[1]
+
+    def answer(self, case: Case) -> tuple[Any, float]:
+        """The result on NumPy in float64, of a pair that of its CPU's program, and the relative error allowed."""
+        file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
+        if file.exists():
+            with file.open("rb") as stream:
+                stored: tuple[Any, float] = pickle.load(stream)
+            return stored
+        reference = answer(self.op.calls, self.inputs(case), case.dtype)
+        with contextlib.suppress(Exception):  # what cannot be pickled is computed by each worker
+            temporary = file.with_suffix(f".{id(self)}.part")
+            temporary.write_bytes(pickle.dumps(reference, protocol=5))
+            temporary.replace(file)
+        return reference
+
+
+class CallWorkspace(Workspace):
+    """Inputs, buffers and the answer that all cases of one size of a function share on one device."""
+
+    _operands: CallOperands
+
+    @functools.cached_property
+    def host_outputs(self) -> list[Any]:
+        """One place to download to, whatever the function returns."""
+        return [ObjectBuffer()]
+
+    def make_reference(self) -> None:
+        """Have the answer at hand."""
+        self._operands.answer(self.case)
+
+    def fetch(self, output: Buffer, way: Any, *, travels: bool | None = None) -> None:
+        """Download the whole result."""
+        if travels is not False:
+            way.download(output, self.host_outputs[0])
+
+    def spoil_host_output(self) -> None:
+        """Forget what was downloaded."""
+        self.host_outputs[0].value = None
+
+    def spoil(self, buffer: Buffer, operand: Any) -> None:
+        """Forget an object of the device."""
+        self.session.free(buffer)
+
+    def verify(self, launch: Launch, precision: str | None = None) -> Check:
+        """Compare the result, and the inputs with what they were. Raises Wrong, and Unsupported for changed inputs."""
+        check = super().verify(launch, precision)
+        for operand, host, buffer in zip(self.op.inputs, self.inputs, self.buffers, strict=True):
+            if not self.op.calls.same and not equal(plain(host), buffer.value):
+                raise Unsupported(
+                    f"it changes {operand.name}: it has to leave its inputs as they are, so work on a copy",
+                    reason="bad-function",
+                )
+        return check
+
+    def verify_host_output(self, precision: str | None = None) -> Check:
+        """Compare the downloaded result. Raises Wrong."""
+        function: UserFunction = self.op.calls
+        got = self.host_outputs[0].value
+        want, limit = self._operands.answer(self.case)
+        if function.same is not None:
+            with Translated(function):
+                right = bool(function.same(want, got))
+            check = Check(ok=right, max_error=0.0 if right else None, limit=0.0, scale="value", index=[])
+            if not right:
+                raise Wrong(check, "; same(cpu, gpu) says no", _WRONG)
+            return check
+        try:
+            discrepancy = compare(got, want, limit)
+        except Unreadable as unreadable:
+            raise Unsupported(str(unreadable), reason="bad-function") from unreadable
+        error = discrepancy.error if math.isfinite(discrepancy.error) else None
+        check = Check(
+            ok=discrepancy.right, max_error=error, limit=limit, scale="value",
+            index=discrepancy.place,
+        )  # fmt: skip
+        if not discrepancy.right:
+            raise Wrong(check, f"; {discrepancy.words}" if discrepancy.words else "", _WRONG)
+        return check

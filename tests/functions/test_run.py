@@ -1,0 +1,153 @@
+"""`gpubench run options.py`: functions of a user's own, from the file to the answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+BRIEF = (
+    "--quick",
+    "--sessions",
+    "1",
+    "--max-samples",
+    "4",
+    "--max-time",
+    "20ms",
+    "--no-autotune",
+    "--no-progress",
+)
+ROOT = Path(__file__).parents[2]
+
+
+def measure(gpubench, *arguments: str, status: int = 0) -> dict:
+    ended = gpubench("run", *arguments, *BRIEF, "-o", "r.json")
+    assert ended.returncode == status, ended.stderr
+    return json.loads(gpubench("report", "r.json", "--format", "json").stdout)
+
+
+def write(folder: Path, text: str, name: str = "mine.py") -> None:
+    (folder / name).write_text("import gpubench\nimport numpy as np\n\n\n" + text, encoding="utf-8")
+
+
+def times(report: dict) -> set[str]:
+    return {case["id"] for case in report["cases"] if case["reason"] is None}
+
+
+def said(report: dict, code: str) -> str:
+    return " | ".join(warning["message"] for warning in report["warnings"] if warning["code"] == code)
+
+
+@pytest.mark.torch
+@pytest.mark.vulkan
+def test_the_page_runs_as_it_stands(gpubench, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
+    (tmp_path / "options.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    report = measure(
+        gpubench, "options.py", "--sizes", "256", "--backends", "numpy,torch,wgpu", "--allow-software"
+    )
+    ids = times(report)
+    assert "options.call_price/n=256/float32/library/resident@numpy:0" in ids
+    assert "options.call_price/n=256/float32/tuned/resident@numpy:0" in ids
+    assert "options.call_price/n=256/float32/library/resident@torch:cpu" in ids
+    assert "options.call_price/n=256/float32/tuned/transfer-always@wgpu:0" in ids
+    assert "options.pairwise/n=256/float32/library/resident@torch:cpu" in ids
+    assert "pairwise is not compiled: it takes other inputs" in said(report, "not-compiled")
+
+
+BAD = """
+@gpubench.function
+def changes(xp, x):
+    x += 1
+    return x
+
+@gpubench.function
+def crashes(xp, x):
+    import os
+    os.abort()
+
+@gpubench.function
+def random(xp, x):
+    return x + np.random.random(x.shape)
+
+@gpubench.function
+def nothing(xp, x):
+    x.sum()
+
+@gpubench.function
+def small(xp, x):
+    if len(x) > 300:
+        raise ValueError("too many")
+    print("called")
+    return x[::2].sum(), {"most": x.max()}
+
+@gpubench.function
+def twice(xp, x):
+    return x
+
+@gpubench.function
+def twice(xp, x):
+    return x + 1
+
+@gpubench.function
+def drawn(xp, x):
+    return x
+
+@drawn.inputs
+def _(rng, n):
+    return [np.random.random(n)]
+
+add = gpubench.function(lambda xp, a, b: a + b)
+"""
+
+
+def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, BAD)
+    report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
+    assert {case.partition("/float32")[0] for case in times(report)} == {
+        "mine.small/n=256", "mine.add/n=256", "mine.add/n=512",
+    }  # fmt: skip
+    wrong = said(report, "bad-function")
+    for words in (
+        "changes is left out: it changes x",
+        "crashes is left out: its first call ended the process, which was ended by SIGABRT",
+        "random is left out: two calls give different results",
+        "nothing is left out: it returns nothing",
+        "twice is left out: two functions are called twice",
+        "drawn is left out: its inputs differ from call to call",
+    ):
+        assert words in wrong
+    skips = {case["id"]: case["detail"] for case in report["cases"]}
+    raised = skips["mine.small/n=512/float32/library/resident@numpy:0"]
+    assert raised == "it raises ValueError: too many (mine.py, line 27)"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "why"),
+    [
+        ("x = undefined\n", "cannot be imported", "line 5: NameError"),
+        ("def f(\n", "cannot be imported", "SyntaxError"),
+        ("x = 1\n", "declares no function", "it was imported"),
+        ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
+        ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
+        ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
+        (
+            "@gpubench.function\ndef f(xp, x):\n    return x.foo\n",
+            "no function to measure",
+            "no attribute 'foo'",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used(gpubench, tmp_path: Path, text: str, words: str, why: str) -> None:
+    write(tmp_path, text)
+    ended = gpubench("run", "mine.py", "--sizes", "64")
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert why in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_names_that_nothing_has(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, "@gpubench.function\ndef pairwise(xp, x):\n    return x\n")
+    assert "did you mean 'pairwise'?" in gpubench("run", "mine.py:pairwis").stderr
+    assert "did you mean 'mine.py'?" in gpubench("run", "mime.py").stderr
+    assert "write --ops matmul" in gpubench("run", "matmul").stderr
