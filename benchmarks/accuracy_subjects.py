@@ -64,7 +64,7 @@ def calibrated(session: Session, case: Case, buffers: list[Buffer], launch: Laun
     cycle = timer.Timer(OnDevice(session, case, buffers), case, launch)
     step_s, cost_s = timer.clock_facts(session.clock)
     overhead_s = statistics.median(timer.measure_overhead(session))
-    cycle.repeat, _ = timer.calibrate(cycle, timer.sample_target_s(SAMPLE_S, overhead_s, step_s, cost_s))
+    cycle.repeat = timer.calibrate(cycle, timer.sample_target_s(SAMPLE_S, overhead_s, step_s, cost_s))
     cycle.hot_repeat = timer.calibrate_hot(cycle)
     return cycle
 

@@ -25,6 +25,7 @@ Card = list[Device]
 TRIAL_CASES = (("matmul", "square", 1024), ("add", "vector", 1 << 22))
 FORMS: tuple[Form, ...] = ("tuned", "library")  # the first one that the backend has
 DEADLINE_S = 20.0
+SAMPLES, LIMIT_S = 3, 1.0  # of one case
 # The first adapter stays unless another is so many times as fast: a trial is one look, and the next run decides anew.
 MARGIN = 1.05
 
@@ -52,15 +53,21 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
     for op, family, n in TRIAL_CASES:
         for form in FORMS:
             case = Case(op, family, {"n": n}, "float32", form, opened.device.resident_regime, device_id)
-            request = protocol.Prepare(
+            prepare = protocol.Prepare(
                 id=worker.next_id, case=case, session=0, part_samples=0, device_clock=False
             )
-            reply = worker.ask(request, DEADLINE_S)
-            if isinstance(reply, protocol.Prepared) and reply.launch_s:
-                logarithms.append(math.log(reply.launch_s))
-                break
-            if not isinstance(reply, protocol.Refused):
+            reply = worker.ask(prepare, DEADLINE_S)
+            if isinstance(reply, protocol.Refused):
+                continue
+            sample = protocol.Sample(
+                id=worker.next_id, case_id=case.id, session=0, round=0, position=0, samples=SAMPLES, warmup_s=0.0,
+                limit_s=LIMIT_S,
+            )  # fmt: skip
+            reply = worker.ask(sample, DEADLINE_S)
+            if not isinstance(reply, protocol.Sampled):
                 return None
+            logarithms.append(math.log(min(reply.block.wall_s)))
+            break
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else None
 
 

@@ -172,6 +172,8 @@ PAUSES_S = (0.05, 0.25, 1.0)
 # goes before it is forgotten in no time makes a block of its own, without a warm-up.
 BLOCK_SAMPLES = 2
 LONG_S = 0.005
+# A first launch so long is not made again to warm up: where it was its program that took so long, the block tells.
+ONCE_S = 0.25
 # Of a share of a split that is only tried.
 LARGEST_BLOCK = 5
 
@@ -251,8 +253,7 @@ class CaseRun:
         """Whether preparing the case times nothing, so that devices may do it side by side."""
         if self.runtime.check_only:
             return True
-        counted = self._counts is not None or self._expected_s is not None
-        return counted and not self._explained and inner_device(self.case.device_id) is None
+        return not self._explained and inner_device(self.case.device_id) is None
 
     def ask_to_begin(self) -> None:
         """Hand over the question of `begin`, which waits for the answer."""
@@ -265,9 +266,8 @@ class CaseRun:
         reply = self._exchange(self._prepare_request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
-            self._launch_s = reply.launch_s or self.runtime.pace.least_s(self.case)
-            if reply.launch_s is not None:
-                self.runtime.pace.note(self.case, reply.launch_s)
+            first_s = reply.parts.first_launch_s or 0.0
+            self._launch_s = self.runtime.pace.least_s(self.case) or (first_s if first_s >= ONCE_S else 0.0)
             self._warn(reply.notes, reply.lacks)
             if first:
                 self._enter(reply)

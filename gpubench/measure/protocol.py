@@ -127,12 +127,12 @@ class Choose(Numbered, frozen=True, kw_only=True, tag="choose"):
 
 
 class Prepare(Numbered, frozen=True, kw_only=True, tag="prepare"):
-    """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
+    """Inputs, buffers, build, correctness gate, parts.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
     timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read. `cut`: the GPU's share of a case
     that is split, or where the stages of a workload run; None: whatever it has now. `expected_s`: what a
-    launch is expected to take, where the parent knows: the first trial of calibrating begins there.
+    launch is expected to take, by other sizes: the first block begins with that count, and corrects it.
     """
 
     case: Case
@@ -265,8 +265,7 @@ class Ceilings(Numbered, frozen=True, kw_only=True, tag="ceilings-reply"):
 
 class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     """The case is right and ready. `cut`: of a case that is split the GPU's share, in whole units; of a workload on two
-    sides where its stages run. `launch_s`: what a launch took while its repeat count was found; None: the count was
-    given. `notes`: what the worker has found wrong with the cache."""
+    sides where its stages run. `notes`: what the worker has found wrong with the cache."""
 
     check: Check
     op_hash: str
@@ -281,11 +280,8 @@ class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     output_bytes: int | None = None
     input_bytes: int | None = None
     parts: Parts
-    repeat: int
-    hot_repeat: int | None
     staging: Staging
     cut: float | str | None = None
-    launch_s: float | None = None
 
 
 class Sampled(Numbered, frozen=True, kw_only=True, tag="sampled"):

@@ -12,7 +12,7 @@ import pytest
 
 from gpubench.child_main import FRAME
 from gpubench.measure import protocol
-from gpubench.measure.worker.timer import QUEUED_LAUNCHES
+from gpubench.measure.worker.timer import QUEUED_LAUNCHES, SLOW, TOO_SHORT
 from gpubench.model.case import Case
 from tests.forking import ROOT
 
@@ -115,9 +115,9 @@ def test_given_repeat_counts_are_used_and_not_found_again(talk):
     talk.open()
     once = other(regime="transfer-once", calls=10)
     for case, repeat in ((ADD, 500), (once, 500)):
-        prepared = talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=170)[1]
-        assert (prepared.repeat, prepared.hot_repeat) == (repeat if case is ADD else 50, 170)
-        assert talk.sample(case, session=1)[1].block.repeat == 500
+        talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=170)
+        block = talk.sample(case, session=1)[1].block
+        assert (block.repeat, block.hot_repeat) == (repeat, 170 if case is ADD else None)
 
 
 @pytest.mark.parametrize(
@@ -195,21 +195,22 @@ def test_a_library_that_prints_cannot_break_the_protocol(tmp_path, monkeypatch):
 def test_a_count_that_is_far_too_small_is_corrected_in_the_block(talk):
     """The count of an earlier session, as a busy moment leaves it; the clock is scripted."""
     talk.open()
-    _, usual = talk.ask(protocol.Prepare, case=ADD, session=0)
     talk.ask(protocol.Prepare, case=ADD, session=1, repeat=1, hot_repeat=1)
     (_, first), (_, later) = talk.sample(ADD), talk.sample(ADD)
     assert first.block.repeat == later.block.repeat
-    assert usual.repeat / 2 <= first.block.repeat <= usual.repeat * 2
+    assert first.block.repeat * min(first.block.wall_s) >= TOO_SHORT * 5e-3
     assert first.block.hot_repeat >= min(first.block.repeat, QUEUED_LAUNCHES)
 
 
-def test_a_predicted_count_needs_no_launch_before_its_block(talk):
+@pytest.mark.parametrize("expected_s", [None, 1e-9, 1e-4, 10.0])
+def test_whatever_was_predicted_the_samples_of_a_block_are_long_enough_and_not_far_too_long(talk, expected_s):
     talk.open()
-    _, usual = talk.ask(protocol.Prepare, case=ADD, session=0)
-    _, predicted = talk.ask(protocol.Prepare, case=ADD, session=0, expected_s=10 * usual.launch_s)
-    assert predicted.launch_s is None
-    assert predicted.repeat < usual.repeat / 5
-    assert usual.repeat / 2 <= talk.sample(ADD)[1].block.repeat <= usual.repeat * 2
+    phases, _ = talk.ask(
+        protocol.Prepare, case=ADD, session=0, expected_s=expected_s, device_clock=False, part_samples=0
+    )
+    assert phases[-1] == "check", "nothing is timed before the block"
+    block = talk.sample(ADD)[1].block
+    assert TOO_SHORT * 5e-3 <= block.repeat * min(block.wall_s) <= 2 * SLOW * 5e-3
 
 
 def test_an_overhead_is_as_short_as_it_is(talk):

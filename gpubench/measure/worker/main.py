@@ -83,7 +83,6 @@ class DeviceWorker:
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._tuned_s: dict[tuple[str, str], float] = {}  # of trials that no case has told yet
-        self._launch_s: dict[tuple[str, str], float] = {}  # in the fastest of the regimes so far
         self._cuts: dict[str, float | str] = {}  # what runs where of the cases of two sides
         self._verified: set[int] = set()  # launches whose output was checked after all samples so far
         self._flush: Flush | None = None
@@ -278,7 +277,8 @@ class DeviceWorker:
         timed.flush = self._flush
         if isinstance(cut, str):
             timed.placement = cut
-        launch_s = self._calibrate(timed, request) if request.time_it else None
+        if request.time_it:
+            self._calibrate(timed, request)
         if isinstance(cut, str) and request.time_it:
             places.calibrate_sides(timed, self._sample_s)
         self._timers[case.id] = timed
@@ -304,8 +304,8 @@ class DeviceWorker:
             lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
-            repeat=timed.repeat, hot_repeat=timed.hot_repeat, cut=cut,
-            staging=checked.launch.staging or timed.transfers.staging, launch_s=launch_s,
+            cut=cut,
+            staging=checked.launch.staging or timed.transfers.staging,
         )  # fmt: skip
 
     def _cut(self, workspace: Workspace, request: protocol.Prepare) -> float | str | None:
@@ -369,8 +369,8 @@ class DeviceWorker:
             self._calibrate(timed, request)
         return protocol.Prepared(
             id=request.id, check=check, op_hash=overhead_hash(op), kernel_hash=None, flops=op.flops(case.params),
-            bytes=op.bytes(case.params, case.dtype), parts=Parts(session=request.session), repeat=timed.repeat,
-            hot_repeat=None, staging=timed.staging, kernel=timed.kernel,
+            bytes=op.bytes(case.params, case.dtype), parts=Parts(session=request.session),
+            staging=timed.staging, kernel=timed.kernel,
         )  # fmt: skip
 
     def _workspace(self, case: Case) -> Workspace:
@@ -387,30 +387,26 @@ class DeviceWorker:
             )
         return self._workspaces[case.workload]
 
-    def _calibrate(self, timed: timer.Timer | CallTimer, request: protocol.Prepare) -> float | None:
-        """Find the repeat counts, or take those of an earlier session. An overhead has the wall clock alone. Returns
-        seconds per launch, where they were found."""
-        self._announce("calibrate")
+    def _calibrate(self, timed: timer.Timer | CallTimer, request: protocol.Prepare) -> None:
+        """Set the repeat counts: those of an earlier session, or what other sizes predict, which the first block
+        corrects. Only an overhead and the device's clock are tried."""
         if request.repeat is not None:
             timed.repeat = max(1, request.repeat // (request.case.calls or 1))
-            if isinstance(timed, timer.Timer):
-                timed.hot_repeat = request.hot_repeat
-                timer.keep_queue(timed)
-            return None
-        launch_s = None
-        if not isinstance(timed, timer.Timer) or timed.flush is None:
-            key = (request.case.workload, request.case.form_id)
-            least_s = self._launch_s.get(key, 0.0)
-            expected_s = request.expected_s if isinstance(timed, timer.Timer) else None
-            timed.repeat, seconds = timer.calibrate(timed, self._sample_s, expected_s, least_s)
-            if isinstance(timed, timer.Timer) and expected_s is not None:
-                timed.predicted = True
-            else:
-                launch_s = seconds / (request.case.calls or 1)
-                self._launch_s[key] = min(launch_s, self._launch_s.get(key, launch_s))
-        if isinstance(timed, timer.Timer) and timed.case.queued and request.device_clock:
+        if not isinstance(timed, timer.Timer):
+            if request.repeat is None:
+                self._announce("calibrate")
+                timed.repeat = timer.calibrate(timed, self._sample_s)
+            return
+        if request.repeat is not None:
+            timed.hot_repeat = request.hot_repeat
+            timer.keep_queue(timed)
+            return
+        if request.expected_s is not None and timed.flush is None:
+            timed.repeat = timer.count(self._sample_s, request.expected_s * (request.case.calls or 1))
+            timed.predicted = True
+        if timed.case.queued and request.device_clock:
+            self._announce("calibrate")
             timed.hot_repeat = timer.calibrate_hot(timed)
-        return launch_s
 
     def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none.
@@ -486,7 +482,7 @@ class DeviceWorker:
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
             self._cuts.pop(case_id, None)
-        for known in (self._parts, self._checked, self._launch_s, self._tuned_s):
+        for known in (self._parts, self._checked, self._tuned_s):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]
         workspace = self._workspaces.pop(workload, None)

@@ -37,7 +37,7 @@ def calibrate_sides(timed: Timer, target_s: float) -> None:
     chosen = timed.placement
     for name, placed in sides(timed.workspace.op).items():
         timed.placement = placed
-        timed.sides[name] = placed, timer.calibrate(timed, target_s)[0]
+        timed.sides[name] = placed, timer.calibrate(timed, target_s)
     timed.placement = chosen
 
 

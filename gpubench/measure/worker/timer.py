@@ -24,11 +24,8 @@ from gpubench.model.result import Block
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
 HOT_SAMPLE_S = 0.25e-3
 LONGEST_REPEAT = 1 << 20
-# A sample that lasts at least this share of what is wanted, and no more times it than this, needs no other count.
-NEAR_ENOUGH, TOO_LONG = 0.6, 3.0
-MOST_TRIALS = 12
-# What lasts so long, many times a sample's target, is not tried: the trial would cost as much as a sample.
-UNTRIED_S = 0.25
+# Of launches so long, what explains their time comes in turns.
+IN_TURNS_S = 0.25
 # Calls of one copy that the last check makes.
 MOST_CHECKED = 2
 LONGEST_HOT_REPEAT = 1 << 11
@@ -37,9 +34,10 @@ QUEUED_LAUNCHES = 128
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
-# A block that begins with a sample shorter than this share of what it should last raises the count and begins anew: a
-# prediction was off, or the machine was busy when the count was found. The first of a few such samples may be slow.
-TOO_SHORT, MOST_RAISES = 0.5, 4
+# A block that begins with a sample shorter than this share of what it should last raises the count and begins anew: no
+# size predicted it or the prediction was off, or the machine was busy when it was found. The first such samples may be
+# slow.
+TOO_SHORT, MOST_RAISES = 0.5, 6
 # The launch that is thrown away is slow, but not by more than this: a predicted count that needs longer is far too
 # high.
 SLOW = 10
@@ -257,11 +255,11 @@ def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
     return (min(steps) if steps else 0.0), (readings[-1] - readings[0]) / (count - 1)
 
 
-def measure_overhead(session: Session, count: int = 100) -> list[float]:
-    """Seconds of an empty launch and its synchronise, `count` times after a short warm-up."""
+def measure_overhead(session: Session, times: int = 100) -> list[float]:
+    """Seconds of an empty launch and its synchronise, `times` times after a short warm-up."""
     empty = session.empty_launch()
     values = []
-    for i in range(count + 10):
+    for i in range(times + 10):
         start = session.clock()
         session.run(empty)
         session.sync()
@@ -275,35 +273,19 @@ def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, cloc
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
-def calibrate(
-    timer: Timed, target: float, expected_s: float | None = None, least_s: float = 0.0
-) -> tuple[int, float]:
-    """Return launches, or transfer cycles, per sample so that it lasts `target` seconds, and the seconds of one.
-
-    Where `expected_s` (of a launch) is known nothing is launched: the first block corrects the count. `least_s` (of a
-    launch) is what it takes in another regime, and about the least that it takes in this one. From one launch on the
-    count follows what the last sample took. One more sample confirms it: an interruption makes a sample longer, never
-    shorter, so the shorter one counts.
-    """
-    launches = timer.case.calls or 1
-    if expected_s is not None:
-        return _count(target, expected_s * launches), expected_s * launches
-    if least_s * launches >= max(UNTRIED_S, target):
-        return 1, least_s * launches
-    repeat, seconds = 1, 0.0
-    for _ in range(MOST_TRIALS):
-        seconds = timer.seconds(repeat) * launches
-        if seconds * repeat >= NEAR_ENOUGH * target and (repeat > 1 or seconds < TOO_LONG * target):
-            seconds = min(seconds, timer.seconds(repeat) * launches)
-        wanted = _count(target, seconds)
-        if wanted == repeat or NEAR_ENOUGH * target <= seconds * repeat <= TOO_LONG * target:
+def calibrate(timer: Timed, target: float) -> int:
+    """Return launches, or transfer cycles, per sample so that it lasts `target` seconds: from one on, until a sample is
+    not far too short. An interruption makes a sample longer, never shorter, so of two the shorter one tells."""
+    repeat = 1
+    for _ in range(MOST_RAISES):
+        cycle_s = min(timer.seconds(repeat), timer.seconds(repeat)) * (timer.case.calls or 1)
+        if cycle_s * repeat >= TOO_SHORT * target:
             break
-        # The first launches are slow: one of them predicts no more than a tenfold step.
-        repeat = min(wanted, 10) if repeat == 1 else wanted
-    return _count(target, seconds), seconds
+        repeat = count(target, cycle_s)
+    return repeat
 
 
-def _count(target: float, seconds: float) -> int:
+def count(target: float, seconds: float) -> int:
     """So many of them last `target` seconds."""
     return LONGEST_REPEAT if seconds * LONGEST_REPEAT <= target else max(1, math.ceil(target / seconds))
 
@@ -377,13 +359,13 @@ def sample_block(
             if isinstance(timer, Timer):
                 clock_hz.append(timer.session.core_hz())
             if isinstance(timer, Timer) and on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
-                _device_samples(timer, hot_s, cold_s, request.round if wall[-1] >= UNTRIED_S else None)
+                _device_samples(timer, hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
             if time.perf_counter() - began > request.limit_s:
                 break
         if isinstance(timer, Timer):  # neighbours in time of the samples that they are compared with
             beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
         # Of a call so long, the steps of every second block do.
-        if isinstance(timer, Timer) and timer.steps and (wall[-1] < UNTRIED_S or not request.round % 2):
+        if isinstance(timer, Timer) and timer.steps and (wall[-1] < IN_TURNS_S or not request.round % 2):
             of_calls = {**timer.steps, **parts.fenced_launch(timer)}
     block = Block(
         session=request.session, round=request.round, position=request.position,
@@ -401,9 +383,8 @@ WORK_SAMPLES = 100
 
 def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
     """Samples from one moment on, each about a hundredth of the work."""
-    taken: list[float] = []
-    _warm_up(timer, request.warmup_s, lambda: taken.append(timer.seconds(timer.repeat)))
-    repeat = max(1, round(request.work_s / WORK_SAMPLES / max(taken[-1], 1e-9)))
+    _warm_up(timer, request.warmup_s, lambda: timer.seconds(timer.repeat))
+    repeat = calibrate(timer, request.work_s / WORK_SAMPLES)
     clock, ends = timer.session.clock, list[float]()
     time.sleep(max(0.0, request.start_at - time.perf_counter()))
     late_s, start = time.perf_counter() - request.start_at, clock()
@@ -445,7 +426,7 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
         return
     launch_s = timer.seconds(1)
     if isinstance(timer, Timer) and timer.predicted and target:
-        timer.repeat = min(timer.repeat, _count(SLOW * target, launch_s * (timer.case.calls or 1)))
+        timer.repeat = min(timer.repeat, count(SLOW * target, launch_s * (timer.case.calls or 1)))
         timer.predicted = False
 
 
@@ -457,12 +438,12 @@ def _raised(timer: Timed, launch_s: float, target: float) -> bool:
     cycle_s = launch_s * (timer.case.calls or 1)
     if cycle_s * timer.repeat >= TOO_SHORT * target or timer.repeat >= LONGEST_REPEAT:
         return False
-    timer.repeat = _count(target, cycle_s)
+    timer.repeat = count(target, cycle_s)
     keep_queue(timer)
     return True
 
 
-def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], None]) -> None:
+def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
     """By the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()

@@ -54,7 +54,7 @@ replies = st.one_of(
     st.builds(
         protocol.Prepared, id=numbers, check=checks, op_hash=texts, kernel_hash=st.one_of(st.none(), texts),
         kernel=st.one_of(st.none(), texts), flops=numbers, bytes=numbers, parts=st.builds(Parts, session=numbers, alloc_s=st.lists(seconds, max_size=3)),
-        repeat=numbers, hot_repeat=st.one_of(st.none(), numbers), staging=st.just("pinned"),
+        staging=st.just("pinned"),
     ),
     st.builds(protocol.Sampled, id=numbers, block=blocks),
     st.builds(protocol.Done, id=numbers),

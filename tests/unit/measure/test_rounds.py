@@ -225,8 +225,7 @@ class SlowWorker:
             case protocol.Prepare():
                 return protocol.Prepared(
                     id=1, check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"), op_hash="0", kernel_hash=None,
-                    flops=1, bytes=1, parts=Parts(session=0), repeat=1, hot_repeat=None, staging="pageable",
-                    launch_s=self.launch_s,
+                    flops=1, bytes=1, parts=Parts(session=0, first_launch_s=self.launch_s), staging="pageable",
                 )  # fmt: skip
             case protocol.Sample():
                 self.clock[0] += self.block_s
@@ -303,9 +302,12 @@ def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blo
     assert [stop.reason for stop in found.stops] == ["max-samples"]
 
 
-def test_a_long_launch_makes_a_block_of_its_own(monkeypatch):
-    """What goes before it is forgotten in no time, so it needs no warm-up either."""
+@pytest.mark.parametrize(
+    ("launch_s", "samples"), [(2 * case_run.ONCE_S, [1] * 6), (2 * case_run.LONG_S, [2, 1, 1, 1, 1])]
+)
+def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
+    """What goes before it is forgotten in no time, so it needs no warm-up either, once it is known to be long."""
     wanted = Settings(min_samples=2, max_samples=6, precision=1e-9, max_time_s=1000.0)
-    worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=2 * case_run.LONG_S)
-    assert worker.samples == [1] * 6
-    assert worker.warmed_up == [False] * 6
+    worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s)
+    assert worker.samples == samples
+    assert worker.warmed_up == [count > 1 for count in samples]

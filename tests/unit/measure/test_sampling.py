@@ -72,29 +72,16 @@ def test_a_sample_is_long_for_its_clock_and_its_overhead(overhead_s, least_s, st
 @given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(1e-3, 1e-2))
 def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, target):
     stub = Stub(fixed_s, launch_s, calls)
-    repeat, seconds = timer.calibrate(stub, target)
+    repeat = timer.calibrate(stub, target)
     assert 1 <= repeat <= timer.LONGEST_REPEAT
-    assert seconds == pytest.approx(stub.sample_s(stub.asked[-1]) / stub.asked[-1])
-    if repeat < timer.LONGEST_REPEAT:
-        assert stub.sample_s(repeat) >= timer.NEAR_ENOUGH * 0.99 * target or fixed_s > 0.1 * target
-    if repeat > 1:
-        assert stub.sample_s(repeat - 1) <= timer.TOO_LONG * target
-    assert len(stub.asked) <= timer.MOST_TRIALS + 2
-
-
-@given(times, st.floats(0.25, 4), st.one_of(st.none(), st.integers(2, 20)))
-def test_a_prediction_needs_no_launch(launch_s, off, calls):
-    stub = Stub(0.0, launch_s, calls)
-    repeat, seconds = timer.calibrate(stub, TARGET, expected_s=launch_s * off)
-    assert not stub.asked
-    assert seconds == pytest.approx(launch_s * off * (calls or 1))
-    assert repeat == timer.LONGEST_REPEAT or (repeat - 1) * seconds <= TARGET <= repeat * seconds * 1.001
+    long_enough = stub.sample_s(repeat) >= 0.99 * timer.TOO_SHORT * target
+    assert long_enough or repeat == timer.LONGEST_REPEAT or fixed_s > 0.1 * target
+    assert repeat == 1 or stub.sample_s(repeat - 1) <= 1.001 * target
+    assert len(stub.asked) <= 2 * timer.MOST_RAISES
 
 
 @given(times, st.integers(2, 30), st.integers(0, 12))
 def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, factor, hit):
-    """A neighbour made one sample of the calibration longer by a factor; the one that confirms it says how long it
-    takes."""
     stub = Stub(0.0, launch_s)
 
     def seconds(repeat):
@@ -102,23 +89,8 @@ def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, facto
         return found * factor if len(stub.asked) == hit + 1 else found
 
     stub.seconds = seconds
-    repeat, _ = timer.calibrate(stub, TARGET)
-    believed_at_once = launch_s * factor > timer.TOO_LONG * TARGET and hit == 0
-    if repeat < timer.LONGEST_REPEAT and not believed_at_once:
-        assert stub.sample_s(repeat) >= 0.99 * timer.NEAR_ENOUGH * TARGET
-    assert repeat == 1 or stub.sample_s(repeat - 1) <= timer.TOO_LONG * TARGET
-
-
-def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
-    stub = Stub(0.0, 0.5)
-    assert timer.calibrate(stub, TARGET) == (1, 0.5)
-    assert stub.asked == [1]
-
-
-def test_what_certainly_lasts_far_longer_than_a_sample_is_not_tried():
-    stub = Stub(0.0, 0.5, calls=10)
-    assert timer.calibrate(stub, TARGET, least_s=0.4) == (1, 4.0)
-    assert not stub.asked
+    repeat = timer.calibrate(stub, TARGET)
+    assert stub.sample_s(repeat) >= 0.99 * timer.TOO_SHORT * TARGET or repeat == timer.LONGEST_REPEAT
 
 
 class Predicted(timer.Timer):
