@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpubench.cli.options import COMMANDS
+from gpubench.cli.options import commands
 from gpubench.streams import RUNNERS
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -107,7 +107,7 @@ fish, PowerShell); `--show-completion` prints what it would add, for who keeps s
 def page() -> str:
     """The whole page."""
     parts = [_INTRODUCTION, _block("gpubench", ())]
-    parts += [_block(f"gpubench {command}", (command,)) for command in COMMANDS]
+    parts += [_block(f"gpubench {command}", (command,)) for command in commands()]
     return "\n".join(parts)
 
 

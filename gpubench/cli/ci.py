@@ -154,13 +154,13 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 # ---------------------------------------------------------------- gates
 
 
-def gates(min_speedups: Sequence[str], fail_on: str | None, *, also: Sequence[str] = ()) -> Gates:
-    """The gates asked for, as checked values; `also` are words that others read. Raises UsageError."""
+def gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
+    """Return the gates asked for, as checked values. Raises UsageError."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     words = [word.strip() for word in (fail_on or "").split(",") if word.strip()]
     for word in words:
-        require_choice(word, [*FAIL_ON, *also], "--fail-on")
+        require_choice(word, FAIL_ON, "--fail-on")
     return Gates(
         min_speedups=tuple(_min_speedup(text) for text in min_speedups),
         fail_on=tuple(name for name in FAIL_ON if name in words),

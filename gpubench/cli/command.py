@@ -21,9 +21,10 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from gpubench.cli import config
 from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.exit import PipeBroken, Terminated
-from gpubench.cli.options import COMMANDS
+from gpubench.cli.options import commands, extend
 from gpubench.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
 from gpubench.escaping import NARROWEST_WRAP
+from gpubench.plugins import wings
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -36,7 +37,9 @@ def callback(function: Callable[..., Any], kind: type[CommandOptions]) -> Callab
     takes_context = "ctx" in inspect.signature(function).parameters
 
     def call(ctx: typer.Context, **values: Any) -> Any:
-        return function(kind(**values), **({"ctx": ctx} if takes_context else {}))
+        options = kind(**values)
+        code = options.instead(ctx)
+        return function(options, **({"ctx": ctx} if takes_context else {})) if code is None else code
 
     call.__doc__ = function.__doc__
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
@@ -155,7 +158,7 @@ class Command(TyperCommand):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.options = COMMANDS[self.name or ""]
+        self.options = commands()[self.name or ""]
         self.params.append(_brief_help())
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -269,7 +272,7 @@ class Group(TyperGroup):
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         with formatter.section("Commands"):
-            formatter.write_dl([(name, kind.purpose) for name, kind in COMMANDS.items()])
+            formatter.write_dl([(name, kind.purpose) for name, kind in commands().items()])
         formatter.write_examples(
             self.examples, "gpubench COMMAND -h shows the options that people use, --help all of them."
         )
@@ -362,8 +365,8 @@ def gpubench(
     """Should a computation run on the CPU, on the GPU, or on both, from which size on, and what is gained?"""
 
 
-def build(names: Iterable[str] = COMMANDS) -> Any:
-    """The parser of these commands."""
+def build(names: Iterable[str] = ()) -> Any:
+    """Return the parser of these commands, or of all."""
     app = typer.Typer(
         name="gpubench",
         cls=Group,
@@ -372,10 +375,19 @@ def build(names: Iterable[str] = COMMANDS) -> Any:
         no_args_is_help=True,
     )
     app.callback(epilog="Measure, do not guess. `gpubench COMMAND --help` explains each command.")(gpubench)
-    for name in names:
-        module = importlib.import_module(f"gpubench.cli.{name}")
-        app.command(name, cls=Command)(callback(getattr(module, name), COMMANDS[name]))
+    for name in names or commands():
+        kind = commands()[name]
+        module = importlib.import_module(kind.module or f"gpubench.cli.{name}")
+        app.command(name, cls=Command)(callback(getattr(module, name), kind))
     return typer.main.get_command(app)
+
+
+def _knows(word: str) -> bool:
+    """Tell whether there is such a command; other packages are asked for one that gpubench does not have."""
+    if word not in commands() and not word.startswith("-"):
+        for wing in wings.foreign():
+            extend(commands(), wing)
+    return word in commands()
 
 
 def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
@@ -384,9 +396,7 @@ def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
     Raises UsageError for what the command line gets wrong, and whatever the command raises.
     """
     # Building the parsers of all commands would cost each of them 20 ms.
-    named = [word for word in arguments[:1] if word in COMMANDS]
+    named = [word for word in arguments[:1] if _knows(word)]
     with translated():
-        code = build(named or COMMANDS).main(
-            list(arguments), prog_name="gpubench", standalone_mode=False, obj=invocation
-        )
+        code = build(named).main(list(arguments), prog_name="gpubench", standalone_mode=False, obj=invocation)
     return code if isinstance(code, int) else 0

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gpubench import disk
 from gpubench.cli.declaration import CommandOptions, Declaration
-from gpubench.cli.options import COMMANDS, CommonOptions
+from gpubench.cli.options import CommonOptions, commands
 from gpubench.errors import ConfigError, suggest
 from gpubench.installation import CONFIGURATION, user_folder
 
@@ -45,7 +45,7 @@ def settings(
     for path in paths:
         if path is not None and (file or os.path.isfile(path)):
             found.update(_from_file(path, command))
-    for key, option in configurable(COMMANDS[command]).items():
+    for key, option in configurable(commands()[command]).items():
         text = environ.get(option.variable)
         if text:
             found[option.name] = Setting(key, text.split() if option.multiple else text, option.variable)
@@ -55,7 +55,7 @@ def settings(
 def show(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
     """The effective values of `command` as TOML, each with its source."""
     lines = [f"[{command}]"]
-    for key, option in configurable(COMMANDS[command]).items():
+    for key, option in configurable(commands()[command]).items():
         value = context.params.get(option.name)
         origin = context.get_parameter_source(option.name)
         source = "default"
@@ -110,7 +110,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _from_file(path: Path, command: str) -> dict[str, Setting]:
-    tables_known: dict[str, type[CommandOptions]] = {"common": CommonOptions, **COMMANDS}
+    tables_known: dict[str, type[CommandOptions]] = {"common": CommonOptions, **commands()}
     known = {name: configurable(kind) for name, kind in tables_known.items()}
     tables = _read(path)
     if path.name == "pyproject.toml":

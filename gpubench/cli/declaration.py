@@ -82,6 +82,8 @@ class CommandOptions:
     declared: ClassVar[dict[str, Declaration]] = {}
     # What `-h` says of a command, in a line and by examples.
     purpose: ClassVar[str] = ""
+    # The module of a command that a wing brings; gpubench's own are in gpubench.cli.
+    module: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -102,6 +104,10 @@ class CommandOptions:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")
+
+    def instead(self, ctx: Any) -> int | None:
+        """Do another command's work, and return its exit code. Returns None if none of the options asks for that."""
+        return None
 
     def replace(self, **changes: Any) -> Self:
         return type(self)(**{**self.__dict__, **changes})

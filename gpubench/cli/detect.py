@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from gpubench import streams
-from gpubench.cli.command import given
 from gpubench.cli.options import DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
@@ -28,12 +25,8 @@ if TYPE_CHECKING:
 LISTING_S = 25.0
 
 
-def detect(options: DetectOptions, ctx: typer.Context) -> int:
+def detect(options: DetectOptions) -> int:
     """Inspect CPU, RAM and GPUs, and say whether to compute on the CPU, the GPU or both, and why."""
-    if options.cluster is not None:
-        from gpubench.cli import inventory
-
-        return inventory.detect_cluster(options, given(ctx))
     format = _format(options)
     if options.require is not None:
         _known(options.require)

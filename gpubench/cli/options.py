@@ -5,7 +5,10 @@ these declarations. An option `some_option` is `--some-option` on the command li
 `GPUBENCH_SOME_OPTION` in the environment. Nothing heavy is imported here: `--help` loads this module.
 """
 
+import functools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpubench.cli.declaration import (
     CI,
@@ -20,6 +23,7 @@ from gpubench.cli.declaration import (
     argument,
     option,
 )
+from gpubench.plugins import wings
 
 # fmt: off
 # As `report.FORMATS` has them, which takes longer to import than --help may.
@@ -29,7 +33,7 @@ FORMAT_NAMES = (
 )
 DOCUMENTS = (
     "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
-    "gpubench-fleet", "gpubench-fleet-report", "gpubench-inventory", "gpubench-advise",
+    "gpubench-advise",
 )
 
 
@@ -241,28 +245,6 @@ class PlotOptions(CommandOptions):
 # ---------------------------------------------------------------- the commands
 
 
-class ClusterOptions(CommandOptions):
-    """One command on many nodes."""
-
-    cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Do it on every node of a Ray cluster: a private one "
-        "on this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.", default=None)
-    nodes: str | None = option("LIST|@FILE", WHERE, "With --cluster: these nodes, by host name. Default: all.",
-        default=None)
-    expect: int | None = option("N", GATES, "With --cluster: so many nodes have to be whole; fewer is exit 5. "
-        "Default: all.", least=1, default=None)
-    min_gpus: int | None = option("K", GATES, "With --cluster: leave out nodes with fewer GPUs, exit 5.", least=1,
-        default=None)
-    queue_timeout: str = option("TIME", LONG, "With --cluster: a node that does not begin in time is busy.",
-        default="60s")
-    silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
-        default="30s")
-    deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
-    retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
-        least=0, most=1, default=0)
-    no_hostnames: bool = option(None, OUTPUT, "With --cluster: digests in place of the nodes' names.",
-        default=False)
-
-
 class DetectedOptions(CommandOptions):
     """What is inspected, and what is said of it."""
 
@@ -288,7 +270,7 @@ class DetectedOptions(CommandOptions):
         "gpubench.", default=False)
 
 
-class DetectOptions(DetectedOptions, ClusterOptions, QuietOptions, ColorOptions, CommonOptions):
+class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
     purpose = "CPU, RAM and GPUs of this machine, and what to compute on."
     examples = (
         "gpubench detect",
@@ -327,13 +309,6 @@ class StoredOptions(CommandOptions):
     time_unit: str = TIME_UNIT
 
 
-class FleetRunOptions(ClusterOptions):
-    """One run on many nodes."""
-
-    confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
-        "is confirmed.", least=0, most=1, default=1)
-
-
 class FunctionOptions(CommandOptions):
     """Functions of the user's own."""
 
@@ -343,7 +318,7 @@ class FunctionOptions(CommandOptions):
 
 class RunOptions(
     FunctionOptions,
-    SelectionOptions, FleetRunOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
+    SelectionOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
     StoredOptions,
     RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
 ):
@@ -411,18 +386,17 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
         "environment, raw. Default: all but noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
-    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "
-        "slow-gpu.", default=None)
-    node: str | None = option("NAME", OUTPUT, "Of a fleet the report of this node.", default=None)
-    tolerance: str = option("PCT", GATES, "Of a fleet: a GPU that falls short of its peers by less is not slow.",
-        default="5")
-    known_good: str | None = option("FILE", GATES, "Of a fleet: compare each GPU with itself in this fleet too.",
-        default=None)
-    ok_nodes: str | None = option("FILE", OUTPUT, "Of a fleet: write the names of the nodes that are complete and "
-        "have no slow GPU, one a line.", default=None)
-    bad_nodes: str | None = option("FILE", OUTPUT, "Of a fleet: write the names of the nodes that brought no result "
-        "or have a slow GPU, one a line.", default=None)
+    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.", default=None)
     purpose = "Render saved results."
+
+    def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
+        """Report files that are no results in a way of their own. Returns None if they are not to be."""
+        return None
+
+    def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
+        """Return those runs of all files that an option chooses. Returns None if none does."""
+        return None
+
     examples = (
         "gpubench report",
         "gpubench report result.json --sections answer,speedup",
@@ -461,24 +435,6 @@ class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
     )
 
 
-class MergeOptions(CommonOptions):
-    files: list[str] = argument("FILE...", "Results or fleets, - for stdin.")
-    output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)
-    expect: int | None = option("N", GATES, "Nodes that there should be: writes a fleet; fewer is exit 4.",
-        least=1, default=None, brief="Nodes that there should be; fewer is exit 4.")
-    nodes: str | None = option("LIST|@FILE", GATES, "Names of the nodes that there should be, as `run --context "
-        "node=` gave them; one that is absent is named, and exit 4.", default=None,
-        brief="Names of the nodes that there should be.")
-    embed: bool = option(None, OUTPUT, "Keep the results of more than 64 nodes in the one file too, not in a folder "
-        "beside it.", default=False)
-    purpose = "Join result files into one result or a fleet."
-    examples = (
-        "gpubench merge monday.json tuesday.json -o week.json",
-        "gpubench merge nodes/*.json -o fleet.json",
-        "gpubench merge nodes/*.json -o fleet.json --expect 8",
-    )
-
-
 class AdviseOptions(CommonOptions):
     op: str = argument("OP", "An op, as `gpubench ops` lists them.")
     size: str = option("N", WHAT, "The size, as 1000, 4k or 2^20.", brief="The size, as 1000, 4k (4096) or "
@@ -513,15 +469,35 @@ class OpsOptions(CommonOptions):
 
 
 class SchemaOptions(CommonOptions):
-    name: str = argument("NAME",
-        f"{DOCUMENTS[0]}, {', '.join(name.removeprefix('gpubench') for name in DOCUMENTS[1:])}.",
+    name: str = argument("NAME", "gpubench-result (default), or another document; a wrong name lists them.",
         default=DOCUMENTS[0])
     purpose = "Print the JSON Schema of a document."
     examples = ("gpubench schema", "gpubench schema report", "gpubench schema detect > detect.schema.json")
 
 
 # One module each, with a function of the same name. The order is that of the help.
-COMMANDS: dict[str, type[CommandOptions]] = {
+_OWN: dict[str, type[CommandOptions]] = {
     "detect": DetectOptions, "run": RunOptions, "report": ReportOptions, "compare": ComparisonOptions,
-    "noise": NoiseOptions, "merge": MergeOptions, "advise": AdviseOptions, "ops": OpsOptions, "schema": SchemaOptions,
+    "noise": NoiseOptions, "advise": AdviseOptions, "ops": OpsOptions, "schema": SchemaOptions,
 }
+
+
+@functools.cache
+def commands() -> dict[str, type[CommandOptions]]:
+    """The options of every command, with those that wings bring; a wing of another package adds its own later."""
+    known = dict(_OWN)
+    for wing in wings.own():
+        extend(known, wing)
+    return known
+
+
+def extend(known: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
+    """Add the commands of a wing. Options for a command that several wings extend are joined."""
+    for name, kind in wing.commands.items():
+        before = known.get(name, kind)
+        known[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
+
+
+def documents() -> tuple[str, ...]:
+    """The names of the documents that have a schema."""
+    return (*DOCUMENTS, *(name for wing in wings.own() for name in wing.schemas))

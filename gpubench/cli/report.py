@@ -6,14 +6,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gpubench.cli.options import ReportOptions
 from gpubench.errors import InputError, require_choice
+from gpubench.plugins import wings
 
 if TYPE_CHECKING:
-    from gpubench.analysis.fleet import Fleet, Node
     from gpubench.model.result import Run
+
+
+class Collection(Protocol):
+    """A file of several results, of a kind that a wing brings."""
+
+    def runs_beside(self, path: str) -> list[Run]:
+        """Return the runs that the file at `path` holds or names; say on stderr what brought none."""
 
 
 def report(options: ReportOptions) -> int:
@@ -22,8 +29,7 @@ def report(options: ReportOptions) -> int:
 
     from gpubench import report as reports
     from gpubench import selectors, store
-    from gpubench.cli import ci, fleet, rendering
-    from gpubench.model.result import Run
+    from gpubench.cli import ci, rendering
     from gpubench.report.layout import RenderOptions
 
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
@@ -32,19 +38,18 @@ def report(options: ReportOptions) -> int:
     rendering.check_picture(name, to_terminal=to_terminal)
     keep = selectors.selection(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ)
-    gates = ci.gates(options.min_speedup or [], options.fail_on, also=(fleet.SLOW_GPU,))
     rendering.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
     paths = options.files or [_newest(options.results_dir)]
     documents = [(path, document(path)) for path in _files(paths)]
-    fleets = [(path, found) for path, found in documents if not isinstance(found, Run)]
-    if len(documents) == len(fleets) == 1 and fleet.wanted(options, name):
-        return fleet.report_fleet(*fleets[0], name, options, to_terminal=to_terminal)
-    fleet.refuse_fleet_options(options)
-    runs = _runs(documents) if options.node is None else fleet.runs_of(fleets, options.node)
+    whole = options.whole(documents, name, to_terminal=to_terminal)
+    if whole is not None:
+        return whole
+    runs = options.runs(documents)
+    gates = ci.gates(options.min_speedup or [], options.fail_on)
     analyses = reports.analysed(
-        runs,
+        _runs(documents) if runs is None else runs,
         baseline=options.baseline,
         keep=keep,
         claims=rendering.loaded_claims(options.claims),
@@ -86,42 +91,28 @@ def _files(paths: Sequence[object]) -> list[str]:
     return found
 
 
-def _runs(documents: Sequence[tuple[str, Run | Fleet]]) -> list[Run]:
-    """The runs of all files, those of a fleet's nodes included; a node without a result is reported on stderr."""
-    found: list[Run] = []
-    for path, content in documents:
-        runs, failed, _ = parts(content, path)
-        found += runs
-        for node in failed:
-            print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)
-    if found:
-        return found
+def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[Run]:
+    """Return the runs of all files. Raises InputError if there is none."""
+    from gpubench.model.result import Run
+
+    runs = [
+        run
+        for path, content in documents
+        for run in ([content] if isinstance(content, Run) else content.runs_beside(path))
+    ]
+    if runs:
+        return runs
     raise InputError(
         "no-results", f"no node of {', '.join(path for path, _ in documents)} brought a result",
         why="every one of them failed", hint="`gpubench merge` the fleet with the result files of its nodes",
     )  # fmt: skip
 
 
-def parts(content: Run | Fleet, path: str) -> tuple[list[Run], list[Node], int | None]:
-    """The runs of a file, the nodes of it that brought none, and how many nodes a fleet expects (None: it is a
-    result)."""
-    from gpubench.model.result import Run
-
-    if isinstance(content, Run):
-        return [content], [], None
-    from gpubench.cli.fleet import opened
-
-    nodes = [opened(node, path) for node in content.nodes]
-    runs = [run for node in nodes for run in node.runs]
-    return runs, [node for node in nodes if not node.runs], content.nodes_expected
-
-
-def document(path: str) -> Run | Fleet:
-    """The result or the fleet in `path` (`-`: standard input). Raises InputError."""
+def document(path: str) -> Run | Collection:
+    """Return the result, or what a wing reads, in `path` (`-`: standard input). Raises InputError."""
     import msgspec
 
     from gpubench import store
-    from gpubench.store import limits
     from gpubench.store.document import RESULT_NAME, Header
 
     data, source = store.read(path)
@@ -129,18 +120,12 @@ def document(path: str) -> Run | Fleet:
         name = msgspec.json.decode(data, type=Header).name
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         name = RESULT_NAME  # the reader of results says what is wrong with it
-    if name == RESULT_NAME:  # what fleets take is not loaded for it
-        return store.loads(data, source)
-    from gpubench.analysis.fleet import NAME, VERSION, Fleet
-
-    if name != NAME:
-        return store.loads(data, source)
-    found = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
-    runs = [run for node in found.nodes for run in node.runs]
-    limits.require_runs(runs, source)
-    for run in runs:
-        store.checked(run, source)
-    return found
+    if name != RESULT_NAME:
+        for wing in wings.own():
+            if name in wing.readers:
+                collection: Collection = wings.find(wing.readers[name])(data, source)
+                return collection
+    return store.loads(data, source)
 
 
 def _newest(results_dir: Path) -> str:

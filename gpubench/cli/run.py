@@ -26,10 +26,6 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         from gpubench.cli import own
 
         options = own.with_functions(options)
-    if options.cluster is not None:
-        from gpubench.cli import cluster
-
-        return cluster.run_cluster(options, ctx)
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.cli.request import unsaid

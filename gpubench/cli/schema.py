@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench import streams
-from gpubench.cli.options import DOCUMENTS, SchemaOptions
+from gpubench.cli.options import SchemaOptions, documents
 from gpubench.errors import require_choice
+from gpubench.plugins import wings
 
 _PREFIX = "gpubench-"
 # The module and the type of the documents that are derived from results.
@@ -15,9 +16,6 @@ _DERIVED = {
     "gpubench-events": ("gpubench.report.events", "EventLine"),
     "gpubench-compare": ("gpubench.analysis.comparison", "Comparison"),
     "gpubench-noise": ("gpubench.analysis.noise", "Noise"),
-    "gpubench-fleet": ("gpubench.analysis.fleet", "Fleet"),
-    "gpubench-fleet-report": ("gpubench.analysis.fleet_report", "FleetReport"),
-    "gpubench-inventory": ("gpubench.analysis.inventory", "Inventory"),
     "gpubench-advise": ("gpubench.analysis.advice", "Advice"),
 }
 
@@ -25,7 +23,7 @@ _DERIVED = {
 def schema(options: SchemaOptions) -> None:
     """Print the JSON Schema of a document; of events, that of one line."""
     name = options.name if options.name.startswith(_PREFIX) else _PREFIX + options.name
-    require_choice(name, DOCUMENTS, "NAME")
+    require_choice(name, documents(), "NAME")
     import msgspec
 
     streams.put(msgspec.json.format(msgspec.json.encode(_schema(name))).decode() + "\n")
@@ -34,9 +32,12 @@ def schema(options: SchemaOptions) -> None:
 def _schema(name: str) -> dict[str, Any]:
     from gpubench.store import document
 
-    if name not in _DERIVED:
+    derived = dict(_DERIVED)
+    for wing in wings.own():
+        derived |= wing.schemas
+    if name not in derived:
         return document.schema(name)
     import importlib
 
-    module, kind = _DERIVED[name]
+    module, kind = derived[name]
     return document.document_schema(name, getattr(importlib.import_module(module), kind))

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from gpubench import disk, store
-from gpubench.analysis.fleet import EMBEDDED_NODES, Fleet, Node, NodeFile, NodeReason, node_of
-from gpubench.analysis.inventory import DetectedNode, Inventory, inventory_of
 from gpubench.escaping import visible
 from gpubench.fleet.driver import EngineNode, NodeEnd
+from gpubench.fleet.inventory import DetectedNode, Inventory, inventory_of
 from gpubench.fleet.journal import FleetJournal
+from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeFile, NodeReason, node_of
 from gpubench.measure.recorder import without_uuids
 from gpubench.model.machine import SCHEMA_VERSION, Machine
 

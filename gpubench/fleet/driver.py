@@ -12,12 +12,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gpubench.analysis.fleet import NodeAttempt, NodeReason
 from gpubench.escaping import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.clocks import FleetLimits, NodeClocks, Overdue
 from gpubench.fleet.journal import BadMessage, FleetJournal
 from gpubench.fleet.node import ChildEnd, NodeIdentity
+from gpubench.fleet.nodes import NodeAttempt, NodeReason
 
 TICK_S = 1.0
 MOST_MESSAGE = wire.PIECE_BYTES + 1

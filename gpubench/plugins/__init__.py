@@ -13,7 +13,7 @@ from gpubench.errors import BadPlugin
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
-OPS, BACKENDS = "gpubench.ops", "gpubench.backends"
+OPS, BACKENDS, WINGS = "gpubench.ops", "gpubench.backends", "gpubench.wings"
 _NOUNS = {OPS: "op", BACKENDS: "backend"}
 
 
@@ -70,7 +70,7 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
     """A package whose metadata cannot be read has none."""
     try:
-        return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS))
+        return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS))
     except Exception:
         return ()
 

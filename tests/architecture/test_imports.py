@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.cli.command import COMMANDS
+from gpubench.cli.options import commands
 from gpubench.store import save
 from tests.unit.report import sides
 
@@ -74,12 +74,14 @@ def test_what_stays_unimported(tmp_path: Path, arguments: list[str], also_absent
     assert not modules & (HEAVY | NEVER | also_absent)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: str) -> None:
     modules = loaded([command, "--help"], tmp_path)
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
-    assert ours <= {"cli", "errors", "disk", "installation", "escaping", "streams", "plugins"}
+    assert ours <= {"cli", "errors", "disk", "installation", "escaping", "streams", "plugins", "fleet"}
+    of_wings = {name for name in modules if name.startswith("gpubench.fleet.")}
+    assert of_wings - {"gpubench.fleet.merge"} == {"gpubench.fleet.options", "gpubench.fleet.wing"}
 
 
 @pytest.mark.parametrize(
@@ -89,15 +91,15 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
         (["noise", "base.json"], set()),
         (
             ["report", "base.json", "--format", "json"],
-            {"gpubench.analysis.compare", "gpubench.analysis.fleet"},
+            {"gpubench.analysis.compare", "gpubench.fleet.nodes"},
         ),
         (
             ["report", "base.json", "--format", "markdown"],
-            {"gpubench.analysis.compare", "gpubench.analysis.fleet"},
+            {"gpubench.analysis.compare", "gpubench.fleet.nodes"},
         ),
         (
             ["advise", "matmul", "--size", "64", "--from", "base.json"],
-            {"gpubench.measure", "gpubench.analysis.compare", "gpubench.analysis.fleet"},
+            {"gpubench.measure", "gpubench.analysis.compare", "gpubench.fleet.nodes"},
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

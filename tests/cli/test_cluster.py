@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.analysis.fleet import Node
 from gpubench.cli import health
-from gpubench.cli.cluster import node_arguments, worst
-from gpubench.cli.options import RunOptions
 from gpubench.cli.roofline import Host
+from gpubench.fleet.cluster import node_arguments, worst
 from gpubench.fleet.document import Absent, chosen, fleet_of_ends, named
 from gpubench.fleet.driver import EngineNode, NodeEnd
 from gpubench.fleet.journal import FleetJournal
+from gpubench.fleet.nodes import Node
+from gpubench.fleet.options import ClusterRunOptions as RunOptions
 from gpubench.model.result import Selection
 from gpubench.store import save
 from tests.unit.report.builders import CPU, GPU

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpubench.cli.command import COMMANDS
+from gpubench.cli.options import commands
 
 PROGRAM = [
     sys.executable,
@@ -32,7 +32,7 @@ def completed(words):
 
 
 def test_commands_and_options_are_offered():
-    assert completed("gpubench ") == list(COMMANDS)
+    assert completed("gpubench ") == list(commands())
     assert completed("gpubench re") == ["report"]
     assert completed("gpubench report --cla") == ["--claims"]
     assert {"--sizes", "--sessions"} <= set(completed("gpubench run --s"))

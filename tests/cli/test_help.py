@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from gpubench.cli.declaration import HEADINGS
-from gpubench.cli.options import COMMANDS
+from gpubench.cli.options import commands
 
 LINES, COLUMNS = 24, 80
 # `run` and `noise` have more options than fit.
 LONG = ("run", "noise")
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", *commands()])
 def test_the_short_help_is_one_screen_with_three_examples(gpubench: Any, command: str) -> None:
     ended = gpubench(*command.split(), "-h")
     lines = ended.stdout.splitlines()
@@ -37,11 +37,11 @@ def test_the_short_help_of_a_long_command_has_the_options_that_people_use(gpuben
     assert "--break-even-timings" not in shown
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench: Any, command: str) -> None:
     blocks = gpubench(command, "--help").stdout.split("\n\n")
     under = {block.partition(":\n")[0]: block for block in blocks}
-    for declared in COMMANDS[command].declared.values():
+    for declared in commands()[command].declared.values():
         if declared.heading is not None:
             found = [
                 head for head in HEADINGS
@@ -50,18 +50,18 @@ def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench: An
             assert found == [declared.heading], declared.key
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_the_examples_are_command_lines_that_gpubench_takes(gpubench: Any, command: str) -> None:
-    for line in COMMANDS[command].examples:
+    for line in commands()[command].examples:
         _, _, words = line.rpartition("gpubench ")
         words, _, _ = words.partition(" >")
         ended = gpubench(*shlex.split(words.removesuffix(')"')), "--show-config")
         assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_an_option_without_a_default_is_needed_and_no_other_is_known(command: str) -> None:
-    kind = COMMANDS[command]
+    kind = commands()[command]
     needed = {name: "x" for name, found in kind.declared.items() if found.default is inspect.Parameter.empty}
     options = kind(**needed)
     assert all(
@@ -76,12 +76,13 @@ def test_an_option_without_a_default_is_needed_and_no_other_is_known(command: st
         options.quiet = True  # type: ignore[misc, attr-defined]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_a_command_is_handed_its_options_as_one_value(command: str) -> None:
-    function = getattr(import_module(f"gpubench.cli.{command}"), command)
+    kind = commands()[command]
+    function = getattr(import_module(kind.module or f"gpubench.cli.{command}"), command)
     parameters = inspect.signature(function, eval_str=True).parameters
     assert parameters.keys() - {"ctx"} == {"options"}
-    assert parameters["options"].annotation is COMMANDS[command]
+    assert issubclass(kind, parameters["options"].annotation)
 
 
 @pytest.mark.parametrize("columns", [1, 20, 39, 51, 66])

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.cli.cluster import fleet_code
-from gpubench.cli.inventory import NODE_ARGUMENTS, detected
-from gpubench.cli.options import DetectOptions
 from gpubench.errors import RequiredUnavailable
 from gpubench.fleet import node as wire
 from gpubench.fleet.clocks import FleetLimits
+from gpubench.fleet.cluster import fleet_code
+from gpubench.fleet.detect_command import NODE_ARGUMENTS, detected
 from gpubench.fleet.driver import Arrival, EngineNode
-from gpubench.report.sections.inventory import inventory_headline
+from gpubench.fleet.inventory_tables import inventory_headline
+from gpubench.fleet.options import ClusterDetectOptions as DetectOptions
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, pieces
 
 UUID = "GPU-00000000-4455-6677-8899-aabbccddeeff"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpubench.analysis.fleet import EMBEDDED_NODES
+from gpubench.fleet.nodes import EMBEDDED_NODES
 from gpubench.store import load, save
 from tests.forking import environment
 from tests.unit.report.fleets import node_run

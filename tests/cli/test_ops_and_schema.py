@@ -12,7 +12,7 @@ import pytest
 from gpubench import kernels
 from gpubench.cli import ops
 from gpubench.cli.ops import formula
-from gpubench.cli.options import DOCUMENTS
+from gpubench.cli.options import documents
 from gpubench.report.layout import SECTIONS
 
 REQUIRED = {
@@ -88,7 +88,7 @@ def test_costs_as_formulas(cost: Any, text: str) -> None:
     assert formula(cost) == text
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", documents())
 def test_schemas(gpubench: Any, name: str) -> None:
     full = json.loads(gpubench("schema", name).stdout)
     jsonschema.Draft202012Validator.check_schema(full)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpubench import processes
-from gpubench.cli.inventory import NODE_ARGUMENTS
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.fleet import node
+from gpubench.fleet.detect_command import NODE_ARGUMENTS
 from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from gpubench.analysis.fleet import Fleet, Node, fleet_of
-from gpubench.analysis.fleet_report import FleetReport, FleetSurvey
+from gpubench.fleet.nodes import Fleet, Node, fleet_of
+from gpubench.fleet.survey import FleetReport, FleetSurvey
+from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import plain
-from gpubench.report.sections.fleet import fleet_document, headline
 from gpubench.store import dumps
 from tests.unit.report.fleets import fleet_runs, node_run
 

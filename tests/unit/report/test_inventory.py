@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.analysis.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
+from gpubench.fleet.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
+from gpubench.fleet.inventory_tables import inventory_document, inventory_headline
 from gpubench.model.machine import Cpu, Driver, Fact, Machine, Memory, Platform
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import plain
-from gpubench.report.sections.inventory import inventory_document, inventory_headline
 from tests.unit.report.fleets import gpu
 
 GIB = 2**30

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
-from gpubench.analysis.fleet import Node, fleet_of, merged
 from gpubench.analysis.machine import node_key
 from gpubench.errors import InputError
+from gpubench.fleet.nodes import Node, fleet_of, merged
 from gpubench.model.machine import Fact
 from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.report import render

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.fleet import merged
 from gpubench.analysis.placement import Placement
 from gpubench.errors import InputError
+from gpubench.fleet.nodes import merged
 from gpubench.model.case import WAITED
 from gpubench.model.result import Run
 from gpubench.report import render

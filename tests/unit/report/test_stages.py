@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
-from gpubench.analysis.fleet import merged
 from gpubench.analysis.stages import Stages
+from gpubench.fleet.nodes import merged
 from gpubench.model.case import RESIDENT, WAITED
 from gpubench.model.result import Outcome, Run, StageClock
 from gpubench.report import render

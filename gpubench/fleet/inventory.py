@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.drift import Drift, VersionCount, system_versions
-from gpubench.analysis.fleet import NodeReason
-from gpubench.analysis.fleet_report import WORST_FIRST
 from gpubench.analysis.machine import gpu_text
+from gpubench.fleet.drift import Drift, VersionCount, system_versions
+from gpubench.fleet.nodes import NodeReason
+from gpubench.fleet.survey import WORST_FIRST
 from gpubench.model.machine import Gpu, Machine
 
 SAME_MEMORY = 0.01  # the kernel keeps a share of RAM for itself, which differs from boot to boot

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubench import disk
-from gpubench.cli.options import ReportOptions
 from gpubench.errors import ExitCode, InputError, UsageError, require_choice
+from gpubench.fleet.options import FleetReportOptions
 from gpubench.units import parse_percent
 
 if TYPE_CHECKING:
-    from gpubench.analysis.fleet import Fleet, Node, NodeFile
-    from gpubench.analysis.fleet_report import FleetReport
     from gpubench.analysis.peers import Figure
+    from gpubench.fleet.nodes import Fleet, Node, NodeFile
+    from gpubench.fleet.survey import FleetReport
     from gpubench.model.result import Run
     from gpubench.report.ci import CiOutcome
 
@@ -23,7 +23,18 @@ SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"
 _FORMATS = ("table", "plain", "markdown", "json")
 
 
-def wanted(options: ReportOptions, format: str) -> bool:
+def report_whole(
+    files: Sequence[tuple[str, Any]], format: str, options: FleetReportOptions, *, to_terminal: bool
+) -> int | None:
+    """Report the fleet, if it is the only file and to be reported as a whole. Returns None otherwise."""
+    from gpubench.fleet.nodes import Fleet
+
+    if len(files) != 1 or not isinstance(files[0][1], Fleet) or not wanted(options, format):
+        return None
+    return report_fleet(*files[0], format, options, to_terminal=to_terminal)
+
+
+def wanted(options: FleetReportOptions, format: str) -> bool:
     """Whether a fleet is to be reported as a whole. Whoever names sections, cases or another format asks for the
     reports of its nodes."""
     words = _words(options.fail_on)
@@ -34,7 +45,7 @@ def wanted(options: ReportOptions, format: str) -> bool:
     return format in _FORMATS and not any(of_nodes) and words <= {SLOW_GPU, INCOMPLETE}
 
 
-def refuse_fleet_options(options: ReportOptions) -> None:
+def refuse_fleet_options(options: FleetReportOptions) -> None:
     """Raises UsageError for what only the report of a whole fleet understands."""
     asked = {
         "--known-good": options.known_good, "--ok-nodes": options.ok_nodes, "--bad-nodes": options.bad_nodes,
@@ -111,13 +122,13 @@ def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
 
 
 def report_fleet(
-    source: str, fleet: Fleet, format: str, options: ReportOptions, *, to_terminal: bool
+    source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
 ) -> ExitCode:
     """Print the report of `fleet`, which `source` holds, write the lists of nodes, and say how the command ends."""
-    from gpubench.analysis.fleet_report import FleetSurvey
     from gpubench.cli import ci, rendering
+    from gpubench.fleet.survey import FleetSurvey
+    from gpubench.fleet.tables import fleet_document
     from gpubench.report.renderers import render_documents
-    from gpubench.report.sections.fleet import fleet_document
 
     channels = ci.channels(options, os.environ)
     style = rendering.render_options(options, to_terminal=to_terminal)
@@ -158,8 +169,8 @@ def gate_errors(found: FleetReport, asked: set[str]) -> list[str]:
 
 
 def _outcome(found: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOutcome:
+    from gpubench.fleet.tables import headline
     from gpubench.report.ci import CiOutcome
-    from gpubench.report.sections.fleet import headline
 
     return CiOutcome(
         verdict="failed" if errors else "ok", slower=0, faster=0, unsure=0, exit_code=code, errors=tuple(errors),
@@ -171,12 +182,14 @@ def _figures_of(path: str) -> list[Figure]:
     """Those of a saved fleet, or of one node's result. Raises InputError."""
     from gpubench.analysis.peers import figures
     from gpubench.cli.report import document
+    from gpubench.fleet.nodes import Fleet
     from gpubench.model.result import Run
 
     known = document(path)
     if isinstance(known, Run):
         found = figures(known, "known-good")
     else:
+        assert isinstance(known, Fleet)
         found = [
             one for node in known.nodes for run in opened(node, path).runs for one in figures(run, node.name)
         ]

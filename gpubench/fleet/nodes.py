@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
@@ -422,6 +423,29 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     nodes_collected: int
     complete: bool
     nodes: list[Node]
+
+    def runs_beside(self, path: str) -> list[Run]:
+        """Return the runs of all nodes; say on stderr which node brought none. The fleet is the file at `path`."""
+        from gpubench.fleet.report_command import opened
+
+        nodes = [opened(node, path) for node in self.nodes]
+        for node in nodes:
+            if not node.runs:
+                print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)
+        return [run for node in nodes for run in node.runs]
+
+
+def load_fleet(data: bytes, source: str) -> Fleet:
+    """Return the fleet that these bytes are. Raises InputError."""
+    from gpubench import store
+    from gpubench.store import limits
+
+    fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
+    runs = [run for node in fleet.nodes for run in node.runs]
+    limits.require_runs(runs, source)
+    for run in runs:
+        store.checked(run, source)
+    return fleet
 
 
 def fleet_of(

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubench import disk
-from gpubench.cli.options import MergeOptions
 from gpubench.errors import InputError, UsageError
 from gpubench.escaping import visible
+from gpubench.fleet.options import MergeOptions
 
 if TYPE_CHECKING:
-    from gpubench.analysis.fleet import Fleet, Node
     from gpubench.analysis.machine import RunOutline
+    from gpubench.fleet.nodes import Fleet, Node
     from gpubench.model.result import Run
 
 _NAMED = 5  # missing nodes that one message names
@@ -34,8 +34,8 @@ def merge(options: MergeOptions) -> None:
     store.check_writable(output)
     tolerant = expect is not None or options.nodes is not None
     sources, failed, known = _collected(options.files, tolerant=tolerant)
-    from gpubench.analysis.fleet import EMBEDDED_NODES, alike, gathered, merged, node_of, refuse_twice
     from gpubench.analysis.machine import connected, marks
+    from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gathered, merged, node_of, refuse_twice
 
     names = named_nodes(options.nodes)
     expected = expect if expect is not None else known
@@ -82,8 +82,8 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     import msgspec
 
     from gpubench import store
-    from gpubench.analysis.fleet import NodeFile
     from gpubench.fleet.journal import beside, file_stem
+    from gpubench.fleet.nodes import NodeFile
 
     folder = beside(output, ".d")
     try:
@@ -160,7 +160,10 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
 
     from gpubench import store
     from gpubench.analysis.machine import RunOutline
-    from gpubench.cli.report import document, parts
+    from gpubench.cli.report import document
+    from gpubench.fleet.nodes import Fleet
+    from gpubench.fleet.report_command import opened
+    from gpubench.model.result import Run
     from gpubench.store import limits
     from gpubench.store.document import RESULT_NAME, Header
 
@@ -171,8 +174,13 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
             if msgspec.json.decode(data, type=Header).name == RESULT_NAME:
                 outline = msgspec.json.decode(data, type=RunOutline)
                 return [_Source(outline, partial(store.load, file), file, on_disk=True)], [], None
-    runs, missing, wanted = parts(document(file), file)
-    return [_Source(run, partial(_itself, run), file, on_disk=False) for run in runs], missing, wanted
+    content = document(file)
+    if isinstance(content, Run):
+        return [_Source(content, partial(_itself, content), file, on_disk=False)], [], None
+    assert isinstance(content, Fleet)
+    nodes = [opened(node, file) for node in content.nodes]
+    sources = [_Source(run, partial(_itself, run), file, on_disk=False) for node in nodes for run in node.runs]
+    return sources, [node for node in nodes if not node.runs], content.nodes_expected
 
 
 def _itself(run: Run) -> Run:
@@ -193,7 +201,7 @@ def _loaded(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], lis
 
 def _unusable(file: str, error: InputError) -> Node:
     """The node of a file that cannot be used; said on stderr too."""
-    from gpubench.analysis.fleet import Node
+    from gpubench.fleet.nodes import Node
 
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
     name = Path(file).name

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gpubench.analysis.inventory import EqualNodes, Inventory
 from gpubench.analysis.machine import counted
-from gpubench.report.layout import Cell, Column, Section, TextDocument, cells
-from gpubench.report.sections.fleet import (
+from gpubench.fleet.inventory import EqualNodes, Inventory
+from gpubench.fleet.tables import (
     absent_nodes,
     bounded,
     counts,
@@ -13,6 +12,7 @@ from gpubench.report.sections.fleet import (
     shortened,
     table_section,
 )
+from gpubench.report.layout import Cell, Column, Section, TextDocument, cells
 from gpubench.units import format_bytes
 
 

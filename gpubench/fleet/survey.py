@@ -10,8 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.drift import Drift, VersionCount, system_versions
-from gpubench.analysis.fleet import Node, NodeReason
 from gpubench.analysis.peers import (
     TOLERANCE,
     Figure,
@@ -21,6 +19,8 @@ from gpubench.analysis.peers import (
     figures,
     gpu_key,
 )
+from gpubench.fleet.drift import Drift, VersionCount, system_versions
+from gpubench.fleet.nodes import Node, NodeReason
 
 NodeWord = Literal[NodeReason, "complete"]
 _USABLE: tuple[NodeWord, ...] = ("partial", "complete")

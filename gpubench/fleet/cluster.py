@@ -12,25 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.cli import health
 from gpubench.cli.command import given
-from gpubench.cli.options import (
-    ClusterOptions,
-    ConditionOptions,
-    DetectOptions,
-    ReportOptions,
-    RunOptions,
-    SamplingOptions,
-    SelectionOptions,
-)
+from gpubench.cli.options import ConditionOptions, SamplingOptions, SelectionOptions
 from gpubench.errors import ExitCode, GpubenchError, InputError, RequiredUnavailable, UsageError, require_choice
+from gpubench.fleet.options import ClusterDetectOptions, ClusterOptions, ClusterRunOptions, FleetReportOptions
 
 if TYPE_CHECKING:
     import typer
 
-    from gpubench.analysis.fleet import Fleet, Node
-    from gpubench.analysis.inventory import Inventory
     from gpubench.fleet.clocks import FleetLimits
     from gpubench.fleet.document import Absent
     from gpubench.fleet.driver import Engine, NodeEnd
+    from gpubench.fleet.inventory import Inventory
+    from gpubench.fleet.nodes import Fleet, Node
 
 # What the nodes are given; the other options are of the driver.
 _PASSED = (
@@ -45,7 +38,7 @@ _FORMATS = ("table", "plain", "markdown", "json")
 _UNAVAILABLE = ("busy", "unreachable", "too-few-gpus")
 
 
-def run_cluster(options: RunOptions, ctx: typer.Context) -> int:
+def run_cluster(options: ClusterRunOptions, ctx: typer.Context) -> int:
     """Measure every node, save what each brought as it comes, and print the fleet's report."""
     from gpubench.cli import saving
     from gpubench.cli.exit import tell
@@ -85,7 +78,7 @@ def engine_at(address: str) -> Engine:
     return RayEngine(address)
 
 
-def node_arguments(options: RunOptions, name: str) -> list[str]:
+def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
     """What the run of a node is given: the options of this one that say what to measure and how."""
     values = {key: getattr(options, key) for key in _PASSED}
     values["ops"] = options.ops or health.WORD
@@ -113,7 +106,10 @@ def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
 
 
 def refuse_options(
-    options: RunOptions | DetectOptions, names: Sequence[str], refused: Sequence[str], hint: str | None = None
+    options: ClusterRunOptions | ClusterDetectOptions,
+    names: Sequence[str],
+    refused: Sequence[str],
+    hint: str | None = None,
 ) -> None:
     """Of the options that a command was given with --cluster. Raises UsageError for one of `refused`."""
     for name in names:
@@ -124,7 +120,7 @@ def refuse_options(
             )  # fmt: skip
 
 
-def _refuse(options: RunOptions, names: Sequence[str]) -> None:
+def _refuse(options: ClusterRunOptions, names: Sequence[str]) -> None:
     refuse_options(options, names, _REFUSED)
     if options.format is not None:
         require_choice(options.format, _FORMATS, "--format, with --cluster")
@@ -147,7 +143,7 @@ def fleet_limits(options: ClusterOptions) -> FleetLimits:
     )
 
 
-def _output(options: RunOptions) -> str:
+def _output(options: ClusterRunOptions) -> str:
     """The fleet's file. Raises UsageError."""
     from gpubench import store
 
@@ -167,8 +163,8 @@ def _output(options: RunOptions) -> str:
 
 def _saved(path: str | None) -> Fleet | None:
     """The fleet of --append; None without one, or where it is not there yet."""
-    from gpubench.analysis.fleet import Fleet
     from gpubench.cli.report import document
+    from gpubench.fleet.nodes import Fleet
 
     if path is None or not Path(path).exists():
         return None
@@ -190,12 +186,12 @@ def _again(saved: Fleet | None) -> tuple[list[Node], list[str]]:
 
 
 def _measured(
-    options: RunOptions, engine: Engine, limits: FleetLimits, output: str, saved: Fleet | None
+    options: ClusterRunOptions, engine: Engine, limits: FleetLimits, output: str, saved: Fleet | None
 ) -> tuple[list[NodeEnd], list[Absent], KeyboardInterrupt | None]:
-    from gpubench.cli.merge import named_nodes
     from gpubench.fleet.document import chosen, named
     from gpubench.fleet.driver import FleetDriver, PlacedNode
     from gpubench.fleet.journal import FleetJournal
+    from gpubench.fleet.merge import named_nodes
     from gpubench.fleet.node import RUN
 
     whole, again = _again(saved)
@@ -225,7 +221,7 @@ def require_nodes(there: int, absent: Sequence[Absent], expect: int | None) -> N
         )  # fmt: skip
 
 
-def teller(options: RunOptions | DetectOptions, count: int) -> Any:
+def teller(options: ClusterRunOptions | ClusterDetectOptions, count: int) -> Any:
     """Tells each end on stderr, unless that is unwanted."""
     if not (options.quiet or options.no_progress):
         print(f"{count} node{'s are' if count != 1 else ' is'} asked", file=sys.stderr)
@@ -239,7 +235,7 @@ def teller(options: RunOptions | DetectOptions, count: int) -> Any:
 
 
 def _written(
-    options: RunOptions, engine: Engine, output: str, saved: Fleet | None, ends: Sequence[NodeEnd],
+    options: ClusterRunOptions, engine: Engine, output: str, saved: Fleet | None, ends: Sequence[NodeEnd],
     absent: Sequence[Absent],
 ) -> Fleet:  # fmt: skip
     from gpubench import store
@@ -270,13 +266,13 @@ def fleet_code(found: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | 
     return worst(codes)
 
 
-def _reported(options: RunOptions, output: str, fleet: Fleet) -> ExitCode:
-    from gpubench.cli.fleet import report_fleet
+def _reported(options: ClusterRunOptions, output: str, fleet: Fleet) -> ExitCode:
+    from gpubench.fleet.report_command import report_fleet
 
     to_terminal = sys.stdout.isatty()
     shared: Mapping[str, Any] = {
-        name: getattr(options, name) for name in ReportOptions.declared
-        if name in RunOptions.declared and name not in ("output", *_REFUSED)
+        name: getattr(options, name) for name in FleetReportOptions.declared
+        if name in ClusterRunOptions.declared and name not in ("output", *_REFUSED)
     }  # fmt: skip
     format = options.format or ("table" if to_terminal else "plain")
-    return report_fleet(output, fleet, format, ReportOptions(**shared), to_terminal=to_terminal)
+    return report_fleet(output, fleet, format, FleetReportOptions(**shared), to_terminal=to_terminal)

@@ -10,14 +10,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubench.cli import cluster
-from gpubench.cli.options import DetectedOptions, DetectOptions
+from gpubench.cli.options import DetectedOptions
 from gpubench.errors import require_choice
+from gpubench.fleet import cluster
+from gpubench.fleet.options import ClusterDetectOptions
 
 if TYPE_CHECKING:
-    from gpubench.analysis.inventory import Inventory
     from gpubench.fleet.clocks import FleetLimits
     from gpubench.fleet.driver import Engine, NodeEnd
+    from gpubench.fleet.inventory import Inventory
 
 _FORMATS = ("table", "plain", "markdown", "json")
 # They describe one machine, or do more than look at it.
@@ -25,7 +26,7 @@ _REFUSED = [name for name in DetectedOptions.declared if name not in ("as_json",
 NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 
 
-def detect_cluster(options: DetectOptions, names: Sequence[str]) -> int:
+def detect_cluster(options: ClusterDetectOptions, names: Sequence[str]) -> int:
     """Ask every node what it is made of, and print what they add up to. `names`: the options that were given."""
     cluster.refuse_options(
         options, names, _REFUSED, hint="leave it out, and ask the node itself: gpubench detect"
@@ -42,13 +43,13 @@ def detect_cluster(options: DetectOptions, names: Sequence[str]) -> int:
 
 
 def detected(
-    options: DetectOptions, engine: Engine, limits: FleetLimits
+    options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, list[NodeEnd], KeyboardInterrupt | None]:
     """The inventory of the nodes behind `engine`, and how each ended. Nothing of what they send stays on the disk."""
-    from gpubench.cli.merge import named_nodes
     from gpubench.fleet.document import chosen, inventory_of_ends, load_machine, named
     from gpubench.fleet.driver import FleetDriver, PlacedNode
     from gpubench.fleet.journal import FleetJournal
+    from gpubench.fleet.merge import named_nodes
 
     found = named(engine.nodes(), hostnames=not options.no_hostnames)
     asked, absent = chosen(found, named_nodes(options.nodes), options.min_gpus)
@@ -63,11 +64,11 @@ def detected(
         return inventory_of_ends(ends, absent, journal, expected=options.expect), ends, driver.interrupted
 
 
-def _print(found: Inventory, format: str, options: DetectOptions) -> None:
+def _print(found: Inventory, format: str, options: ClusterDetectOptions) -> None:
     from gpubench.cli import rendering
+    from gpubench.fleet.inventory_tables import inventory_document
     from gpubench.report.layout import RenderOptions
     from gpubench.report.renderers import render_documents
-    from gpubench.report.sections.inventory import inventory_document
 
     to_terminal = sys.stdout.isatty()
     style = RenderOptions(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubench.analysis.drift import Drift
-from gpubench.analysis.fleet_report import FleetReport
 from gpubench.analysis.peers import FEWEST_PEERS, PeerGroup, SlowGpu
+from gpubench.fleet.drift import Drift
+from gpubench.fleet.survey import FleetReport
 from gpubench.report.layout import Cell, Column, Section, Table, TextDocument, cells
 
 MOST_ROWS = 20

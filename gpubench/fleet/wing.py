@@ -1,0 +1,16 @@
+"""What the fleet brings to gpubench: the command `merge`, options of three commands, and three kinds of files."""
+
+from gpubench.fleet.options import ClusterDetectOptions, ClusterRunOptions, FleetReportOptions, MergeOptions
+from gpubench.plugins.wings import Wing
+
+WING = Wing(
+    commands={
+        "detect": ClusterDetectOptions, "run": ClusterRunOptions, "report": FleetReportOptions, "merge": MergeOptions,
+    },
+    readers={"gpubench-fleet": "gpubench.fleet.nodes:load_fleet"},
+    schemas={
+        "gpubench-fleet": ("gpubench.fleet.nodes", "Fleet"),
+        "gpubench-fleet-report": ("gpubench.fleet.survey", "FleetReport"),
+        "gpubench-inventory": ("gpubench.fleet.inventory", "Inventory"),
+    },
+)  # fmt: skip

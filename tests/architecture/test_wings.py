@@ -1,0 +1,121 @@
+"""A wing is a folder that nothing imports: without it the program works, and a package brings one as gpubench does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import plugins
+from gpubench.plugins import wings
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the copy of gpubench in `folder`, whatever is installed."""
+    start = f"import sys; sys.path.insert(0, {str(folder)!r}); from gpubench.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", start, *words], capture_output=True, text=True, timeout=300, cwd=folder,
+        env={**os.environ, "GPUBENCH_FAKE": "1", "COLUMNS": "100"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=wings.OWN)
+def without(request, tmp_path_factory) -> tuple[str, Path]:
+    """A copy of the package without one wing."""
+    folder = tmp_path_factory.mktemp("without")
+    shutil.copytree(ROOT / "gpubench", folder / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(folder / "gpubench" / request.param)
+    return request.param, folder
+
+
+def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]) -> None:
+    name, folder = without
+    run = program(
+        folder,
+        "run",
+        "--devices",
+        "fake:cpu,fake:gpu",
+        "--ops",
+        "add",
+        "--sizes",
+        "1k",
+        "--quick",
+        "-o",
+        "r.json",
+    )
+    assert run.returncode == 0, run.stderr
+    for words in (
+        ["report", "r.json"], ["report", "r.json", "--format", "json"], ["detect", "--sysroot", ".", "--json"],
+        ["ops"], ["compare", "r.json", "r.json"], ["schema"], ["--help"], ["run", "-h"],
+    ):  # fmt: skip
+        ended = program(folder, *words)
+        assert ended.returncode == 0, (words, ended.stderr)
+        assert f"the wing {name}" not in ended.stderr
+    everything = """import pkgutil, importlib, gpubench
+for one in pkgutil.walk_packages(gpubench.__path__, 'gpubench.'):
+    if not one.name.endswith('__main__'):
+        importlib.import_module(one.name)
+"""
+    start = f"import sys; sys.path.insert(0, {str(folder)!r})\n{everything}"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", start], capture_output=True, text=True, timeout=300, cwd=folder
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_only_the_fleet_has_is_unknown_without_it(without: tuple[str, Path]) -> None:
+    _, folder = without
+    assert "there is no command 'merge'" in program(folder, "merge", "a.json", "-o", "b.json").stderr
+    assert "there is no option --cluster" in program(folder, "run", "--cluster", "local").stderr
+    (folder / "f.json").write_text(json.dumps({"name": "gpubench-fleet", "schema_version": 2}))
+    ended = program(folder, "report", "f.json")
+    assert ended.returncode == 4
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_wing_that_breaks_costs_itself(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "gpubench" / "fleet" / "wing.py").write_text("raise RuntimeError('torn')")
+    ended = program(tmp_path, "ops", "--format", "json")
+    assert ended.returncode == 0
+    assert ended.stderr.strip() == "warning: the wing fleet is left out: RuntimeError: torn"
+
+
+OUTSIDE = """
+from gpubench import streams
+from gpubench.cli.declaration import WHAT, option
+from gpubench.cli.options import CommonOptions
+from gpubench.plugins.wings import Wing
+
+
+class GreetOptions(CommonOptions):
+    whom: str = option("NAME", WHAT, "Who is greeted.", default="world", brief=True)
+    purpose = "Greet somebody."
+    module = "greeting"
+
+
+def greet(options: GreetOptions) -> int:
+    streams.put(f"hello {options.whom}\\n")
+    return 0
+
+
+WING = Wing(commands={"greet": GreetOptions})
+"""
+
+
+def test_another_package_brings_a_command_in_the_same_way(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "greeting.py").write_text(OUTSIDE)
+    info = tmp_path / "greeting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{plugins.WINGS}]\ngreeting = greeting:WING\n")
+    ended = program(tmp_path, "greet", "--whom", "you")
+    assert (ended.returncode, ended.stdout) == (0, "hello you\n"), ended.stderr
