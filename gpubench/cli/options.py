@@ -326,7 +326,6 @@ class RunOptions(
     examples = (
         "gpubench run options.py                      functions of your own",
         "gpubench run --ops matmul --mode gpu",
-        "gpubench run --ops add,softmax --sizes 1k:64M:x4 --quick",
         "gpubench run --rigorous --ops vector -o result.json -o report.md",
     )
 
