@@ -1,0 +1,44 @@
+"""Each package has a budget of tokens: a feature raises it by what it weighs, with the reason in its commit."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+WEIGHT = Path(__file__).parents[2] / "benchmarks" / "weight.py"
+
+
+@pytest.fixture(scope="module")
+def weight():
+    spec = importlib.util.spec_from_file_location("weight", WEIGHT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pytestmark = pytest.mark.check
+
+
+def test_no_package_weighs_more_than_its_budget(weight):
+    weights, limits = weight.packages(), weight.budgets()
+    assert weights.keys() == limits.keys()
+    over = {name: (tokens, limits[name]) for name, tokens in weights.items() if tokens > limits[name]}
+    assert not over, f"tokens and budget: {over}; delete code, or raise {weight.BUDGETS.name} and say why"
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("x = 1\n", 3),
+        ('"""A docstring."""\n# a comment\n\nx = 1\n', 3),
+        ('def f():\n    "A docstring."\n    return "a string"\n', 7),
+        ('x = f"{a} and {b!r:>{c}}"\n', 3),
+        ('x = """one\ntwo\nthree"""\n', 3),
+        ('x = """one\ntwo\nthree\nfour"""\n', 2 + 10),
+        ('x = f"""one {a}\ntwo\nthree\nfour"""\n', 2 + 14),
+    ],
+)
+def test_what_weighs_how_much(weight, text, tokens):
+    assert weight.weigh(text) == tokens
