@@ -50,6 +50,7 @@ EQUIVALENT = (
     ("curves/time_curve.py", "if not self.first - 1e-09 <= x", "<", "no size lies at that very distance"),
     ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
+    ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (
         "curves/families.py",

@@ -118,12 +118,8 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     pairs = [pair for pair in ((below, low), (high, above)) if None not in pair]
     slopes = [(q.y - p.y) / (q.x - p.x) for p, q in pairs if p and q]
     slope = sum(slopes) / len(slopes) if slopes else STEEP
-    middle = (low.x + high.x) / 2
     levels = [
-        (
-            sum(p.y + slope * (middle - p.x) for p in side) / len(side),
-            sum(p.variance for p in side) / len(side) ** 2,
-        )
+        (sum(p.y - slope * p.x for p in side) / len(side), sum(p.variance for p in side) / len(side) ** 2)
         for side in (left, right)
     ]
     excess = levels[1][0] - levels[0][0]

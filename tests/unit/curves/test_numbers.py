@@ -343,11 +343,15 @@ def test_a_doubt_counts_what_is_more_than_five_percent_faster():
     reach = 1.96 * math.sqrt(a.at(x).variance + a.offset + a.case_variance(x))
     assert (math.log(low), math.log(high)) == pytest.approx((a.at(x).mean - reach, a.at(x).mean + reach))
     assert middle == pytest.approx(math.exp(a.at(x).mean))
+    wide = fit({"it": TimedSizes("waited", exact(gpu, [1 << 10, 1 << 24]))})["it"]
+    reach = 1.96 * math.sqrt(wide.at(x).variance + 0.03 + wide.offset + wide.case_variance(x))
+    assert math.log(interval(wide, x)[2]) == pytest.approx(wide.at(x).mean + reach), "nothing was timed near it"
 
 
 def test_traffic_is_a_constant_or_none():
     assert traffic_of({10: 120, 1000: 12_000}) == 12.0
     assert traffic_of({100: 1220, 1000: 12_000}) == pytest.approx(12.1)
+    assert traffic_of({100: 1224, 1000: 12_000}) == pytest.approx(12.12), "2 % more than the least"
     assert traffic_of({100: 1300, 1000: 12_000}) == 0.0
     assert traffic_of({}) == 0.0
     assert traffic_of({10: 0}) == 0.0
