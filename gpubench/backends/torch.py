@@ -159,8 +159,13 @@ class TorchSession(Session):
         return array
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """An ordinary pageable array, which is what a user of PyTorch has."""
-        return aligned(shape, host_dtype(dtype))
+        """An ordinary pageable array, which is what a user of PyTorch has; for the tuned form of CUDA page-locked."""
+        if form == "library" or self._place.type != "cuda":
+            return aligned(shape, host_dtype(dtype))
+        with self._vendor_errors():
+            size = math.prod(shape) * host_dtype(dtype).itemsize
+            locked = self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
+            return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
@@ -185,6 +190,40 @@ class TorchSession(Session):
         """Copy out and wait for it."""
         with self._vendor_errors():
             self.view(host).copy_(buffer)
+
+    @override
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        with self._vendor_errors():
+            buffer.fill_(value)
+
+    @override
+    def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
+        """Of the CPU the tensor's own."""
+        if not (self._on_cpu and self._fits(buffer, shape, dtype)):
+            return None
+        if dtype == "bfloat16":
+            return buffer.view(self._torch.int16).numpy().view(host_dtype(dtype))
+        return buffer.numpy()
+
+    @override
+    def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
+        if self._on_cpu:
+            return None
+        with self._vendor_errors():
+            return buffer.clone()
+
+    @override
+    def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
+        if not self._fits(buffer, shape, dtype):
+            return False
+        words = {2: self._torch.int16, 4: self._torch.int32, 8: self._torch.int64}[buffer.element_size()]
+        with self._vendor_errors():
+            flat, known = buffer.reshape(-1).view(words), copy.reshape(-1)[: buffer.numel()].view(words)
+            return bool(self._torch.equal(flat, known))
+
+    def _fits(self, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
+        is_tensor = self._torch.is_tensor(buffer) and _kind(buffer) == (self._dtypes[dtype], shape)
+        return is_tensor and bool(buffer.is_contiguous())
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""

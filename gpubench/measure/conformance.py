@@ -316,6 +316,7 @@ class _Trial:
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(workspace, case, lambda phase: None).launch
             self.report.checked.append(case.id)
+            workspace.fetch(launch.output, self.session)
             first = [array.tobytes() for array in workspace.host_outputs]
             self.session.run(launch, 2)
             workspace.fetch(launch.output, self.session)

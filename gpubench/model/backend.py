@@ -131,6 +131,7 @@ class Session(ABC):
     tunes: bool = False
     several: bool = False
     _zeros: tuple[Buffer, Array] | None = None
+    _full: tuple[tuple[str, str], Array] | None = None
 
     # ---------------------------------------------------------------- what every session has to say
 
@@ -174,6 +175,31 @@ class Session(ABC):
     @abstractmethod
     def empty_launch(self) -> Launch:
         """A launch that takes the path of a real one and does no work."""
+
+    # ---------------------------------------------------------------- what a session may say, of checks
+
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        """Write the value into every element, in order with launches. Default: an upload."""
+        known = self._full
+        if known is None or known[1].shape != shape or known[0] != (dtype, str(value)):
+            array = self.host_array(shape, dtype, "library")
+            array.fill(value)
+            known = self._full = ((dtype, str(value)), array)
+        self.upload(buffer, known[1])
+
+    def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
+        """Return the buffer's own memory as a host array. Returns None if the host cannot read it, or if the buffer has
+        another shape or dtype."""
+        return None
+
+    def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
+        """Return a new buffer of the device that holds the same. Returns None if the session compares no buffers.
+        Raises DeviceOutOfMemory."""
+        return None
+
+    def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
+        """Return whether a copy begins with the bytes of a buffer that has this shape and dtype."""
+        raise NotImplementedError
 
     # ---------------------------------------------------------------- what a session may say
 

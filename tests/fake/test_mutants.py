@@ -19,7 +19,11 @@ whole = fake.FakeLaunch.execute
 def execute(self):
     fresh = self.output is None
     whole(self)
-    if fresh and isinstance(self.output, fake.FakeBuffer):
+    self.runs = getattr(self, "runs", 0) + 1
+    if not isinstance(self.output, fake.FakeBuffer):
+        return
+    last = self.runs == int(os.environ.get("WRONG_AT", "0"))
+    if fresh and "WRONG_AT" not in os.environ or last:
         out = self.output.array.reshape(-1)
         n = out.size
         if eval(os.environ["WRONG_WHERE"]):
@@ -51,7 +55,8 @@ BELOW = ("--skip", "relu/n>=2M")
 
 @pytest.mark.parametrize(("where", "start", "sizes"), [
     ("True", "n - 1", BELOW), ("n > 2**22", "2**22", ()), ("n == 2**24", "n - 1", ()), ("n % 64", "n // 64 * 64", BELOW),
-], ids=["in its tail", "beyond 2^22", "at the top alone", "beside the tile"])  # fmt: skip
+    ("n == 2**20", "n - 1", BELOW),
+], ids=["in its tail", "beyond 2^22", "at the top alone", "beside the tile", "at a size between"])  # fmt: skip
 def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start, sizes):
     site = install(tmp_path / "site", "spoiled", SPOILS, backends={"spoiled": "spoiled:BACKEND"})
     ran = run(
@@ -61,3 +66,14 @@ def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start, size
     assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")
     wrong = {o["case"]["params"]["n"] for o in ran.outcomes.values() if o.get("reason") == "wrong-result"}
     assert wrong == {n for o in ran.outcomes.values() if eval(where, {"n": (n := o["case"]["params"]["n"])})}
+
+
+@pytest.mark.parametrize("n", ["1000", "1M"])
+def test_a_kernel_that_breaks_its_output_after_its_first_blocks_is_found(run, tmp_path, n):
+    """A launch that was right at first: by what it leaves, not by what one more makes."""
+    site = install(tmp_path / "site", "spoiled", SPOILS, backends={"spoiled": "spoiled:BACKEND"})
+    ran = run(
+        "--devices", "spoiled:gpu", "--ops", "relu", "--regimes", "resident-queued", "--sizes", n,
+        env={"PYTHONPATH": str(site), "WRONG_WHERE": "True", "WRONG_FROM": "n - 1", "WRONG_AT": "9"},
+    )  # fmt: skip
+    assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")

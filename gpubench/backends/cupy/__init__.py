@@ -210,6 +210,28 @@ class CupySession(Session):
         with vendor_errors():
             buffer.get(out=host, blocking=True)
 
+    @override
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        import numpy as np
+
+        with vendor_errors():
+            bits = np.array([value], host_dtype(dtype)).view(f"u{buffer.itemsize}")[0]
+            buffer.view(bits.dtype).fill(bits)
+
+    @override
+    def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer:
+        with vendor_errors():
+            return buffer.copy()
+
+    @override
+    def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
+        if buffer.shape != shape or buffer.dtype != host_dtype(dtype) or not buffer.flags.c_contiguous:
+            return False
+        words = f"u{buffer.itemsize}"
+        with vendor_errors():
+            flat, known = (array.reshape(-1).view(words) for array in (buffer, copy))
+            return bool((flat == known[: flat.size]).all())
+
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """The expression on CuPy arrays, or the op's first CUDA kernel; into an output that is there the program behind
         a library call. Raises BuildError."""

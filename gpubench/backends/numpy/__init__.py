@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from gpubench import __version__, load
-from gpubench.backends.numpy import compiled, judging
+from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
@@ -30,6 +30,7 @@ from gpubench.backends.shared.host import (
     tuned_kernel,
     usable_cpus,
 )
+from gpubench.backends.shared.reference import fill
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
@@ -129,6 +130,16 @@ class NumpySession(Session):
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out."""
         copy(buffer, host)
+
+    @override
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        fill(buffer, value)
+
+    @override
+    def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
+        """The array itself."""
+        fits = isinstance(buffer, self._np.ndarray) and buffer.shape == shape and buffer.flags.c_contiguous
+        return buffer if fits and buffer.dtype == host_dtype(dtype) else None
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> NumpyLaunch:
         """The plain expression, or the best kernel writing into `output`, be it the library call itself."""
@@ -292,13 +303,7 @@ class NumpySession(Session):
 
     @override
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """By one compiled pass over all arrays, once numba is loaded."""
-        arrays = [got, want] if scale is None else [got, want, scale]
-        if self._compiled is None or not all(array.flags.c_contiguous for array in arrays):
-            return None
-        if got.dtype.name not in judging.DTYPES or any(array.dtype != "float64" for array in arrays[1:]):
-            return None
-        return judging.block_errors(self._compiled, got, want, scale, smallest)
+        return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
 
     def run(self, launch: NumpyLaunch, repeat: int = 1) -> None:
         """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""

@@ -147,6 +147,10 @@ def _checkers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="gpubench-check")
 
 
+if hasattr(os, "register_at_fork"):  # a fork has none of its parent's threads
+    os.register_at_fork(after_in_child=_checkers.cache_clear)
+
+
 def copy(source: Array, target: Array) -> None:
     """Copy an array into another one of its shape and dtype, on all CPUs where both lie without gaps."""
     if not (source.flags.c_contiguous and target.flags.c_contiguous):

@@ -91,14 +91,18 @@ def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array
     import numpy as np
 
     array = np.empty(shape, host_dtype(dtype))
-    fill(array, value)
+    fill(array, sentinel_of(dtype, value))
     return array
 
 
+def sentinel_of(dtype: Stored, value: float) -> float:
+    """Return the sentinel of an output: among ids that of none, in a text no letter, else the value."""
+    return {"int32": _NO_ID, "uint8": _NO_LETTER}.get(dtype, value)
+
+
 def fill(array: Array, value: float) -> None:
-    """Write the value into every element of a C-contiguous array; among ids, that of none, and in a text no letter."""
+    """Write the value into every element of a C-contiguous array."""
     flat = array.reshape(-1)
-    value = {"i": _NO_ID, "u": _NO_LETTER}.get(flat.dtype.kind, value)
 
     def one(start: int) -> None:
         flat[start : start + SLICE] = value

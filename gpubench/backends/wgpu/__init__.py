@@ -23,10 +23,11 @@ from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, us
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch
 from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
+from gpubench.backends.wgpu.words import differ, filling
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Recording, Session, StageReading, override
 from gpubench.model.case import Case
-from gpubench.model.kernel import Candidate, Limits
+from gpubench.model.kernel import Candidate, Limits, WgslProgram
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Device, DeviceClock, Identity
 from gpubench.store.cache import user_cache
@@ -277,6 +278,28 @@ class WgpuSession(Session):
 
     def download(self, buffer: Buffer, host: Array) -> None:
         self._transfers.download(buffer, host)
+
+    @override
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        self._run_words(filling(buffer.size, dtype, value, self.limits), {"out": buffer})
+
+    @override
+    def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer:
+        copy = self.allocate(shape, dtype)
+        with vendor_errors():
+            self._queue.copy(buffer, 0, copy, 0, buffer.size)
+        return copy
+
+    @override
+    def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
+        """By a kernel over whole words: a half that is left over is compared by nobody."""
+        size = math.prod(shape) * ITEMSIZE[dtype]
+        return size % 4 == 0 and not differ(self, self._run_words, size, copy, buffer)
+
+    def _run_words(self, program: WgslProgram, buffers: dict[str, Buffer]) -> None:
+        with vendor_errors():
+            steps = self.programs.steps(program, buffers)
+        self.run(WgpuLaunch(steps, None, None))
 
     @override
     def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:

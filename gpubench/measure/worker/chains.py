@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpubench import kernels
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
-from gpubench.backends.shared.reference import judge_alone, on_host, sentinels, widened
+from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widened
 from gpubench.errors import BackendError, Unsupported
 from gpubench.installation import install_command
 from gpubench.model.backend import Buffer, HostCall, Launch, Session, each
@@ -191,8 +191,8 @@ class Chain:
         """Fill what lies between the stages with sentinels: a stage that reads what nobody wrote fails."""
         for operand in self._op.between:
             if operand.name in self._between:
-                full = sentinels(operand.shape(self._case.params), operand.stored(self._case.dtype), sentinel)
-                self._session.upload(self._between[operand.name], full)
+                shape, stored = operand.shape(self._case.params), operand.stored(self._case.dtype)
+                self._session.fill(self._between[operand.name], shape, stored, sentinel_of(stored, sentinel))
 
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]

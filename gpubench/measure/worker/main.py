@@ -43,12 +43,12 @@ from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, functions, places, stages, timer
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.cpu_turns import CpuTurns
-from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
+from gpubench.measure.worker.operands import Operands, Weights, weights_of
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.parts import time_parts, time_sides
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, choose, gate, refusal
 from gpubench.model.backend import Backend, Session
-from gpubench.model.case import GANG, REGIMES, Case
+from gpubench.model.case import GANG, Case
 from gpubench.model.kernel import Kernel
 from gpubench.model.op import Op, Operand
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
@@ -194,9 +194,7 @@ class DeviceWorker:
         once_s = session.foresee([self._op(name) for name in request.ops], request.dtypes)
         if session.device.kind == "gpu":
             self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
-        # A split keeps them on the device once for each regime.
-        spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
-        self._weights = Weights(request.seed, request.inputs, spare)
+        self._weights = weights_of(session, request.seed, request.inputs)
         if request.flush_bytes is not None:
             self._flush = Flush(session, request.flush_bytes)
         self._sample_s = request.sample_s

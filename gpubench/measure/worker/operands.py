@@ -9,8 +9,9 @@ from typing import Any
 
 from gpubench.backends.shared.host import random_input
 from gpubench.backends.shared.reference import Reference, references
+from gpubench.measure.worker.passed import Passed, copies_bytes
 from gpubench.model.backend import Buffer, Session
-from gpubench.model.case import Case
+from gpubench.model.case import REGIMES, Case
 from gpubench.model.op import Array, Op, Operand
 from gpubench.model.result import Device
 
@@ -43,6 +44,7 @@ class Weights:
 
     def __init__(self, seed: int, kind: str, spare: int = 0) -> None:
         self._seed, self._kind, self._spare = seed, kind, spare
+        self.passed: Passed | None = None  # of the device, if all its workspaces share one
         self._known: dict[Key, Weight] = {}  # the one that was wanted last comes last
 
     def array(self, op: Op, operand: Operand, case: Case) -> Array:
@@ -92,6 +94,15 @@ class Weights:
             found = Weight(random_input(op, operand, case.params, case.dtype, self._seed, self._kind))
         self._known[key] = found
         return found
+
+
+def weights_of(session: Session, seed: int, kind: str) -> Weights:
+    """Return what all ops of a session share: its weights, and its outputs that passed."""
+    # A split keeps weights on the device once for each regime.
+    spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
+    weights = Weights(seed, kind, spare)
+    weights.passed = Passed(session, copies_bytes(session.device))
+    return weights
 
 
 def _key(op: Op, operand: Operand, case: Case) -> Key:

@@ -163,7 +163,7 @@ class Timer:
         over outputs full of sentinels on the device and on the host. Raises Wrong."""
         resident = self.case.resident
         if resident:
-            self.workspace.verify(self.launch, self.case.precision)
+            self.workspace.verify(self.launch, self.case)
         left = self.launch.output
         self._spoil()
         self.calls, every = min(self.calls, MOST_CHECKED), self.calls  # more in a row write what these do
@@ -174,7 +174,7 @@ class Timer:
                 left  # this regime makes launches of its own; the others' answer is still to check
             )
         if resident:
-            self.workspace.verify(self.launch, self.case.precision)
+            self.workspace.verify(self.launch, self.case)
             return
         kept = self._left if self.case.regime == "transfer-always" else self.launch.output
         self.workspace.fetch(kept, self.session, travels=False)

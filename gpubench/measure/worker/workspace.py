@@ -19,24 +19,24 @@ from gpubench.backends.shared.reference import (
     not_finite,
     same_bytes,
     sentinel_for,
+    sentinel_of,
     sentinels,
 )
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, Unsupported, WrongResult
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.operands import Operands
+from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand, Tolerance
+from gpubench.model.op import Array, Op, Operand, Shape, Stored, Tolerance
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 
 
-# Of a workload so many outputs that passed are kept, one for each form, to compare later ones with their bytes: a tenth
-# of the time of a comparison with the float64 reference. Above so many bytes the memory is worth more.
+# So many small outputs that passed stay on the host, one for each form: to compare their bytes is quicker.
 KEPT = 2
-KEPT_BYTES = 64 * 2**20
 
 
 class Wrong(WrongResult):
@@ -72,12 +72,12 @@ class Workspace:
         self.op = op.at(case.params)
         self.case = case
         self._operands = operands or Operands(op, seed, kind, scratch)
+        self._passed = self._operands.weights.passed or Passed(session, copies_bytes(session.device))
         self.inputs: list[Array] = self._operands.inputs(case)
         self.op_hash = _hash_of(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
         self._chains: dict[str, chains.Chain] = {}
-        self._spoilt: dict[str, Array] = {}
         self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
     def make_reference(self) -> None:
@@ -103,11 +103,11 @@ class Workspace:
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
-        """What outputs are downloaded into."""
-        return [self._sentinels(operand) for operand in self.op.outputs]
+        """The arrays that a timed call downloads into, full of sentinels at first."""
+        return [sentinels(*self._kind(operand), self.sentinel) for operand in self.op.outputs]
 
-    def _sentinels(self, operand: Operand) -> Array:
-        return sentinels(operand.shape(self.case.params), operand.stored(self.case.dtype), self.sentinel)
+    def _kind(self, operand: Operand) -> tuple[Shape, Stored]:
+        return operand.shape(self.case.params), operand.stored(self.case.dtype)
 
     def upload_inputs(self) -> None:
         """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
@@ -199,52 +199,70 @@ class Workspace:
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
 
-    def verify(self, launch: Launch, precision: str | None = None) -> Check:
-        """Download the launch's outputs and compare all of them. Raises Wrong."""
-        self.spoil_host_output()
-        self.fetch(launch.output, self.session)
-        return self.verify_host_output(precision)
+    def verify(self, launch: Launch, case: Case) -> Check:
+        """Compare all outputs of a launch, on the device if a copy there has their bits. Raises Wrong."""
+        outputs = each(launch.output)
+        known = self._passed.recall(self.op, case, outputs)
+        if known is not None:
+            return known
+        check = self._verify(self._on_host(outputs), case.precision)
+        self._passed.keep(self.op, case, outputs, check)
+        return check
+
+    def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
+        """Return the outputs as host arrays: the device's own memory if the host can read that, else what is downloaded
+        over sentinels."""
+        kinds = [self._kind(operand) for operand in self.op.outputs]
+        own = [self.session.memory(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
+        if all(array is not None for array in own):
+            return own
+        # Two sides bind what they compute to the arrays that it is fetched into.
+        arrays = self.host_outputs if self.session.device.composed else self._passed.landing(self.op, self.case)
+        for buffer, array, (_, stored) in zip(outputs, arrays, kinds, strict=True):
+            fill(array, sentinel_of(stored, self.sentinel))
+            self.session.download(buffer, array)
+        return arrays
 
     def spoil_host_output(self) -> None:
-        """Fill the host's outputs with sentinels, so that what is not downloaded fails."""
-        for array in self.host_outputs:
-            fill(array, self.sentinel)
+        """Fill the arrays of timed calls with sentinels, so that what is not downloaded fails. New ones are full."""
+        if "host_outputs" in vars(self):
+            for array, operand in zip(self.host_outputs, self.op.outputs, strict=True):
+                fill(array, sentinel_of(operand.stored(self.case.dtype), self.sentinel))
 
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
-        key = f"{operand.shape(self.case.params)} {operand.dtype}"
-        full = self._spoilt.get(key)
-        if full is None:
-            full = self._spoilt[key] = self._sentinels(operand)
-        self.session.upload(buffer, full)
+        shape, stored = self._kind(operand)
+        self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
 
-    def verify_host_output(self, precision: str | None = None) -> Check:
-        """Compare what was downloaded last, with the tolerance of `precision` (None: of the dtype). Raises Wrong.
+    def verify_host_output(self, precision: str) -> Check:
+        """Compare what a timed call downloaded. Raises Wrong."""
+        return self._verify(self.host_outputs, precision)
+
+    def _verify(self, outputs: Sequence[Array], precision: str) -> Check:
+        """Compare host arrays with the reference, with the tolerance of `precision`. Raises Wrong.
 
         A reference that is not finite where the op declares no such output is wrong itself: nothing is right by it.
-        Outputs with the bytes of those that passed are right; any others are compared whole. The check is that of the
-        output that comes nearest to its limit.
+        Small outputs with the bytes of those that passed are right; any others are compared whole. The check is that of
+        the output that comes nearest to its limit.
         """
-        precision = precision or self.case.dtype
         passed = self._right.setdefault(precision, deque(maxlen=KEPT))
-        for outputs, known in passed:
-            if all(map(same_bytes, outputs, self.host_outputs)):
+        for arrays, known in passed:
+            if all(map(same_bytes, arrays, outputs)):
                 return known
         checks = [
             self._judged(self.op.judged(operand), precision, got, answer)
-            for operand, got, answer in zip(self.op.outputs, self.host_outputs, self.answers, strict=True)
+            for operand, got, answer in zip(self.op.outputs, outputs, self.answers, strict=True)
         ]
         worst = max(range(len(checks)), key=lambda i: _nearness(checks[i]))
         check = checks[worst]
         if self.meaningless:
             at = msgspec.structs.replace(check, ok=False, max_error=None, index=self.meaningless)
-            raise Wrong(
-                at, f"{self._element(at.index, worst)}: the reference itself is not finite", _MEANINGLESS
-            )
+            element = self._element(outputs[worst], at.index, worst)
+            raise Wrong(at, f"{element}: the reference itself is not finite", _MEANINGLESS)
         if not check.ok:
-            raise Wrong(check, self._element(check.index, worst))
-        if sum(array.nbytes for array in self.host_outputs) <= KEPT_BYTES:
-            passed.append(([array.copy() for array in self.host_outputs], check))
+            raise Wrong(check, self._element(outputs[worst], check.index, worst))
+        if sum(array.nbytes for array in outputs) < LEAST_BYTES:
+            passed.append(([array.copy() for array in outputs], check))
         return check
 
     def _judged(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
@@ -252,9 +270,9 @@ class Workspace:
             return judge_choices(tolerance, precision, got, self.inputs)
         return judge(tolerance, precision, got, answer.want, answer.scale, self.session.block_errors)
 
-    def _element(self, index: Sequence[int], number: int) -> str:
-        """Got and want at that place of an output, with the inputs that have its shape."""
-        place, got, want = tuple(index), self.host_outputs[number], self.answers[number].want
+    def _element(self, got: Array, index: Sequence[int], number: int) -> str:
+        """Tell got and want at that place of an output, with the inputs that have its shape."""
+        place, want = tuple(index), self.answers[number].want
         of = f" of {self.op.outputs[number].name}" if self.op.more_outputs else ""
         if got.shape != want.shape:
             return f"{of}; got the shape {got.shape}, want {want.shape}"
@@ -276,7 +294,9 @@ class Workspace:
             chain.release()
         self._operands.weights.make_room(self.session)
         self.session.forget()
-        self.outputs, self._spoilt, self._right, self._chains = {}, {}, {}, {}
+        if self._operands.weights.passed is None:
+            self._passed.release()
+        self.outputs, self._right, self._chains = {}, {}, {}
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
@@ -341,5 +361,5 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     first = clock()
     announce("check")
     workspace.check_stages(case, launch.output)
-    check = workspace.verify(launch, case.precision)
+    check = workspace.verify(launch, case)
     return CheckedLaunch(launch, check, built - start, first - launched, tune_s)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from gpubench.backends.hidden.fake.links import GANGS, FakeLinks, hot_after_s, slower
 from gpubench.backends.shared.host import host_dtype, no_overhead
+from gpubench.backends.shared.reference import same_bytes
 from gpubench.errors import (
     BackendError,
     BackendUnavailable,
@@ -256,6 +257,20 @@ class FakeSession(Session):
         self._np.copyto(host, buffer.array)
         if self._word != "cpu":
             self._spend(cost_s)
+
+    @override
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        buffer.array = self._np.full(shape, value, host_dtype(dtype))
+
+    @override
+    def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
+        return None if self._word == "cpu" else FakeBuffer(buffer.array.copy())
+
+    @override
+    def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
+        got = buffer.array
+        fits = got.shape == shape and got.dtype == host_dtype(dtype)
+        return fits and same_bytes(got, copy.array.reshape(-1)[: got.size].reshape(shape))
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
         """The expression, and its cost by the model of this device."""

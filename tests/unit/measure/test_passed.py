@@ -1,0 +1,175 @@
+"""Outputs that passed stay on the device: what has their bits is right, anything else is compared whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gpubench import backends, kernels
+from gpubench.errors import DeviceOutOfMemory
+from gpubench.kernels.families.elementwise import elementwise
+from gpubench.measure.worker import workspace as workspace_module
+from gpubench.measure.worker.operands import Operands
+from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate
+from gpubench.model.case import Case
+from gpubench.model.op import Tolerance
+
+RELU = kernels.load("relu")
+TOP, BETWEEN, MIDDLE, SMALL = 2**20, 3 * 2**18, 2**18, 2**17
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("fake").open("fake:gpu")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """The sizes of outputs that are compared with the reference, in order."""
+    sizes, whole = [], workspace_module.judge
+
+    def counting(tolerance, precision, got, want, scale, errors=None):
+        sizes.append(got.size)
+        return whole(tolerance, precision, got, want, scale, errors)
+
+    monkeypatch.setattr(workspace_module, "judge", counting)
+    return sizes
+
+
+class Bench:
+    """One device with the outputs that passed there."""
+
+    def __init__(self, session, folder, op=RELU, room=2**28):
+        self.session, self.op = session, op
+        self.operands = Operands(op, 1, "random", folder)
+        self.operands.weights.passed = Passed(session, room)
+
+    def check(self, n):
+        """Return a case of this size, checked and ready to be timed."""
+        case = Case(self.op.name, self.op.group, {"n": n}, "float32", "library", "resident-queued", "fake:gpu")
+        workspace = Workspace(self.session, self.op, case, 1, "random", None, self.operands)
+        return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+
+
+@pytest.fixture
+def bench(session, tmp_path):
+    return Bench(session, tmp_path)
+
+
+def test_the_beginning_of_an_output_that_passed_is_right_but_for_the_sizes_that_are_compared_whole(
+    bench, judged
+):
+    for n in (TOP, BETWEEN, MIDDLE, SMALL):
+        bench.check(n)
+    assert judged == [TOP, MIDDLE, SMALL], "a middle rung, and what is small, are compared whole"
+
+
+def test_no_size_rests_on_a_smaller_one(bench, judged):
+    bench.check(BETWEEN)
+    bench.check(TOP)
+    assert judged == [BETWEEN, TOP]
+
+
+def test_the_last_check_compares_bits(bench, judged):
+    for n in (TOP, BETWEEN):
+        cycle = bench.check(n)
+        cycle.seconds(3)
+        cycle.verify()
+    assert judged == [TOP]
+
+
+@pytest.mark.parametrize("n", [TOP, BETWEEN])
+def test_a_launch_that_breaks_its_output_in_the_end_is_found(bench, n):
+    bench.check(TOP)
+    cycle = bench.check(n)
+    cycle.verify()
+    cycle.seconds(5)
+    cycle.launch.output.array[n - 1] += 1
+    with pytest.raises(Wrong, match=rf"at \[{n - 1}\]"):
+        cycle.verify()
+
+
+def test_other_bits_that_are_right_are_no_failure(bench, judged):
+    cycle = bench.check(TOP)
+    output = cycle.launch.output.array
+    place = int(np.argmax(output))
+    output[place] = np.nextafter(output[place], np.float32(0))
+    cycle.workspace.op = replace(RELU, tolerance=Tolerance(4))
+    cycle.workspace.verify(cycle.launch, cycle.case)
+    assert judged == [TOP, TOP]
+    cycle.workspace.verify(cycle.launch, cycle.case)
+    assert judged == [TOP, TOP], "they are what passed last"
+
+
+def of_its_length(xp, x):
+    return x * len(x)
+
+
+def test_an_op_whose_output_is_not_the_beginning_of_a_larger_one_is_compared_whole(session, tmp_path, judged):
+    op = replace(
+        RELU, name="of_its_length", expr=of_its_length, reference=None, split=None, tolerance=Tolerance(4)
+    )
+    bench = Bench(session, tmp_path, op)
+    bench.check(TOP)
+    bench.check(BETWEEN)
+    assert judged == [TOP, BETWEEN]
+
+
+def test_a_kernel_that_rounds_otherwise_at_another_size_is_compared_whole(session, tmp_path, judged):
+    def halves(xp, x):
+        return x * xp.float32(1 + 2.0**-23) if len(x) == BETWEEN and x.dtype == "float32" else x
+
+    op = elementwise(
+        name="halves", group="vector", summary="out = x", inputs=("x",), flops_per_element=1, expr=halves, wgsl="x",
+        cuda="x", tolerance=Tolerance(4),
+    )  # fmt: skip
+    bench = Bench(session, tmp_path, op)
+    bench.check(TOP)
+    cycle = bench.check(BETWEEN)
+    assert judged == [TOP, BETWEEN]
+    cycle.verify()
+    assert judged == [TOP, BETWEEN], "then its own bits count"
+
+
+def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(session, tmp_path, judged):
+    bench = Bench(session, tmp_path, room=4 * TOP + LEAST_BYTES)
+    first = bench.check(TOP)
+    bench.check(MIDDLE)
+    first.verify()
+    assert judged == [TOP, MIDDLE], "both have room"
+    larger = bench.check(TOP + 1)
+    first.verify()
+    assert judged[2:] == [TOP + 1], "its beginning does for the smaller one, whose copy went"
+    larger.verify()
+    assert judged[3:] == []
+
+
+def test_without_memory_for_a_copy_outputs_are_compared_whole(session, tmp_path, judged, monkeypatch):
+    def refuse(buffer, shape, dtype):
+        raise DeviceOutOfMemory("scripted: no memory left")
+
+    monkeypatch.setattr(session, "copy_of", refuse)
+    cycle = Bench(session, tmp_path).check(TOP)
+    cycle.verify()
+    assert judged == [TOP, TOP, TOP]
+
+
+def test_what_is_not_downloaded_is_not_right(session, tmp_path):
+    """What an earlier check left in the host's memory passes for nothing."""
+    bench = Bench(session, tmp_path, room=0)
+    cycle = bench.check(TOP)
+    session.download = lambda buffer, host: None
+    with pytest.raises(Wrong):
+        cycle.verify()
+
+
+def test_a_device_that_tells_its_memory_gives_a_share_of_it(session):
+    device = session.device
+    assert copies_bytes(replace(device, usable_bytes=None)) == 2**28
+    assert copies_bytes(replace(device, usable_bytes=20 * 2**30)) == 2**30
+    assert copies_bytes(replace(device, usable_bytes=2**40)) == 2**31
