@@ -51,6 +51,7 @@ EQUIVALENT = (
     ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
+    ("curves/process.py", "chance += sum(", "p or q", "a pair has both or is none"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (
         "curves/families.py",

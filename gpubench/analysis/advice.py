@@ -44,7 +44,7 @@ from gpubench.model.result import DeviceKind, Run
 from gpubench.stats import Interval
 
 # A clear choice is wrong (another one more than 5 % faster) with at most this probability.
-CLEAR = 0.04
+CLEAR = 0.05
 AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 

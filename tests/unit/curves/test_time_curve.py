@@ -58,6 +58,9 @@ def test_sizes_too_far_apart_leave_a_gap_in_which_it_is_no_rival():
     assert curve.knows(math.log((1 << 10) * 1.55))
     assert not curve.knows(math.log((1 << 10) * 1.65))
     assert not curve.knows(math.log(1 << 15))
+    for last, known in ((19_900, True), (20_100, False)):
+        ends = fit({"it": TimedSizes("cpu", exact(cpu, [1000, last]))})["it"]
+        assert ends.knows(math.log(4000)) == known
 
 
 def test_the_mean_is_that_of_the_height_and_beyond_the_ends_that_of_the_end():
