@@ -22,9 +22,10 @@ def compare(options: ComparisonOptions) -> int:
     from gpubench import store
     from gpubench.analysis.compare import compare as comparing
     from gpubench.cli import ci, rendering
+    from gpubench.formats import TIME_UNITS
     from gpubench.report.ci import of_comparison
     from gpubench.report.comparison import FORMATS, render
-    from gpubench.report.layout import TIME_UNITS, RenderOptions
+    from gpubench.report.layout import RenderOptions
 
     output, files = options.output, [options.base, *options.new]
     to_terminal = output in (None, "-") and sys.stdout.isatty()

@@ -23,14 +23,11 @@ from gpubench.cli.declaration import (
     argument,
     option,
 )
+from gpubench.formats import FORMATS, PICTURES, SECTIONS, TIME_UNITS, TOOLS
 from gpubench.plugins import wings
 
 # fmt: off
-# As `report.FORMATS` has them, which takes longer to import than --help may.
-FORMAT_NAMES = (
-    "table, plain, markdown, json, jsonl, csv, html, svg, png; for other tools gha-smaller, gha-bigger, bmf, "
-    "pytest-benchmark, hyperfine, google-benchmark, go"
-)
+FORMAT_NAMES = f"{', '.join((*FORMATS, *PICTURES))}; for other tools {', '.join(TOOLS)}"
 DOCUMENTS = (
     "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
     "gpubench-advise",
@@ -199,7 +196,7 @@ class SavingOptions(CommandOptions):
 
 # ---------------------------------------------------------------- reports: `run`, `report` and `compare`
 
-TIME_UNIT = option("auto|s|ms|us|ns", OUTPUT, "Unit of times in tables.", default="auto")
+TIME_UNIT = option("|".join(TIME_UNITS), OUTPUT, "Unit of times in tables.", default="auto")
 
 
 class RowOptions(CommandOptions):
@@ -380,9 +377,8 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
         brief="table, plain, markdown, json, csv, html, ...")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
-    sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, map, breakeven, reuse, "
-        "speedup, hybrid, skipped, anatomy, stages, collectives, scaling, roofline, claims, noise, warnings, "
-        "environment, raw. Default: all but noise and raw; with --by-device the answer.", default=None,
+    sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(SECTIONS)}. Default: all but map, "
+        "noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.", default=None)

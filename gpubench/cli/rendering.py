@@ -95,7 +95,8 @@ def report_style(options: RunOptions) -> ReportStyle:
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
     """How a report is to look, not yet checked."""
-    from gpubench.report.layout import DEFAULT_SECTIONS, RenderOptions
+    from gpubench.formats import DEFAULT_SECTIONS
+    from gpubench.report.layout import RenderOptions
 
     return RenderOptions(
         color=wants_color(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,

@@ -15,6 +15,7 @@ from gpubench.cli.command import given
 from gpubench.cli.options import ConditionOptions, SamplingOptions, SelectionOptions
 from gpubench.errors import ExitCode, GpubenchError, InputError, RequiredUnavailable, UsageError, require_choice
 from gpubench.fleet.options import ClusterDetectOptions, ClusterOptions, ClusterRunOptions, FleetReportOptions
+from gpubench.report.renderers import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     import typer
@@ -34,7 +35,6 @@ _REFUSED = (
     "like", "dry_run", "no_save", "plots", "min_speedup", "claims", "baseline", "sort", "columns", "sections", "full",
     "by_device",
 )  # fmt: skip
-_FORMATS = ("table", "plain", "markdown", "json")
 _UNAVAILABLE = ("busy", "unreachable", "too-few-gpus")
 
 
@@ -123,7 +123,7 @@ def refuse_options(
 def _refuse(options: ClusterRunOptions, names: Sequence[str]) -> None:
     refuse_options(options, names, _REFUSED)
     if options.format is not None:
-        require_choice(options.format, _FORMATS, "--format, with --cluster")
+        require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
     for word in (options.fail_on or "").split(","):
         if word.strip():
             require_choice(word.strip(), ("slow-gpu", "incomplete"), "--fail-on, with --cluster")

@@ -14,13 +14,13 @@ from gpubench.cli.options import DetectedOptions
 from gpubench.errors import require_choice
 from gpubench.fleet import cluster
 from gpubench.fleet.options import ClusterDetectOptions
+from gpubench.report.renderers import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     from gpubench.fleet.clocks import FleetLimits
     from gpubench.fleet.driver import Engine, NodeEnd
     from gpubench.fleet.inventory import Inventory
 
-_FORMATS = ("table", "plain", "markdown", "json")
 # They describe one machine, or do more than look at it.
 _REFUSED = [name for name in DetectedOptions.declared if name not in ("as_json", "format")]
 NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
@@ -32,7 +32,7 @@ def detect_cluster(options: ClusterDetectOptions, names: Sequence[str]) -> int:
         options, names, _REFUSED, hint="leave it out, and ask the node itself: gpubench detect"
     )
     format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
-    require_choice(format, _FORMATS, "--format, with --cluster")
+    require_choice(format, DOCUMENT_FORMATS, "--format, with --cluster")
     limits = cluster.fleet_limits(options)
     with closing(cluster.engine_at(options.cluster or "")) as engine:
         found, ends, interrupted = detected(options, engine, limits)

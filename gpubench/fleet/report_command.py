@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpubench import disk
 from gpubench.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.fleet.options import FleetReportOptions
+from gpubench.report.renderers import DOCUMENT_FORMATS
 from gpubench.units import parse_percent
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpubench.report.ci import CiOutcome
 
 SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"
-_FORMATS = ("table", "plain", "markdown", "json")
 
 
 def report_whole(
@@ -41,7 +41,7 @@ def wanted(options: FleetReportOptions, format: str) -> bool:
         options.sections, options.filter, options.skip, options.baseline, options.by_device, options.plots,
         options.claims, options.min_speedup, options.sort, options.columns, options.node,
     )  # fmt: skip
-    return format in _FORMATS and not any(of_nodes) and words <= {SLOW_GPU, INCOMPLETE}
+    return format in DOCUMENT_FORMATS and not any(of_nodes) and words <= {SLOW_GPU, INCOMPLETE}
 
 
 def refuse_fleet_options(options: FleetReportOptions) -> None:

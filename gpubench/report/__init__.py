@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpubench import formats
 from gpubench.errors import UsageError, require_choice
 from gpubench.model.case import Case
 from gpubench.model.result import Run
@@ -16,18 +17,8 @@ if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
     from gpubench.report.layout import RenderOptions
 
-# Format -> the module with its `render`; it is imported only when the format is asked for (rich draws tables alone).
-FORMATS = {
-    "table": "renderers.terminal", "plain": "renderers.plain", "markdown": "renderers.markdown", "json": "document",
-    "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",
-    "gha-smaller": "exporters.github_action_benchmark:render_smaller",
-    "gha-bigger": "exporters.github_action_benchmark:render_bigger",
-    "bmf": "exporters.bmf", "pytest-benchmark": "exporters.pytest_benchmark", "hyperfine": "exporters.hyperfine",
-    "google-benchmark": "exporters.google_benchmark", "go": "exporters.go_bench",
-}  # fmt: skip
-
-# What is drawn as a picture, and no text (plots.py).
-PICTURES = ("svg", "png")
+FORMATS = {**formats.FORMATS, **formats.TOOLS}
+PICTURES = formats.PICTURES
 
 
 def render(
@@ -106,11 +97,10 @@ def require_look(format: str, options: RenderOptions) -> None:
     Which columns tables have, only their drawing tells.
     """
     from gpubench.analysis.analyse import KEYS
-    from gpubench.report.layout import SECTIONS, TIME_UNITS
 
     for name in options.sections:
-        require_choice(name, SECTIONS, "--sections")
-    require_choice(options.time_unit, TIME_UNITS, "--time-unit")
+        require_choice(name, formats.SECTIONS, "--sections")
+    require_choice(options.time_unit, formats.TIME_UNITS, "--time-unit")
     columns = options.columns
     if columns and format == "csv":
         from gpubench.report.exporters.csv_rows import COLUMNS

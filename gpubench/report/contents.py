@@ -11,9 +11,10 @@ from gpubench.analysis.overheads import GROUP as OVERHEAD
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import count_sessions
 from gpubench.escaping import printable
+from gpubench.formats import DEFAULT_SECTIONS
 from gpubench.model.result import Run
 from gpubench.report.charts import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
-from gpubench.report.layout import DEFAULT_SECTIONS, Cell, RenderOptions, Section, TextDocument, limited
+from gpubench.report.layout import Cell, RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
 from gpubench.report.sections.answer import HEIGHT, answer_screen, answer_section
 from gpubench.report.sections.answer import KEY as ANSWER

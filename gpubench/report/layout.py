@@ -13,6 +13,7 @@ import msgspec
 from gpubench import escaping
 from gpubench.errors import require_choice
 from gpubench.escaping import columns, json_in_order, printable
+from gpubench.formats import DEFAULT_SECTIONS
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu"]
 
@@ -189,14 +190,6 @@ def visible(part: Any) -> Any:
         fields = {name: visible(getattr(part, name)) for name in part.__struct_fields__}
         return msgspec.structs.replace(part, **fields)
     return part
-
-
-SECTIONS = (
-    "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "hybrid", "skipped",
-    "anatomy", "stages", "collectives", "scaling", "roofline", "claims", "noise", "warnings", "environment", "raw",
-)  # fmt: skip
-DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("map", "noise", "raw"))
-TIME_UNITS = ("auto", "s", "ms", "us", "ns")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):

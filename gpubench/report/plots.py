@@ -42,8 +42,8 @@ def plots(
     `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
     over each other are one more. Raises GpubenchError if the library does not draw.
     """
+    from gpubench.formats import DEFAULT_SECTIONS
     from gpubench.report.contents import chart_set
-    from gpubench.report.layout import DEFAULT_SECTIONS
 
     specs, maps = {}, {}
     for i, analysis in enumerate(analyses):
@@ -69,8 +69,8 @@ def picture(
 ) -> bytes:
     """One picture: of each run the map, and below it the charts of the series that tells most; the same bytes for the
     same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
+    from gpubench.formats import DEFAULT_SECTIONS
     from gpubench.report.contents import chart_set
-    from gpubench.report.layout import DEFAULT_SECTIONS
 
     found: list[str] = []
     for analysis in analyses:
@@ -89,7 +89,7 @@ def picture(
 
 
 def _wants_map(sections: Sequence[str] | None) -> bool:
-    from gpubench.report.layout import DEFAULT_SECTIONS
+    from gpubench.formats import DEFAULT_SECTIONS
 
     return sections is None or tuple(sections) == DEFAULT_SECTIONS or "map" in sections
 

@@ -79,7 +79,17 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     modules = loaded([command, "--help"], tmp_path)
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
-    assert ours <= {"cli", "errors", "disk", "installation", "escaping", "streams", "plugins", "fleet"}
+    assert ours <= {
+        "cli",
+        "errors",
+        "disk",
+        "installation",
+        "escaping",
+        "streams",
+        "plugins",
+        "formats",
+        "fleet",
+    }
     of_wings = {name for name in modules if name.startswith("gpubench.fleet.")}
     assert of_wings - {"gpubench.fleet.merge"} == {"gpubench.fleet.options", "gpubench.fleet.wing"}
 

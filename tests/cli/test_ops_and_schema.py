@@ -13,7 +13,7 @@ from gpubench import kernels
 from gpubench.cli import ops
 from gpubench.cli.ops import formula
 from gpubench.cli.options import documents
-from gpubench.report.layout import SECTIONS
+from gpubench.formats import SECTIONS
 
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",

@@ -13,12 +13,12 @@ import pytest
 from gpubench import report
 from gpubench.analysis.analyse import analyse
 from gpubench.errors import InputError
+from gpubench.formats import DEFAULT_SECTIONS
 from gpubench.installation import install_command, located
 from gpubench.model.result import Parts
 from gpubench.report import plots
 from gpubench.report.charts import DARK, LIGHT, theme
 from gpubench.report.contents import chart_set
-from gpubench.report.layout import DEFAULT_SECTIONS
 from gpubench.report.sections.anatomy import ENDS
 from gpubench.store import save
 from tests.unit.report.builders import case, curve, measured, run_of

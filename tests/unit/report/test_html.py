@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from gpubench import store
 from gpubench.escaping import printable
+from gpubench.formats import SECTIONS
 from gpubench.installation import install_command
 from gpubench.report import render, vega
-from gpubench.report.layout import SECTIONS
 from gpubench.report.markup import verbatim
 from gpubench.report.renderers import html as html_page
 from tests.examples import examples

@@ -15,10 +15,10 @@ import msgspec
 
 from gpubench import store
 from gpubench.analysis.analyse import Analysis
+from gpubench.formats import DEFAULT_SECTIONS
 from gpubench.report.charts import ChartSet
 from gpubench.report.contents import GATES
 from gpubench.report.layout import (
-    DEFAULT_SECTIONS,
     Cell,
     Column,
     Picture,

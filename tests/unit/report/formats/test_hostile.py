@@ -22,12 +22,13 @@ from gpubench.analysis.contenders import Key
 from gpubench.cli.exit import tell
 from gpubench.detect import picture
 from gpubench.errors import InputError
+from gpubench.formats import SECTIONS
 from gpubench.report import FORMATS, analysed, drawn
 from gpubench.report.advice import render as render_advice
 from gpubench.report.ci import messages, of_reports, outputs
 from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
 from gpubench.report.comparison import render as render_comparison
-from gpubench.report.layout import SECTIONS, RenderOptions
+from gpubench.report.layout import RenderOptions
 from tests.consumers import go_text
 from tests.examples import examples
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run

@@ -1,0 +1,22 @@
+"""Which formats and sections a report has, in their order. `--help` reads them too, and loads no report for that."""
+
+# Format -> the module with its `render`; it is imported only when the format is asked for (rich draws tables alone).
+FORMATS = {
+    "table": "renderers.terminal", "plain": "renderers.plain", "markdown": "renderers.markdown", "json": "document",
+    "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",
+}  # fmt: skip
+# The same for formats that other tools read.
+TOOLS = {
+    "gha-smaller": "exporters.github_action_benchmark:render_smaller",
+    "gha-bigger": "exporters.github_action_benchmark:render_bigger",
+    "bmf": "exporters.bmf", "pytest-benchmark": "exporters.pytest_benchmark", "hyperfine": "exporters.hyperfine",
+    "google-benchmark": "exporters.google_benchmark", "go": "exporters.go_bench",
+}  # fmt: skip
+# What is drawn as a picture, and no text (report/plots.py).
+PICTURES = ("svg", "png")
+SECTIONS = (
+    "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "hybrid", "skipped",
+    "anatomy", "stages", "collectives", "scaling", "roofline", "claims", "noise", "warnings", "environment", "raw",
+)  # fmt: skip
+DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("map", "noise", "raw"))
+TIME_UNITS = ("auto", "s", "ms", "us", "ns")
