@@ -209,9 +209,11 @@ class NumpySession(Session):
         if len(forms) < 2:
             return
 
+        built: dict[str, NumpyLaunch] = {}
+
         def prepare(output: Buffer) -> Timer:
             # Compiling counts in no trial.
-            built = {name: NumpyLaunch(way(inputs, output), None) for name, way in forms.items()}
+            built.update({name: NumpyLaunch(way(inputs, output), None) for name, way in forms.items()})
 
             def timer(name: str) -> Callable[[int], float]:
                 def took(repeat: int) -> float:
@@ -226,7 +228,8 @@ class NumpySession(Session):
 
         trials = Trials(tuple(forms), prepare, TUNING_S, margin=CLEARLY)
         name = choose(self, op, case, self._load_compiler(), trials)
-        settle()
+        if built:
+            settle()
         if name is not None:
             self._chosen[case.id] = name
 
