@@ -5,12 +5,20 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # as in `typing`, which would be the package's first import
 if TYPE_CHECKING:
     from gpubench.analysis.policy import Policy as Policy
+    from gpubench.api import Result as Result
+    from gpubench.api import bench as bench
+    from gpubench.api import load as load
+    from gpubench.api import run as run
     from gpubench.functions.declare import function as function
     from gpubench.functions.declare import pair as pair
     from gpubench.functions.declare import stays as stays
 
 _PLACES = {
+    "bench": "gpubench.api",
+    "load": "gpubench.api",
+    "run": "gpubench.api",
     "Policy": "gpubench.analysis.policy",
+    "Result": "gpubench.api",
     "function": "gpubench.functions.declare",
     "pair": "gpubench.functions.declare",
     "stays": "gpubench.functions.declare",
@@ -19,8 +27,10 @@ _PLACES = {
 
 def __getattr__(name: str) -> object:
     """What the package offers, each loaded on first use: importing the package costs nothing."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "detect":  # a package that can be called
+        return importlib.import_module("gpubench.detect")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -32,6 +32,7 @@ from gpubench.analysis.contenders import (
 from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.machine import experiment
 from gpubench.analysis.placement import Placement
+from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.model.case import QUEUED, RESIDENT, WAITED, beside_size
 from gpubench.model.identity import measured_gpus
@@ -75,7 +76,8 @@ class Policy:
     def __init__(self, runs: Iterable[Run]) -> None:
         """`runs`, the newest first: an op is answered by the newest that compares two devices there."""
         self._groups: dict[Key, list[tuple[Run, CaseGroup]]] = {}
-        for run in runs:
+        self._runs = list(runs)
+        for run in self._runs:
             for key, group in case_groups(run).items():
                 self._groups.setdefault(key, []).append((run, group))
         self._sets: dict[_Question, _Sets] = {}
@@ -93,8 +95,8 @@ class Policy:
     def choose(
         self,
         op: str,
-        *,
         shape: Size,
+        *,
         dtype: Any = "float32",
         regime: str = "transfer-always",
         hybrid: bool = False,
@@ -107,8 +109,9 @@ class Policy:
         (N calls share one copy), or "resident", on the device, where the caller waits for each call ("resident-queued":
         for many at once). What was not measured, or lies outside the measured sizes, is unknown. `hybrid`: the caller
         can compute a part of the call on either side at once, or a stage on either, so that splits and placements may
-        be the answer too, where this very call was measured and the report recommends it. Raises UsageError for
-        another regime and for a mapping without n.
+        be the answer too, where this very call was measured and the report recommends it. A function of your own may be
+        called by its short name. Raises UsageError for an op that nobody knows, for another regime and for a mapping
+        without n.
         """
         n, params = size_and_others(op, shape)
         if n < 1:
@@ -141,9 +144,25 @@ class Policy:
                     break
         return answer
 
+    def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
+        """From which size on the GPU is faster: `waited`, `queued`, `ten calls a copy` or `copied`.
+
+        Raises UsageError for an op that was not measured.
+        """
+        return find_threshold(self._runs, op, situation, backend)
+
+    def __repr__(self) -> str:
+        return f"<gpubench.Policy of {len(self._runs)} results: {', '.join(self.ops)}>"
+
+    def _named(self, op: str) -> str:
+        """The measured op of that name. Raises UsageError for a name that neither the results nor gpubench have."""
+        if op in self.ops or _load(op) is not None:
+            return op
+        return resolve_op(op, self.ops)
+
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Sets:
         regime_id = require_regime(regime)
-        groups = self._groups.get(Key(op, dtype, params))
+        groups = self._groups.get(Key(self._named(op), dtype, params))
         sets = _Sets(groups or (), regime_id)
         # What a caller makes up must not fill the memory.
         if groups is not None and len(self._sets) < MOST_QUESTIONS:

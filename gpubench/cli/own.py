@@ -30,8 +30,7 @@ def with_functions(options: RunOptions) -> RunOptions:
             "not-with-cluster", "a function of your own is measured on this machine",
             why="the nodes of a cluster do not have its file", hint="leave --cluster out",
         )  # fmt: skip
-    dtype = options.dtypes.split(",")[0].strip()
-    ids = sources.declare(files, sizes=_sizes(options.sizes or []), dtype=_long(dtype))
+    ids = sources.declare(files, sizes=_sizes(options.sizes or []), dtype=first_dtype(options.dtypes))
     rest = [word for word, place in zip(words, places, strict=True) if place is None]
     return options.replace(ops=",".join([*ids, *rest]), functions=None)
 
@@ -56,7 +55,9 @@ def _sizes(texts: list[str]) -> list[int]:
     return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
 
 
-def _long(dtype: str) -> str:
+def first_dtype(texts: str) -> str:
+    """The first of the dtypes of a list."""
     from gpubench.model.case import LONG_DTYPES
 
+    dtype = texts.split(",")[0].strip()
     return LONG_DTYPES.get(dtype, dtype)

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
-from gpubench import disk, load, units
+from gpubench import cpu_load, disk, units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
@@ -88,7 +88,7 @@ def about(seconds: float) -> str:
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
     """What `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
-    before = load.read()
+    before = cpu_load.read()
     told_s: list[float] = []
 
     def early(selection: Selection, settings: Settings) -> None:
@@ -109,9 +109,9 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
     return spec
 
 
-def busy(before: load.CpuTimes | None, now: load.CpuTimes | None) -> str | None:
+def busy(before: cpu_load.CpuTimes | None, now: cpu_load.CpuTimes | None) -> str | None:
     """What to expect where others have used the CPUs since `before`; None on a quiet machine, or an unknown one."""
-    share = max((one or 0.0) for one in load.between(before, now))
+    share = max((one or 0.0) for one in cpu_load.between(before, now))
     if share <= BUSY_SHARE:
         return None
     return (

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench import backends, detect, kernels, load, selectors
+from gpubench import backends, cpu_load, detect, kernels, selectors
 from gpubench.catalogue import WARNINGS
 from gpubench.cli import health, roofline
 from gpubench.cli import selection as words
@@ -248,7 +248,7 @@ def on_devices(
         run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
-        load=load.unread if choice.scripted else load.read,
+        load=cpu_load.unread if choice.scripted else cpu_load.read,
         twins=_twins(choice, devices, machine), equal=equal,
         once_s=_once_s(settings.budget_s) if options.budget is None and settings.budget_s else 0.0,
         whole=options.budget is not None,

@@ -7,7 +7,7 @@ the curves of two sides into a `Threshold`. Pure functions of numbers: nothing h
 from gpubench.curves.choice import Doubt, doubt, interval
 from gpubench.curves.families import TimedSizes, fit, traffic_of
 from gpubench.curves.noise import Blocks, Kind, kind_of
-from gpubench.curves.threshold import TAIL, Margin, Threshold, compare
+from gpubench.curves.threshold import TAIL, Margin, Threshold, compare, speedup_at
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "fit",
     "interval",
     "kind_of",
+    "speedup_at",
     "traffic_of",
 ]  # fmt: skip

@@ -64,6 +64,21 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Threshold 
     return _threshold(margins)
 
 
+def speedup_at(threshold: Threshold | None, n: int) -> float | None:
+    """Return other / case at n, between the places where both were looked at; None outside of them."""
+    if threshold is None or not threshold.margins:
+        return None
+    x = math.log(n)
+    places = threshold.margins
+    if not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
+        return None
+    left, right = next(
+        (pair for pair in itertools.pairwise(places) if x <= pair[1].x), (places[-1], places[-1])
+    )
+    share = (x - left.x) / (right.x - left.x) if right.x > left.x else 0.0
+    return math.exp(left.log_ratio + min(max(share, 0.0), 1.0) * (right.log_ratio - left.log_ratio))
+
+
 def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
     """The ends of the sizes, as ln(n), that both sides were timed between."""
     return (

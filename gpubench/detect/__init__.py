@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +36,17 @@ __all__ = [
     "to_json",
     "user_limit_s",
 ]
+
+
+class _CallableModule(types.ModuleType):
+    """This package, which `gpubench.detect()` also calls."""
+
+    def __call__(self) -> Any:
+        """Inspect the machine: `gpubench.api.detect`."""
+        return importlib.import_module("gpubench.api").detect()
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 def __getattr__(name: str) -> Any:

@@ -14,12 +14,10 @@ DECLARED: list[UserFunction] = []
 Maker = Callable[..., Sequence[Any]]
 
 
-class Options(TypedDict, total=False):
-    """The options of a function, beside its programs."""
+class Meaning(TypedDict, total=False):
+    """The options of a function that say what it takes and what is right."""
 
     inputs: Maker | None  # (rng, n) or (rng, n, dtype): the list of inputs at size n
-    backends: str | None  # those to measure, as "numpy,cupy"; default: all
-    dtypes: str | None  # as "float32,float64"
     tolerance: float | None  # the largest relative error of a result
     same: Callable[[Any, Any], bool] | None  # whether two results are equal
     flops: Callable[[int], float] | None  # the operations of a call at size n
@@ -27,6 +25,16 @@ class Options(TypedDict, total=False):
     to_cpu: Callable[[Any], Any] | None  # move a result back
     wait: Callable[[Any], Any] | None  # return when the call that gave this result is done
     gradients: bool  # PyTorch records them
+
+
+class Options(Meaning, total=False):
+    """All options of a function."""
+
+    backends: str | None  # those to measure, as "numpy,cupy"; default: all
+    dtypes: str | None  # as "float32,float64"
+
+
+OPTIONS = (*Meaning.__annotations__, "backends", "dtypes")
 
 
 class Stays:
@@ -51,12 +59,12 @@ class UserFunction:
     ) -> None:
         for program in (cpu, *([gpu] if gpu is not None else [])):
             _require_plain(program)
-        unknown = [name for name in options if name not in Options.__annotations__]
+        unknown = [name for name in options if name not in OPTIONS]
         if unknown:
             raise UsageError(
                 "bad-function", f"a function has no option {unknown[0]!r}",
-                why="the options are " + ", ".join(Options.__annotations__),
-                hint=suggest(unknown[0], Options.__annotations__) or None,
+                why="the options are " + ", ".join(OPTIONS),
+                hint=suggest(unknown[0], OPTIONS) or None,
             )  # fmt: skip
         self.cpu, self.gpu, self.make = cpu, gpu, options.get("inputs")
         self.backends, self.dtypes = options.get("backends"), options.get("dtypes")

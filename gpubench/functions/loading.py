@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from gpubench.functions import declare
@@ -169,8 +169,14 @@ def digest(function: UserFunction) -> str:
             texts.append(inspect.getsource(program))
         except (OSError, TypeError):
             code = getattr(program, "__code__", None)
-            texts.append(repr((code.co_code, code.co_consts)) if code is not None else repr(program))
+            texts.append(repr(program) if code is None else _code_text(code))
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def _code_text(code: CodeType) -> str:
+    """What a compiled function does, without the addresses of the functions inside."""
+    consts = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {consts}"
 
 
 @cache

@@ -26,7 +26,7 @@ class ObjectBuffer:
     value: Any = None
 
 
-class Result:
+class CallResult:
     """The value that a call returned, whatever it is: one result to those that time it."""
 
     __slots__ = ("value",)
@@ -140,7 +140,7 @@ class CallSession:
                 result = program(*arguments) if function.gpu is not None else program(namespace(xp), *arguments)
                 if function.wait is not None:
                     function.wait(result)
-            return Result(result)
+            return CallResult(result)
 
         if function.gradients and self._inner.device.backend == "torch":
             import torch

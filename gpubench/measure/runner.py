@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from gpubench import load, units
+from gpubench import cpu_load, units
 from gpubench.catalogue import WARNINGS
 from gpubench.errors import ExitCode, GpubenchError
 from gpubench.measure import monitor, split_search, together, twins
@@ -243,7 +243,7 @@ class _Runner:
         self._warn_telemetry(pool)
         self._tell_once()
         pool.close()
-        foreign, steal = load.between(before, self.spec.load())
+        foreign, steal = cpu_load.between(before, self.spec.load())
         record = msgspec.structs.replace(
             pool.entered(record), foreign_cpu_share=foreign, steal_share=steal,
             superseded=record.superseded or unused,

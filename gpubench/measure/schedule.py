@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench import load
+from gpubench import cpu_load
 from gpubench.measure import split_search
 from gpubench.measure.case_run import Progress, settled_block
 from gpubench.measure.climb import Rungs
@@ -54,7 +54,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     required: frozenset[str] = frozenset()
     check_only: bool = False
     resume: Resume | None = None
-    load: Callable[[], load.CpuTimes | None] = load.unread
+    load: Callable[[], cpu_load.CpuTimes | None] = cpu_load.unread
     spares: Spares | None = None
     once_s: float = 0.0
     whole: bool = False

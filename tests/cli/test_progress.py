@@ -13,7 +13,7 @@ import pytest
 
 from gpubench.cli import live, progress
 from gpubench.cli.options import RunOptions
-from gpubench.load import CpuTimes
+from gpubench.cpu_load import CpuTimes
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.load import CpuTimes
+from gpubench.cpu_load import CpuTimes
 from gpubench.measure import runner, schedule
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, new_run

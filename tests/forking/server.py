@@ -122,10 +122,10 @@ def have_threads_spin_briefly() -> None:
 
 def leave_the_load_unread() -> None:
     """Tests run beside each other: a session that others disturbed would be measured again, up to twice as many in all.
-    tests/fake/test_contended.py tells what such a session counts, and tests/unit/test_load.py that the load can be read."""
-    from gpubench import load
+    tests/fake/test_contended.py tells what such a session counts, and tests/unit/test_cpu_load.py that the load can be read."""
+    from gpubench import cpu_load
 
-    load.read = load.unread
+    cpu_load.read = cpu_load.unread
 
 
 def serve(path: str) -> NoReturn:

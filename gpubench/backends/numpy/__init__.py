@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from gpubench import __version__, load
+from gpubench import __version__, cpu_load
 from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
@@ -88,7 +88,7 @@ class NumpySession(Session):
         self._blocks = BlockThreads(self.threads, self._limit_blas)
         self._compiled: NumbaThreads | None = None
         self._why_not = ""  # why numba does not work, if it does not
-        self._opened = load.read()
+        self._opened = cpu_load.read()
         self._choices: Choices | None = None
         self._chosen: dict[str, str] = {}
         self._autotune = autotune

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from gpubench import load
+from gpubench import cpu_load
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.model.backend import Buffer, Session, each
@@ -61,7 +61,7 @@ class Choices:
     """The choices of one device, as `device` describes it: adapter, driver, version of the library. `opened` are the
     counters when its session began."""
 
-    def __init__(self, device: str, cache: SealedFiles, opened: load.CpuTimes | None = None) -> None:
+    def __init__(self, device: str, cache: SealedFiles, opened: cpu_load.CpuTimes | None = None) -> None:
         self._device = device
         self._cache = cache
         self._opened = opened
@@ -86,9 +86,9 @@ class Choices:
 
     def outlived(self, choice: Chosen) -> bool:
         """Whether it was made on a loaded machine, which has become quieter."""
-        if choice.load <= _LOADED or self._opened is None or (now := load.read()) is None:
+        if choice.load <= _LOADED or self._opened is None or (now := cpu_load.read()) is None:
             return False
-        foreign = load.in_ticks(self._opened, now).foreign
+        foreign = cpu_load.in_ticks(self._opened, now).foreign
         return (
             foreign is not None and now.at_s - self._opened.at_s >= _LONG_ENOUGH_S and foreign < choice.load / 2
         )
@@ -105,9 +105,9 @@ class Choices:
         return {}
 
 
-def _taken(before: load.CpuTimes | None, after: load.CpuTimes | None) -> float:
+def _taken(before: cpu_load.CpuTimes | None, after: cpu_load.CpuTimes | None) -> float:
     """The share of the CPUs that others took, beside us or on the host of this virtual machine; 0 if nobody knows."""
-    return sum(share or 0.0 for share in load.in_ticks(before, after))
+    return sum(share or 0.0 for share in cpu_load.in_ticks(before, after))
 
 
 class Trials(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     names = names or trials.names
     if busy:
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
-    before = load.read()
+    before = cpu_load.read()
     try:
         output = allocate_outputs(session, op, case)
     except DeviceOutOfMemory:
@@ -202,7 +202,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     finally:
         for buffer in each(output):
             session.free(buffer)
-    choices.put(place, Chosen(name, _taken(before, load.read())))
+    choices.put(place, Chosen(name, _taken(before, cpu_load.read())))
     return name
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench import __version__, load
+from gpubench import __version__, cpu_load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
@@ -187,7 +187,7 @@ class WgpuSession(Session):
         self.programs = Programs(self._device, self.limits)
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self.tunes = autotune and device.kind == "gpu"
-        self._choices = Choices(_description(device), user_cache(), load.read())
+        self._choices = Choices(_description(device), user_cache(), cpu_load.read())
         # A rasteriser takes the CPU for itself.
         self._queue = queue_of(self._device, asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)

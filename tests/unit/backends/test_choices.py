@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import installation, kernels, load
+from gpubench import cpu_load, installation, kernels
 from gpubench.backends.hidden.fake import BACKEND
 from gpubench.backends.shared import choices as wgpu_choices
 from gpubench.backends.shared.choices import (
@@ -20,8 +20,8 @@ from gpubench.backends.shared.choices import (
     without_trials,
 )
 from gpubench.backends.shared.choices import key as choice_key
+from gpubench.cpu_load import CpuTimes
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
-from gpubench.load import CpuTimes
 from gpubench.model.case import Case
 from gpubench.store.cache import SUFFIX, SealedFiles
 
@@ -31,7 +31,7 @@ KEY = "matmul/n=64/float32/0"
 @pytest.fixture(autouse=True)
 def no_counters(monkeypatch):
     """What else this machine does decides nothing here, unless a test says how much it is."""
-    monkeypatch.setattr(load, "read", load.unread)
+    monkeypatch.setattr(cpu_load, "read", cpu_load.unread)
 
 
 def test_the_tests_have_a_cache_of_their_own(cache_folder):
@@ -293,7 +293,7 @@ class Tuning:
 
     def __init__(self, folder, n=1000):
         self.case = Case("add", "vector", {"n": n}, "float32", "tuned", "resident", "fake:gpu")
-        self.choices = Choices("GPU", SealedFiles(folder), load.read())
+        self.choices = Choices("GPU", SealedFiles(folder), cpu_load.read())
         self.session = BACKEND.open("fake:gpu")
         self.taken, self.freed, self.trials = [], [], 0
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
@@ -495,7 +495,7 @@ class Machine:
 
     def __init__(self, monkeypatch, foreign: float) -> None:
         self.foreign, self.now = foreign, CpuTimes(100.0, 200.0, 50.0, 0.0, 10.0)
-        monkeypatch.setattr(load, "read", self.read)
+        monkeypatch.setattr(cpu_load, "read", self.read)
 
     def read(self) -> CpuTimes:
         at_s, total_s, busy_s, steal_s, ours_s = self.now
@@ -537,6 +537,6 @@ def test_a_session_that_has_just_begun_cannot_tell_that_the_machine_is_quieter(t
     tuning.choose()
     machine.foreign = 0.0
     again = Tuning(tmp_path)
-    monkeypatch.setattr(load, "read", lambda: machine.now._replace(at_s=machine.now.at_s + 0.1))
+    monkeypatch.setattr(cpu_load, "read", lambda: machine.now._replace(at_s=machine.now.at_s + 0.1))
     assert again.choose() == "fast"
     assert again.trials == 0

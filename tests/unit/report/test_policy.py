@@ -242,7 +242,6 @@ def test_dtypes_by_name_or_as_numpy_has_them():
         {"op": "matmul", "shape": {"n": 512, "m": 4}},
         {"op": "matmul", "shape": 512, "dtype": "int8"},
         {"op": "softmax", "shape": 512},
-        {"op": "an op of somebody else", "shape": (4, 4)},
     ],
 )
 def test_what_was_not_measured_is_unknown(words):

@@ -1,0 +1,120 @@
+"""From which size on the GPU is faster, as a program asks: by op and situation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gpubench import units
+from gpubench.analysis.analyse import curves
+from gpubench.analysis.break_even import BreakEven, VerdictKind, earliest
+from gpubench.errors import UsageError, require_choice, suggest
+from gpubench.model.case import QUEUED, RESIDENT, WAITED
+from gpubench.model.result import Run
+
+# Situations of a call by the words of the report.
+SITUATIONS = {
+    "waited": WAITED,
+    "queued": QUEUED,
+    "ten calls a copy": "transfer-once-10",
+    "copied": "transfer-always",
+}
+
+
+class GpuThreshold(msgspec.Struct, frozen=True):
+    """The size from which the GPU is faster.
+
+    `n` is inf where the GPU wins at no measured size, the smallest measured size where it wins at all of them, and None
+    where the run does not tell. `lo` and `hi` hold it with 95 %. `measured`: the smallest and the largest size.
+    """
+
+    verdict: VerdictKind
+    n: float | None
+    lo: float | None
+    hi: float | None
+    text: str
+    measured: tuple[int, int] | None
+    op: str
+    situation: str
+    device_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def situation_regime(situation: str) -> str:
+    """The regime of a situation, named by a word of the report or by its id. Raises UsageError."""
+    regime = SITUATIONS.get(situation, situation)
+    if regime == RESIDENT:
+        return WAITED
+    if regime in SITUATIONS.values() or regime.startswith("transfer-once-"):
+        return regime
+    require_choice(situation, [*SITUATIONS, *SITUATIONS.values()], "situation")
+    return regime
+
+
+def resolve_op(op: str | None, known: Iterable[str]) -> str:
+    """The op of that name; `pairwise` names `options.pairwise`, and None the only op. Raises UsageError."""
+    known = list(dict.fromkeys(known))
+    matches = known if op is None else [name for name in known if op in (name, name.rpartition(".")[2])]
+    if op in matches:
+        return op
+    if len(matches) == 1:
+        return matches[0]
+    short = {name.rpartition(".")[2]: name for name in known}
+    raise UsageError(
+        "unknown-op", "several ops were measured" if op is None else f"there is no op {op[:40]!r}",
+        why="measured: " + ", ".join(known),
+        hint="name one of them" if op is None else suggest(op, [*known, *short]) or "name one of these",
+    )  # fmt: skip
+
+
+def find_threshold(
+    runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None, dtype: str | None = None
+) -> GpuThreshold:
+    """The threshold of the newest run that compares both sides. Raises UsageError for an op that none has measured."""
+    regime = situation_regime(situation)
+    measured = [outcome.case.op for run in runs for outcome in run.outcomes]
+    name = resolve_op(op, measured)
+    for run in runs:
+        rows = [
+            row
+            for row in curves(run).break_even
+            if row.op == name and row.regime == regime and dtype in (None, row.dtype)
+            and backend in (None, row.case.backend, row.device_id)
+        ]  # fmt: skip
+        row = earliest(rows) or next(iter(rows), None)
+        if row is not None:
+            return _threshold(row, situation)
+    text = "unknown: no GPU was compared with the CPU"
+    return GpuThreshold("undecided", None, None, None, text, None, name, situation)
+
+
+def _threshold(row: BreakEven, situation: str) -> GpuThreshold:
+    bracketed = row.verdict == "undecided" and row.lo is not None and row.hi is not None
+    n: float | None = row.n
+    if row.verdict == "no-size":
+        n = math.inf
+    elif row.verdict == "all-sizes":
+        n = row.first
+    elif bracketed:
+        n = math.sqrt((row.lo or 1) * (row.hi or 1))
+    first, last = (_size(size) for size in (row.first, row.last))
+    if row.verdict == "no-size":
+        text = f"no size up to {last}"
+    elif row.verdict == "all-sizes":
+        text = f"every size from {first} to {last}"
+    elif row.lo is not None and row.hi is not None and n is not None:
+        text = f"from about {_size(round(n))} ({_size(row.lo)} to {_size(row.hi)})"
+    else:
+        text = f"unknown: {(row.reason or 'undecided').replace('-', ' ')}"
+    return GpuThreshold(
+        row.verdict, n, row.lo, row.hi, text, (row.first, row.last), row.op, situation, row.device_id
+    )
+
+
+def _size(n: int) -> str:
+    """`23 K`, where K is 1024."""
+    return " ".join(units.scale_size(n)).strip()

@@ -1,0 +1,347 @@
+"""From Python: measure functions or ops, and ask what came out. `gpubench.bench`, `run`, `load` and `detect`."""
+
+from __future__ import annotations
+
+import functools
+import html
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from gpubench.errors import UsageError, suggest
+from gpubench.functions import declare
+from gpubench.functions.declare import Meaning, UserFunction
+
+if TYPE_CHECKING:
+    from gpubench.analysis.analyse import Analysis
+    from gpubench.analysis.policy import Policy
+    from gpubench.analysis.thresholds import GpuThreshold
+    from gpubench.functions.manifest import CodeSource
+    from gpubench.model.machine import Machine
+    from gpubench.model.result import Run
+
+
+class RunSettings(TypedDict, total=False):
+    """What `bench` and `run` take beside ops: the options of `gpubench run`, with underscores."""
+
+    sizes: str | int | Iterable[int]  # as "1k:64k", 4096 or [1024, 4096]; default: found by a search
+    budget: str | float  # seconds, or "2m"
+    backends: str
+    devices: str
+    dtypes: str
+    quick: bool
+    sessions: int
+    rigorous: bool
+    allow_software: bool
+    threads: int
+    seed: int
+    min_samples: int
+    max_samples: int
+    max_time: str | float  # of a case and session
+    check_only: bool
+    quiet: bool
+
+
+class BenchOptions(RunSettings, Meaning, total=False):
+    """The settings of a run, and what is right of a function that was not declared."""
+
+
+class Result:
+    """What was measured: print it, ask it, save it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @functools.cached_property
+    def _analysis(self) -> Analysis:
+        from gpubench import report
+
+        return report.analysed([self.run])[0]
+
+    def __str__(self) -> str:
+        """The answer, as `gpubench run` prints it."""
+        from gpubench import report
+        from gpubench.report.layout import RenderOptions
+
+        return report.screen(self._analysis, "plain", RenderOptions(), saved=(), height=40).rstrip("\n")
+
+    def __repr__(self) -> str:
+        from gpubench.analysis.contenders import timed
+
+        cases = sum(map(timed, self._analysis.cases))
+        return f"<gpubench.Result of {', '.join(self.ops) or 'nothing'}: {cases} cases with a time>"
+
+    def _repr_html_(self) -> str:
+        """The answer and the map, for a notebook."""
+        from gpubench.errors import GpubenchError
+        from gpubench.report import plots
+
+        text = f"<pre>{html.escape(str(self))}</pre>"
+        try:
+            picture = plots.picture([self._analysis], "svg", sections=("map",)).decode()
+        except GpubenchError:  # no GPU was measured, or nothing draws here
+            return text
+        return picture[picture.find("<svg") :] + text
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ids of the measured ops, in the order in which they were asked for."""
+        return tuple(self.run.selection.ops)
+
+    def threshold(
+        self, op: str | None = None, situation: str = "waited", backend: str | None = None
+    ) -> GpuThreshold:
+        """From which size on the GPU is faster. `op` may be left out of a result of one op.
+
+        Raises UsageError for an op or a situation that there is not.
+        """
+        from gpubench.analysis.thresholds import find_threshold
+
+        return find_threshold([self.run], op, situation, backend)
+
+    def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
+        """How many times as fast the best GPU is as the best of the CPU at size n: below 1 it is slower.
+
+        Returns None outside of the measured sizes, and where nothing was compared.
+        """
+        from gpubench.analysis.thresholds import resolve_op, situation_regime
+        from gpubench.curves import speedup_at
+
+        name, regime = resolve_op(op, self.ops), situation_regime(situation)
+        rows = [row for row in self._analysis.break_even if row.op == name and row.regime == regime]
+        ratios = [ratio for row in rows if (ratio := speedup_at(row.threshold, n)) is not None]
+        return max(ratios, default=None)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each case: the columns of `gpubench report --format csv`. Needs pandas."""
+        import io
+
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise UsageError(
+                "no-columns", "pandas is not installed", why=str(error), hint="pip install pandas"
+            ) from error
+        from gpubench import report
+
+        return pandas.read_csv(io.StringIO(report.drawn([self._analysis], "csv")))
+
+    def to_html(self) -> str:
+        """The report as one page that needs no network."""
+        from gpubench import report
+
+        return report.drawn([self._analysis], "html")
+
+    def policy(self) -> Policy:
+        """Advice for single calls, from this result alone."""
+        from gpubench.analysis.policy import Policy
+
+        return Policy([self.run])
+
+    def save(self, path: str | Path) -> None:
+        """Write the file that `gpubench run -o` writes. Raises GpubenchError."""
+        from gpubench import store
+
+        store.save(self.run, path)
+
+
+class DetectedMachine:
+    """What this machine is made of, and whether to compute on its CPU, its GPU or both."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    @property
+    def mode(self) -> str:
+        """`cpu`, `gpu` or `hybrid`: the recommendation."""
+        return self.machine.recommendation.mode
+
+    def __str__(self) -> str:
+        from gpubench import detect as detection
+
+        return detection.render(self.machine, "plain", color="never")
+
+    def __repr__(self) -> str:
+        from gpubench import detect as detection
+
+        return f"<gpubench.DetectedMachine: {detection.machine_line(self.machine)}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class Unmeasured:
+    """What `bench` and `run` return while a child process of gpubench imports the caller's file: it says nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        return self
+
+    def __repr__(self) -> str:
+        return "<gpubench.Unmeasured>"
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __format__(self, spec: str) -> str:
+        return ""
+
+
+def bench(
+    function: Callable[..., Any] | None = None,
+    *,
+    cpu: Callable[..., Any] | None = None,
+    gpu: Callable[..., Any] | None = None,
+    **options: Unpack[BenchOptions],
+) -> Result:
+    """Measure a function of your own: `bench(f, sizes="1k:64k", budget=20)`, or two programs as `cpu` and `gpu`.
+
+    `inputs`, `tolerance` and what else `gpubench.function` takes stand here for a function that was not declared.
+    Raises UsageError for a function that cannot be measured.
+    """
+    if not declare.MEASURES:
+        return Unmeasured()  # type: ignore[return-value]
+    words = dict(options)
+    meaning: Any = {name: words.pop(name) for name in Meaning.__annotations__ if name in words}
+    settings: Any = words
+    if function is not None:
+        declared = function if isinstance(function, UserFunction) else UserFunction(function, **meaning)
+    elif cpu is not None and gpu is not None:
+        declared = UserFunction(cpu, gpu, **meaning)
+    else:
+        raise UsageError(
+            "bad-function", "there is nothing to measure", why="bench takes a function, or cpu= and gpu=",
+            hint="gpubench.bench(f) or gpubench.bench(cpu=f, gpu=g)",
+        )  # fmt: skip
+    from gpubench.cli import own
+    from gpubench.functions import sources
+
+    chosen = _options(None, settings)
+    with _source(declared) as source:
+        names = [source.only] if source.kind == "pickle" else [declared.name]
+        numbers = _numbers(settings.get("sizes"))
+        ids = sources.add(source, names, sizes=numbers, dtype=own.first_dtype(chosen.dtypes))
+        if not ids:
+            from gpubench import kernels
+
+            note = kernels.notes([f"{source.name}.{names[0]}"])[0]
+            raise UsageError(
+                "bad-function", "the function cannot be measured", why=note.message, hint=note.hint
+            )
+        return _measured(chosen.replace(ops=",".join(ids)))
+
+
+def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings]) -> Result:
+    """Measure ops, groups or files: `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError for a misspelt one."""
+    if not declare.MEASURES:
+        return Unmeasured()  # type: ignore[return-value]
+    from gpubench.cli import own
+
+    text = ops if ops is None or isinstance(ops, str) else ",".join(ops)
+    return _measured(own.with_functions(_options(text, settings)))
+
+
+def load(path: str | Path) -> Result:
+    """Read a result that `save` or `gpubench run` has written. Raises InputError."""
+    from gpubench import store
+
+    return Result(store.load(path))
+
+
+def detect() -> DetectedMachine:
+    """Inspect CPU, RAM and GPUs."""
+    from gpubench import detect as detection
+
+    return DetectedMachine(detection.inspect(gathered=detection.gather()))
+
+
+# ---------------------------------------------------------------- how
+
+
+def _options(ops: str | None, settings: RunSettings) -> Any:
+    from gpubench.cli.options import RunOptions
+
+    known = RunSettings.__annotations__
+    for name in settings:
+        if name not in known:
+            raise UsageError(
+                "unknown-option", f"there is no option {name!r}", why="the options are " + ", ".join(known),
+                hint=suggest(name, known) or None,
+            )  # fmt: skip
+    words: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    if "sizes" in words:
+        words["sizes"] = _size_texts(words["sizes"])
+    for name in ("budget", "max_time"):
+        if isinstance(words.get(name), int | float):
+            words[name] = f"{words[name]:g}s"
+    return RunOptions(ops=ops, **words)
+
+
+def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
+    if isinstance(sizes, str | int):
+        return [str(sizes)]
+    return [",".join(map(str, sizes))]
+
+
+def _numbers(sizes: Any) -> list[int]:
+    from gpubench import units
+
+    texts = [] if sizes is None else _size_texts(sizes)
+    return sorted({n for text in texts for n in units.parse_sizes(text.rpartition("=")[2])})
+
+
+def _measured(options: Any) -> Result:
+    from gpubench.cli import progress, resume, saving
+    from gpubench.measure import runner
+
+    began = time.monotonic()
+    options = options.replace(quiet=options.quiet or not _shows_progress())
+    with progress.shown(options, os.environ) as display:
+        spec = progress.tell(display, options, lambda tell: resume.request(options, (), began=began, tell=tell))
+        finished = runner.run(spec, display, lambda _: None)
+    return Result(saving.as_stored(finished))
+
+
+def _shows_progress() -> bool:
+    """Whether somebody watches: a terminal, or a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stderr.isatty() or hasattr(shell, "kernel")
+
+
+@contextmanager
+def _source(function: UserFunction) -> Iterator[CodeSource]:
+    """Where children find the function: in the module that declares it, or pickled with all that it refers to."""
+    from gpubench.functions.manifest import CodeSource
+
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    if function.__module__ != "__main__" and file and getattr(module, function.name, None) is function:
+        yield CodeSource(Path(file).stem, "file", str(Path(file).resolve()))
+        return
+    import cloudpickle
+
+    name = "".join(letter if letter.isalnum() else "_" for letter in function.name) or "function"
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
+        path = Path(folder) / "function.pickle"
+        try:
+            path.write_bytes(cloudpickle.dumps(function))
+        except Exception as error:
+            raise UsageError(
+                "bad-function", f"{function.name} cannot be sent to another process",
+                why=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                hint="make what it refers to inside of it, or put it into a file of its own",
+            ) from error  # fmt: skip
+        yield CodeSource("session", "pickle", str(path), path=tuple(filter(None, sys.path)), only=name)

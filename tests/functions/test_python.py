@@ -1,0 +1,136 @@
+"""The Python interface: `bench`, `run`, `load`, `detect`, and what their results tell."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpubench
+from gpubench.errors import UsageError
+
+RESULTS = Path(__file__).parents[2] / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e"
+H200 = RESULTS / "20261125T000334Z-9aaa659e.json.gz"
+
+
+@pytest.fixture(scope="module")
+def result() -> gpubench.Result:
+    return gpubench.load(H200)
+
+
+def test_a_result_tells_thresholds_and_speedups(result) -> None:
+    dot = result.threshold("dot", "waited")
+    assert dot.measured[0] < dot.lo < dot.n < dot.hi < dot.measured[1]
+    assert str(dot).startswith("from about")
+    assert result.threshold("add", situation="copied").n == math.inf
+    small, large = result.speedup(100_000, "dot"), result.speedup(16 * 2**20, "dot")
+    assert small < 1 < large
+    assert result.speedup(2**40, "dot") is None
+
+
+def test_a_result_shows_itself(result) -> None:
+    assert "NVIDIA H200" in str(result)
+    assert repr(result).startswith("<gpubench.Result of add, chain")
+    page = result._repr_html_()
+    assert page.startswith("<svg")
+    assert "pays from" in page
+
+
+def test_a_result_becomes_a_frame_and_a_file(result, tmp_path: Path) -> None:
+    frame = result.to_pandas()
+    assert {"op", "n", "time_s", "device"} <= set(frame.columns)
+    result.save(tmp_path / "copy.json.gz")
+    assert gpubench.load(tmp_path / "copy.json.gz").run == result.run
+
+
+def test_policy_has_the_same_thresholds(result) -> None:
+    policy = gpubench.Policy.load(H200)
+    assert policy.threshold("dot") == result.threshold("dot")
+    assert "dot" in repr(policy)
+    assert policy.choose("dot", 2**24, regime="resident").backend == "cupy"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda result: result.threshold("dott"), "did you mean 'dot'"),
+        (lambda result: result.threshold(), "name one of them"),
+        (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
+        (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
+        (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
+        (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
+        (lambda result: gpubench.bench(), "gpubench.bench(f)"),
+    ],
+)
+def test_what_is_misspelt_raises(result, call, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        call(result)
+    assert words in error.value.hint
+
+
+def test_detect_is_called_and_stays_a_package() -> None:
+    from gpubench import detect
+
+    assert callable(detect)
+    assert detect.inspect
+
+
+SCRIPT = """
+import threading
+import gpubench
+
+SCALE = 3.0
+lock = threading.Lock()
+
+def decay(xp, x):
+    return xp.exp(-x) * SCALE
+
+def locked(xp, x):
+    with lock:
+        return x
+
+result = gpubench.bench(decay, sizes=[256], backends="numpy", max_samples=4, sessions=1, max_time=0.02)
+print(result.ops, len(result.to_pandas()))
+SCALE = 4.0
+again = gpubench.bench(decay, sizes=[256], backends="numpy", check_only=True)
+hashes = [r.run.outcomes[0].kernel_hash for r in (result, again)]
+print("same text" if hashes[0] == hashes[1] else "another text")
+try:
+    gpubench.bench(locked, sizes=[256])
+except gpubench.errors.UsageError as error:
+    print(error, "|", error.why)
+"""
+
+
+def test_a_script_measures_a_function_of_its_own_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    first, second, third = ended.stdout.splitlines()
+    assert first == "('session.decay',) 2"
+    assert second == "same text"
+    assert third.startswith(
+        "locked cannot be sent to another process | TypeError: cannot pickle '_thread.lock'"
+    )
+    assert ended.stderr == ""  # nobody watches
+
+
+def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path: Path) -> None:
+    text = (
+        SCRIPT.partition("def locked")[0]
+        + """
+decay = gpubench.function(decay)
+result = gpubench.bench(decay)
+if result.speedup(1000) > 2:
+    print("faster")
+print(f"{result.threshold().n:.0f}")
+"""
+    )
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    ended = gpubench(
+        "run", "script.py", "--sizes", "256", "--backends", "numpy", "--check-only", "--no-progress"
+    )
+    assert ended.returncode == 0, ended.stderr
