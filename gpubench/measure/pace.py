@@ -28,30 +28,30 @@ class Pace:
         the smallest, above them that of the largest, which grows with the size or as the last two sizes tell. Returns
         None where no size was measured.
         """
-        known = self._seconds.get(self._curve(case))
-        if not known:
+        times = self._seconds.get(self._curve(case))
+        if not times:
             return None
-        n, sizes = case.params["n"], sorted(known)
+        n, sizes = case.params["n"], sorted(times)
         below, above = [m for m in sizes if m <= n], [m for m in sizes if m >= n]
         if not below:
-            return known[above[0]]
+            return times[above[0]]
         if above:
-            power = self._power(known, below[-1], above[0])
+            power = self._power(times, below[-1], above[0])
         else:
-            power = min(max(self._power(known, *below[-2:]), 1.0), STEEPEST) if len(below) > 1 else 1.0
-        return known[below[-1]] * math.pow(n / below[-1], power)
+            power = min(max(self._power(times, *below[-2:]), 1.0), STEEPEST) if len(below) > 1 else 1.0
+        return times[below[-1]] * math.pow(n / below[-1], power)
 
     def least_s(self, case: Case) -> float:
         """Return about what a launch takes, and rather less: in proportion to the nearest size. Returns 0 where no size
         was measured."""
-        n, known = case.params["n"], self._seconds.get(self._curve(case), {})
-        nearest = min(known, key=lambda m: abs(math.log(m / n)), default=n)
-        return known.get(nearest, 0.0) * n / nearest
+        n, times = case.params["n"], self._seconds.get(self._curve(case), {})
+        nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
+        return times.get(nearest, 0.0) * n / nearest
 
     @staticmethod
-    def _power(known: dict[int, float], low: int, high: int) -> float:
+    def _power(times: dict[int, float], low: int, high: int) -> float:
         """The slope of the line through two sizes."""
-        return math.log(known[high] / known[low]) / math.log(high / low) if high > low else 0.0
+        return math.log(times[high] / times[low]) / math.log(high / low) if high > low else 0.0
 
     @staticmethod
     def _curve(case: Case) -> tuple[object, ...]:

@@ -220,10 +220,10 @@ def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
     nothing where one of the two is not remembered."""
     taken = set()
     for side in (-1, 1) if trials.builders else ():
-        known = next(
+        nearest = next(
             filter(None, (choices.at(_place(case, side * i)) for i in range(1, _COSTLY_REACH + 1))), []
         )
-        quiet = [chosen.name for chosen in known if chosen.load <= _LOADED and chosen.name in trials.names]
+        quiet = [chosen.name for chosen in nearest if chosen.load <= _LOADED and chosen.name in trials.names]
         if not quiet:
             return ()
         taken.add(quiet[0])

@@ -19,8 +19,9 @@ SIDES_LIMIT_S = 0.5
 
 
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
-    """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Session.sides`)."""
-    found: dict[str, list[float]] = {}
+    """Return the seconds per launch of each side of a split alone, and of the CPU's beside the GPU's
+    (`Session.sides`)."""
+    seconds: dict[str, list[float]] = {}
     host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
     launches = timer.repeat if host_output is None else timer.case.calls or 1
     began = time.perf_counter()
@@ -28,11 +29,10 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
         sides = timer.session.sides(timer.launch, launches, host_output)
         late = time.perf_counter() - began > SIDES_LIMIT_S
         if round_ or late:  # the first round is thrown away, unless there is no time for another
-            for name, seconds in sides.items():
-                found.setdefault(name, []).append(seconds)
+            add_parts(seconds, sides)
         if late:
             break
-    return found
+    return seconds
 
 
 # The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
@@ -46,10 +46,10 @@ def time_parts(timer: Timer, count: int) -> Times:
     parts: Times = {}
     began = time.perf_counter()
     for round_ in range(count + PARTS_WARM_UP):
-        found = parts_of_call(timer)
+        call = parts_of_call(timer)
         late = time.perf_counter() - began > PARTS_LIMIT_S
         if round_ >= PARTS_WARM_UP or late:
-            add_parts(parts, found)
+            add_parts(parts, call)
         if late:
             break
     return parts
@@ -57,14 +57,14 @@ def time_parts(timer: Timer, count: int) -> Times:
 
 def fenced_launch(timer: Timer) -> dict[str, list[float]]:
     """Seconds of one launch and its wait, and of a wait for nothing."""
-    session, found = timer.session, dict[str, float]()
+    session, steps = timer.session, dict[str, float]()
     session.sync()
-    with _timed(session, found, "single_s"):
+    with _clock(session, steps, "single_s"):
         session.run(timer.launch)
         session.sync()
-    with _timed(session, found, "sync_s"):
+    with _clock(session, steps, "sync_s"):
         session.sync()
-    return {name: [seconds] for name, seconds in found.items()}
+    return {name: [seconds] for name, seconds in steps.items()}
 
 
 def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
@@ -74,9 +74,9 @@ def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
     return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
 
 
-def add_parts(parts: Times, found: dict[str, float]) -> None:
+def add_parts(parts: Times, call: dict[str, float]) -> None:
     """Append the parts of one more call."""
-    for name, seconds in found.items():
+    for name, seconds in call.items():
         parts.setdefault(name, []).append(seconds)
 
 
@@ -88,35 +88,35 @@ def parts_of_call(timer: Timer) -> dict[str, float]:
     time is that of `sync_s` and is not counted twice.
     """
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers
-    found: dict[str, float] = {}
+    steps: dict[str, float] = {}
     if timer.flush is not None:
         timer.flush()
     session.sync()
-    with _timed(session, found, "alloc_s"):
+    with _clock(session, steps, "alloc_s"):
         buffers, output = timer.take()
-    with _timed(session, found, "upload_s"):
+    with _clock(session, steps, "upload_s"):
         for i in timer.sent:
             transfers.upload(buffers[i], workspace.inputs[i])
         session.sync()
-    with _timed(session, found, "sync_s"):
+    with _clock(session, steps, "sync_s"):
         session.sync()
-    found["upload_s"] = max(0.0, found["upload_s"] - found["sync_s"])
-    with _timed(session, found, "launch_s"):
+    steps["upload_s"] = max(0.0, steps["upload_s"] - steps["sync_s"])
+    with _clock(session, steps, "launch_s"):
         launch = workspace.compile(timer.case, buffers, output)
         session.run(launch)
     session.sync()
-    with _timed(session, found, "download_s"):
+    with _clock(session, steps, "download_s"):
         timer.fetch(launch)
-    with _timed(session, found, "alloc_s"):
+    with _clock(session, steps, "alloc_s"):
         timer.give_back(buffers, output)
-    with _timed(session, found, "single_s"):
+    with _clock(session, steps, "single_s"):
         session.run(timer.launch)
         session.sync()
-    return found
+    return steps
 
 
 @contextlib.contextmanager
-def _timed(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
+def _clock(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
     """Add the seconds to what the part has taken so far."""
     start = session.clock()
     yield

@@ -351,7 +351,7 @@ def sample_block(
     with no_garbage_collection():
         while len(wall) - warmup < request.samples:
             take()
-            if len(wall) == warmup + 1 and raises < MOST_RAISES and _raised(timer, wall[-1], target_s):
+            if len(wall) == warmup + 1 and raises < MOST_RAISES and _raise_count(timer, wall[-1], target_s):
                 raises += 1
                 del wall[-1], times[-1]
                 begin_here()
@@ -430,7 +430,7 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
         timer.predicted = False
 
 
-def _raised(timer: Timed, launch_s: float, target: float) -> bool:
+def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
     """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`. Returns False
     where they stay: a sample before which the caches are flushed is of one launch, and an overhead is as it is."""
     if not isinstance(timer, Timer) or timer.flush is not None:
