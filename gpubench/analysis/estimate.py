@@ -12,14 +12,12 @@ from gpubench import stats
 from gpubench.analysis.anatomy import Anatomy, Residents, anatomy, residents, single_s
 from gpubench.analysis.labels import Label, Mark, condition_findings, gravest, implausible, noise_findings
 from gpubench.analysis.samples import (
-    SamplePhase,
     block_values,
     device_time,
     empty_launch_s,
     kept_samples,
     main_blocks,
     only_estimates,
-    wall_samples,
 )
 from gpubench.catalogue import NoNumber, Reason
 from gpubench.model.case import GANG, REGIMES, RESIDENT, Case, beside_size
@@ -162,23 +160,6 @@ def _without_time(
         min_s=None, q1_s=None, q3_s=None, mad_s=None, device_cold_s=None, device_hot_s=None, single_s=None, rates=None,
         anatomy=None, reason=reason, detail=detail or None, hint=None,
     )  # fmt: skip
-
-
-def implausible_ids(run: Run, phases: Sequence[SamplePhase] = ("main", "estimate")) -> frozenset[str]:
-    """The cases whose times of one of these phases cannot be true. A size that was measured for a break-even's estimate
-    alone has no row that would say so."""
-    kinds = {device.id: device.kind for device in run.devices}
-    found = set()
-    for outcome in run.outcomes:
-        if not isinstance(outcome, Measurement):
-            continue
-        for phase in phases:
-            blocks = main_blocks(run, outcome, phase)
-            samples = [ours for block in blocks.values() if (ours := wall_samples(block, discarded=True))]
-            kind = device_kind(outcome.case.device_id, kinds)
-            if samples and implausible(run, outcome, kind, _middle(samples), blocks):
-                found.add(outcome.id)
-    return frozenset(found)
 
 
 def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:

@@ -51,11 +51,6 @@ class Likeness(NamedTuple):
         return not self.differences and bool(self.agreements)
 
 
-def same_machine(here: Machine, there: Machine) -> bool:
-    """Return whether a result of `there` is a result of `here`, whatever drivers either has."""
-    return compare(here, there).same
-
-
 def measured_gpus(devices: Iterable[Device]) -> list[str]:
     """Return the ids that the devices of a run have in its `machine.gpus`."""
     return list(dict.fromkeys(device.gpu_id for device in devices if device.gpu_id is not None))

@@ -12,7 +12,7 @@ from gpubench.cli.detect import read_result
 from gpubench.detect import recommend
 from gpubench.detect.records import ABSENT, known, missing
 from gpubench.errors import InputError
-from gpubench.model.identity import compare, same_machine, uuid_digest
+from gpubench.model.identity import compare, uuid_digest
 from gpubench.model.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
 from gpubench.store import save
 from tests.detect.test_mode_by_results import GPU_WINS
@@ -107,19 +107,19 @@ OTHER = {
 def test_one_machine_is_one_machine_whoever_was_asked(name):
     here, there = SAME[name]
     assert compare(here, there).differences == {}
-    assert same_machine(here, there)
+    assert compare(here, there).same
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_another_machine_is_named_by_what_differs(name):
     what, here, there = OTHER[name]
     assert what in compare(here, there).differences
-    assert not same_machine(here, there)
+    assert not compare(here, there).same
 
 
 def test_what_nothing_identifies_is_no_machine_of_ours():
-    assert not same_machine(Machine(), Machine())
-    assert not same_machine(HERE, Machine())
+    assert not compare(Machine(), Machine()).same
+    assert not compare(HERE, Machine()).same
 
 
 def result(folder, there, name="20260101T000000Z-00000001.json", place="some-folder", **words):
@@ -235,5 +235,5 @@ def test_compute_units_tell_gpus_without_ids_apart():
             gpu((), gib=None, bdf=None, id="api:metal:0", compute=Compute(units=fact(units))), cpu=APPLE
         )
 
-    assert same_machine(apple(38), apple(38))
-    assert not same_machine(apple(38), apple(30))
+    assert compare(apple(38), apple(38)).same
+    assert not compare(apple(38), apple(30)).same
