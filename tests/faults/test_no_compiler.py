@@ -118,7 +118,20 @@ def test_an_expression_of_cuda_alone_leaves_the_cpu_its_numpy_form(body, compile
         launch = session.compile(op, case, [x], output)
         session.run(launch)
         assert launch.kernel_name.startswith("numba") is compiled
-        assert np.array_equal(launch.output, np.abs(x))
+        assert np.array_equal(output, np.abs(x))
+    finally:
+        session.close()
+
+
+def test_what_has_gaps_is_computed_by_the_plain_expression_into_its_place():
+    """The CPU's part of a transpose that is split are columns of x, and rows of an output that the GPU fills too."""
+    op, session = kernels.load("transpose"), backends.load("numpy").open("numpy:0", 2)
+    try:
+        x, output = np.arange(64 * 48, dtype=np.float32).reshape(64, 48), np.zeros((48, 64), np.float32)
+        case = Case("transpose", op.group, {"n": 16, "m": 64}, "float32", "tuned", "resident", "numpy:0")
+        session.run(session.compile(op, case, [x[:, 16:32]], output[16:32]))
+        assert np.array_equal(output[16:32], x[:, 16:32].T)
+        assert not output[:16].any()
     finally:
         session.close()
 

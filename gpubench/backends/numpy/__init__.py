@@ -275,8 +275,18 @@ class NumpySession(Session):
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
                 if self._compiled.compiles(candidate.build()):
                     ways[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
-        ways["plain NumPy"] = lambda inputs, output: lambda: op.expr(np, *inputs)
+        ways["plain NumPy"] = partial(self._plain, op)
         return ways
+
+    def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
+        """The expression, whose result goes to `output`: it may be a part of an array that others fill too."""
+
+        def call() -> Array:
+            for made, place in zip(each(op.expr(self._np, *inputs)), each(output), strict=True):
+                self._np.copyto(place, made)
+            return output
+
+        return call
 
     def _native(
         self, op: Op, dtype: Dtype, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
