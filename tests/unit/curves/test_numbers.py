@@ -14,6 +14,7 @@ import pytest
 
 from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval, traffic_of
 from gpubench.curves.choice import _expected_loss
+from gpubench.curves.families import _fixed_and_per_n
 from gpubench.curves.noise import Point
 from gpubench.curves.process import Conditioned, LaunchTime, Sum, Walk, Warp
 from gpubench.curves.threshold import _threshold, fastest_at, normal
@@ -346,6 +347,19 @@ def test_a_doubt_counts_what_is_more_than_five_percent_faster():
     wide = fit({"it": TimedSizes("waited", exact(gpu, [1 << 10, 1 << 24]))})["it"]
     reach = 1.96 * math.sqrt(wide.at(x).variance + 0.03 + wide.offset + wide.case_variance(x))
     assert math.log(interval(wide, x)[2]) == pytest.approx(wide.at(x).mean + reach), "nothing was timed near it"
+
+
+@pytest.mark.parametrize(("kind", "power"), [("waited", 1.0), ("queued", 3.0)])
+def test_a_launch_and_its_bytes_are_found_in_their_times(kind, power):
+    for i in range(40):
+        a, b = 1.3e-5, 1e-12 * 1.31**i
+        places = [
+            Point(math.log(n), math.log(a**power + (b * n) ** power) / power, 0.01)
+            for n in (1 << 10, 1 << 14, 1 << 18, 1 << 24)
+        ]
+        found = _fixed_and_per_n(kind, places)
+        assert math.log(found[1] / found[0]) == pytest.approx(math.log(b / a), abs=0.03)
+        assert found[0] == pytest.approx(a, rel=0.03)
 
 
 def test_traffic_is_a_constant_or_none():
