@@ -343,6 +343,7 @@ ERRORS: dict[str, Entry] = {
         "--threads is more than the CPUs that may be used",
         "leave --threads out: it takes all usable CPUs; `gpubench detect` tells what limits them"),
     "too-new": Entry("the file cannot be used: a newer gpubench wrote it", "upgrade gpubench"),
+    "too-old": Entry("the file cannot be used: its format is no longer read", "measure again with gpubench run"),
     "truncated-file": Entry(
         "the file cannot be used: it ends in the middle, or its gzip data is damaged",
         "give a file that `gpubench run` has written"),

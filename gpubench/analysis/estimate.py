@@ -17,7 +17,6 @@ from gpubench.analysis.samples import (
     empty_launch_s,
     kept_samples,
     main_blocks,
-    only_estimates,
 )
 from gpubench.catalogue import NoNumber, Reason
 from gpubench.model.case import GANG, REGIMES, RESIDENT, Case, beside_size
@@ -111,20 +110,16 @@ IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """One row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file.
-
-    A size that was measured for a break-even's estimate alone belongs to that curve and has no row.
-    """
+    """Return one row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file."""
     kinds = {device.id: device.kind for device in run.devices}
-    shown = [outcome for outcome in run.outcomes if not only_estimates(run, outcome)]
 
     def row(outcome: Outcome, beside: Residents) -> CaseResult:
         return case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
 
-    rows = [row(outcome, {}) for outcome in shown if outcome.case.resident]
+    rows = [row(outcome, {}) for outcome in run.outcomes if outcome.case.resident]
     # No kernel of a doubtful time explains another one's.
     beside = residents(run, {found.id for found in rows if found.reason == IMPLAUSIBLE})
-    rows += [row(outcome, beside) for outcome in shown if not outcome.case.resident]
+    rows += [row(outcome, beside) for outcome in run.outcomes if not outcome.case.resident]
     return tuple(sorted(rows, key=_order))
 
 

@@ -12,9 +12,9 @@ from gpubench.analysis.comparison import AbsentCase, CompareOptions, Difference,
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.judge import SessionValues, Twin, fewest_samples, labels, low_ends, medians, slow_ends
 from gpubench.analysis.labels import workers
-from gpubench.analysis.samples import in_plan, main_blocks, observations
+from gpubench.analysis.samples import main_blocks, observations
 from gpubench.errors import InputError
-from gpubench.model.result import Fingerprint, Fingerprints, Measurement, Outcome, Run
+from gpubench.model.result import Fingerprint, Fingerprints, Measurement, Run
 from gpubench.units import truncate
 
 NOT_COMPARABLE = ("op", "protocol")
@@ -42,17 +42,11 @@ class CompareSide(msgspec.Struct, frozen=True):
 
 
 def side(run: Run) -> CompareSide:
-    """What a comparison needs of one run: the cases of its plan, which every session measures, and of each session of
-    the plan the one that stands for it."""
+    """Return what a comparison needs of one run: its cases, and for each session of the plan the one that stands for
+    it."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    ours = {outcome.id for outcome in run.outcomes if is_compared(outcome)}
-    rows = [_by_turn(run, row) for row in case_results(run) if row.id in ours]
+    rows = [_by_turn(run, row) for row in case_results(run)]
     return CompareSide(run, {row.id: row for row in rows}, measurements)
-
-
-def is_compared(outcome: Outcome) -> bool:
-    """Whether a comparison looks at it: at all but what only the search for a break-even has measured."""
-    return not isinstance(outcome, Measurement) or not outcome.blocks or in_plan(outcome)
 
 
 def _by_turn(run: Run, row: CaseResult) -> CaseResult:

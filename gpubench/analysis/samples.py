@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from gpubench import stats
-from gpubench.model.result import Block, Measurement, Outcome, Run
+from gpubench.model.result import Block, Measurement, Run
 from gpubench.stats import median
 
 UNFINISHED_STOPS = frozenset({"timeout", "budget"})
@@ -44,39 +44,18 @@ def empty_launch_s(run: Run, device_id: str) -> float:
     return stats.median(seconds) if seconds else 0.0
 
 
-SamplePhase = Literal["main", "search", "estimate", "sweep"]
+SamplePhase = Literal["main", "sweep"]
 SessionBlocks = dict[int, list[Block]]  # by session
 
 
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
-    """The blocks of the main phase, or of another, per used session, in the order in which they were measured.
-
-    What a search took of a size counts as its measurement where there is no other: timings chosen for where they lie
-    do not mix with those that were not.
-    """
+    """Return the blocks of one phase by used session, in the order in which they were measured."""
     allowed = used_sessions(run)
-    phases = ("main", "search") if phase == "main" else (phase,)
-    found: SessionBlocks = {}
+    sessions: SessionBlocks = {}
     for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
-        if block.phase in phases and (allowed is None or block.session in allowed):
-            found.setdefault(block.session, []).append(block)
-    return {
-        session: [block for block in ours if block.phase == phase] or ours for session, ours in found.items()
-    }
-
-
-def only_estimates(run: Run, outcome: Outcome) -> bool:
-    """Whether all that was measured of a case in sessions that count served a break-even's search or estimate, and
-    none of it tells a time of its own."""
-    if not isinstance(outcome, Measurement) or not outcome.blocks:
-        return False
-    beside = all(block.phase in ("search", "estimate") for block in outcome.blocks)
-    return beside and not main_blocks(run, outcome)
-
-
-def in_plan(outcome: Outcome) -> bool:
-    """Whether the case is of the run's plan, and not only a size at which a search looked in one session."""
-    return not isinstance(outcome, Measurement) or any(block.phase == "main" for block in outcome.blocks)
+        if block.phase == phase and (allowed is None or block.session in allowed):
+            sessions.setdefault(block.session, []).append(block)
+    return sessions
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
@@ -184,7 +163,6 @@ Launches = Literal["short", "middle", "long"]
 FAR_OFF = 4.0
 MIDDLE_S, LONG_S = 5e-5, 1e-3
 Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one case, by session and block
-PHASES: tuple[SamplePhase, ...] = ("main", "estimate")
 
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,14 +191,13 @@ def components(run: Run) -> tuple[Components, ...]:
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement):
             continue
-        for phase in PHASES:
-            blocks = main_blocks(run, outcome, phase).values()
-            nested = [[kept for block in ours if (kept := wall_samples([block]))] for ours in blocks]
-            nested = [session for session in nested if session]
-            if nested:
-                typical = stats.median(stats.median(kept) for session in nested for kept in session)
-                logs = [[[math.log(v) for v in kept] for kept in session] for session in nested]
-                found.setdefault((outcome.case.device_id, _launches(typical)), []).append(logs)
+        blocks = main_blocks(run, outcome).values()
+        nested = [[kept for block in ours if (kept := wall_samples([block]))] for ours in blocks]
+        nested = [session for session in nested if session]
+        if nested:
+            typical = stats.median(stats.median(kept) for session in nested for kept in session)
+            logs = [[[math.log(v) for v in kept] for kept in session] for session in nested]
+            found.setdefault((outcome.case.device_id, _launches(typical)), []).append(logs)
     order: dict[Launches, int] = {"short": 0, "middle": 1, "long": 2}
     return tuple(
         _row(device_id, launches, found[device_id, launches])

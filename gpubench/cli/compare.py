@@ -76,13 +76,12 @@ def check(options: ComparisonOptions) -> CompareOptions:
 
 def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
     """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
-    from gpubench.analysis.pairing import is_compared
     from gpubench.selectors import selector
 
     given = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
     given += [(text.rpartition("=")[0], "--min-speedup") for text in options.min_speedup or []]
     given += [(text, "--ignore") for text in options.ignore or []]
-    known = [outcome.case for run in runs for outcome in run.outcomes if is_compared(outcome)] if given else []
+    known = [outcome.case for run in runs for outcome in run.outcomes] if given else []
     for text, option in given:
         selects = selector(text, option=option)
         if not any(map(selects, known)):

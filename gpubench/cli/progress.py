@@ -16,7 +16,6 @@ from gpubench import cpu_load, disk, units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
-from gpubench.analysis.samples import only_estimates
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
@@ -307,7 +306,7 @@ class EventLog:
                 self._write(lines.run_start(self._run))
             case CaseStarted():
                 self._write(lines.CaseStart(id=event.id, session=event.session))
-            case CaseDone() if self._streams and not only_estimates(self._run, event.outcome):
+            case CaseDone() if self._streams:
                 if event.session >= self._sessions - 1 or not isinstance(event.outcome, Measurement):
                     self._tell(self._case(event.outcome))
             case Warned():

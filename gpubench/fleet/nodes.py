@@ -347,7 +347,7 @@ def _different(who: str, field: str, one: object, other: object) -> InputError:
     )  # fmt: skip
 
 
-NAME, VERSION = "gpubench-fleet", 2
+NAME, VERSION = "gpubench-fleet", 3
 EMBEDDED_NODES = 64  # a larger fleet keeps the results of its nodes in files beside it
 # Why a node is not whole. Of its file: some cases failed or were not reached; it cannot be used; it is not there.
 # Of a node that `run --cluster` asked: its process ended before its time; it fell silent; others held it; the cluster

@@ -1,4 +1,4 @@
-"""The result file `gpubench-result`, version 2: raw samples and conditions, never an estimate.
+"""The result file `gpubench-result`, version 3: raw samples and conditions, never an estimate.
 
 Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
 measured is None with a reason beside it, never 0. Readers ignore unknown fields.
@@ -113,7 +113,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
         return self.disturbance > BUSY_SHARE
 
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid"]
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
 # How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
@@ -206,7 +206,7 @@ class Block(Record, frozen=True, kw_only=True):
     session: int
     round: int
     position: int
-    phase: Literal["main", "search", "estimate", "sweep"] = "main"
+    phase: Literal["main", "sweep"] = "main"
     fraction: float | None = None
     placement: str | UnsetType = UNSET
     repeat: int
@@ -453,7 +453,7 @@ class Settings(Record, frozen=True, kw_only=True):
     meet. `autotune`: a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs
     of `ranks`."""
 
-    protocol: int = 1
+    protocol: int = 3
     preset: Literal["quick", "default", "rigorous"] = "default"
     sessions: int = 3
     min_samples: int = 10

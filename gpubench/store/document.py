@@ -23,7 +23,6 @@ from gpubench.catalogue import ERRORS
 from gpubench.errors import InputError, UsageError
 from gpubench.escaping import json_in_order
 from gpubench.installation import upgrade_command
-from gpubench.model.case import QUEUED, RESIDENT
 from gpubench.model.machine import Machine
 from gpubench.model.result import SCHEMA_VERSION, Measurement, Run
 from gpubench.store import limits
@@ -100,6 +99,14 @@ def _check_header(header: Header, source: str, wanted: str, newest: int) -> int:
             source,
             f'"schema_version" is {_show(version)}, not a whole number from 1 on',
             name=wanted,
+        )
+    oldest = min(UPGRADES.get(wanted, (newest,)))
+    if version < oldest:
+        _refuse(
+            "too-old",
+            source,
+            f"it has schema version {version}, whose numbers mean something else; this gpubench reads from {oldest} on",
+            f"measure again: gpubench {_WRITTEN_BY.get(wanted, 'run')}",
         )
     if version > newest:
         _refuse(
@@ -325,72 +332,52 @@ def _refuse_part(source: str, why: str) -> NoReturn:
 # ---------------------------------------------------------------- older versions
 
 Plain = dict[str, Any]
-_HOSTS = ("numpy:", "torch:cpu")  # devices that are CPUs, where a document does not say what kind they are
-_OVERHEADS = "overhead"  # the group of ops whose cases keep `resident`
+_PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
-def result_2(data: Plain) -> Plain:
-    """A GPU's `resident` was what is `resident-queued` now: in cases, ids, warnings and the selection."""
-    kinds = {one.get("id"): one.get("kind") for one in data.get("devices", [])}
-    outcomes = [_queued_outcome(one, kinds) for one in data.get("outcomes", [])]
-    ids = {
-        old["id"]: new["id"]
-        for old, new in zip(data.get("outcomes", []), outcomes, strict=True)
-        if old is not new
+def result_3(data: Plain) -> Plain:
+    """Drop the blocks that a search for a break-even took, and the cases that have no other. State the protocol."""
+    outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
+    settings = {"protocol": 1, **data.get("settings", {})}
+    return {
+        **data,
+        "outcomes": [outcome for outcome in outcomes if outcome is not None],
+        "settings": settings,
     }
-    found = {**data, "outcomes": outcomes}
-    if "warnings" in data:
-        found["warnings"] = [{**one, "id": ids.get(one.get("id"), one.get("id"))} for one in data["warnings"]]
-    if "regimes" in data.get("selection", {}):
-        regimes = [QUEUED if regime == RESIDENT else regime for regime in data["selection"]["regimes"]]
-        found["selection"] = {**data["selection"], "regimes": regimes}
-    return found
 
 
-def _queued_outcome(outcome: Plain, kinds: Mapping[Any, Any]) -> Plain:
-    case = outcome["case"]
-    device = str(case.get("device_id"))
-    host = kinds[device] == "cpu" if device in kinds else device.startswith(_HOSTS)
-    if host or case.get("regime") != RESIDENT or case.get("group") == _OVERHEADS:
+def _without_search(outcome: Plain) -> Plain | None:
+    blocks = outcome.get("blocks", [])
+    planned = [block for block in blocks if block.get("phase", "main") in _PHASES]
+    if len(planned) == len(blocks):
         return outcome
-    return {**outcome, "id": _queued_id(outcome["id"]), "case": {**case, "regime": QUEUED}}
+    return {**outcome, "blocks": planned} if planned else None
 
 
-def _queued_id(case_id: str) -> str:
-    path, at, device = case_id.rpartition("@")
-    return f"{path.removesuffix(RESIDENT)}{QUEUED}{at}{device}" if path.endswith(f"/{RESIDENT}") else case_id
-
-
-def fleet_2(data: Plain) -> Plain:
-    """The results of the nodes, each of its own version."""
+def fleet_3(data: Plain) -> Plain:
+    """Upgrade the results of the nodes."""
     nodes = [
-        {**node, "result": upgraded(node["result"], "gpubench-result")} if node.get("result") else node
+        {**node, "result": upgraded(node["result"], RESULT_NAME)} if node.get("result") else node
         for node in data.get("nodes", [])
     ]
     return {**data, "nodes": nodes}
 
 
-def noise_2(data: Plain) -> Plain:
-    """The ids of the cases, by the names of their devices alone."""
-    cases = [
-        one if one["id"].rpartition("@")[2].startswith(_HOSTS) else {**one, "id": _queued_id(one["id"])}
-        for one in data.get("cases", [])
-    ]
-    return {**data, "cases": cases}
-
-
 # By the name of a document one pure function per step: at [v], plain data of version v becomes that of version v + 1.
 UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
-    "gpubench-result": {1: result_2},
-    "gpubench-fleet": {1: fleet_2},
-    "gpubench-noise": {1: noise_2},
+    RESULT_NAME: {2: result_3},
+    "gpubench-fleet": {2: fleet_3},
 }
 
 
 def upgraded(data: Plain, name: str) -> Plain:
-    """The document `name` as one of its newest version. Raises KeyError, TypeError or AttributeError where it does not
-    have the shape of its version."""
-    steps = UPGRADES.get(name, {})
-    while (version := data.get("schema_version", 1)) in steps:
+    """Return the document `name` as one of its newest version. Raises KeyError, TypeError or AttributeError where it
+    does not have the shape of a version that is read."""
+    steps = UPGRADES[name]
+    version = data["schema_version"]
+    if version < min(steps):
+        raise TypeError(f"a {name} in it has schema version {version}, which is no longer read")
+    while version in steps:
         data = {**steps[version](data), "schema_version": version + 1}
+        version += 1
     return data

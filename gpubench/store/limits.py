@@ -37,8 +37,6 @@ MAX_SESSIONS = 2_000
 MAX_DEVICES = 128
 MAX_WARNINGS = 10_000
 MAX_CLAIMS = 200
-# Cases that hold fresh timings of a break-even, by session: its interval draws each of them 400 times.
-MAX_FRESH = 20_000
 # A report holds each case against every session, worker, ceiling, device and warning.
 MAX_LOOKUPS = 5_000_000
 
@@ -110,15 +108,6 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
     devices = max((len(run.devices) for run in runs), default=0)
     warnings = sum(len(run.warnings) for run in runs)
     beside = len(sessions) + sum(len(one.workers) + len(one.ceilings) for one in sessions) + warnings
-    fresh = {
-        (id(run), outcome.id, block.session)
-        for run in runs
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement)
-        for block in outcome.blocks
-        if block.phase == "estimate"
-    }
-    _require(source, "cases and sessions with timings of a break-even", len(fresh), MAX_FRESH)
     _require(source, "cases", cases, MAX_CASES)
     _require(source, "sessions", len(sessions), MAX_SESSIONS)
     _require(source, "devices", devices, MAX_DEVICES)

@@ -13,7 +13,7 @@ from gpubench.cli.options import commands
 from gpubench.store import save
 from tests.unit.report import sides
 
-FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
+FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
 HEAVY = {
     "numpy",
     "cupy",

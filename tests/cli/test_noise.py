@@ -195,7 +195,7 @@ def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
         ("", "it is empty"), ("{", "truncated"), ("[]", "not a valid gpubench-noise"), ('{"name": "gpubench-noise"}', "schema_version"),
         ('{"name": "gpubench-result", "schema_version": 1}', "it is a gpubench-result document"),
         ('{"name": "gpubench-noise", "schema_version": 3}', "upgrade gpubench"),
-        ('{"name": "gpubench-noise", "schema_version": 1}', "missing required field"),
+        ('{"name": "gpubench-noise", "schema_version": 2}', "missing required field"),
     ],
 )  # fmt: skip
 def test_a_file_that_holds_no_thresholds_is_told(

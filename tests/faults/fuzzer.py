@@ -44,7 +44,7 @@ NUMBERS = (
     1e-99, 1e99, 5e-324, 1e-308, 1e308, 1.7976931348623157e308, True, False,
 )  # fmt: skip
 WORDS = (
-    "measurement", "skip", "failure", "planned", "main", "search", "estimate", "sweep", "resident", "transfer-once",
+    "measurement", "skip", "failure", "planned", "main", "sweep", "resident", "transfer-once",
     "transfer-always", "library", "tuned", "float64", "float32", "float16", "bfloat16", "cpu", "gpu", "software", "hybrid",
     "fake", "ok", "absent", "budget", "timeout", "warning", "error", "info", "throttled", "off", "on", "quick",
 )  # fmt: skip
@@ -99,7 +99,7 @@ def _runs() -> tuple[bytes, ...]:
         samples.full_run(), samples.cpu_run(), samples.hybrid_run(), samples.software_run(), samples.interrupted_run(),
         samples.tool_run(),
     )  # fmt: skip
-    here = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
+    here = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
     return (*(store.dumps(run) for run in made), here.read_bytes())
 
 
@@ -115,7 +115,7 @@ def _fleet(draw: random.Random) -> Plain:
     nodes = [{"key": f"node{i}", "status": "ok", "result": _run(draw)} for i in range(draw.randint(1, 2))]
     nodes.append({"key": "lost", "status": "failed", "error": "no answer"})
     return {
-        "name": "gpubench-fleet", "schema_version": 1, "nodes_expected": 3, "nodes_collected": len(nodes),
+        "name": "gpubench-fleet", "schema_version": 3, "nodes_expected": 3, "nodes_collected": len(nodes),
         "complete": False, "nodes": nodes,
     }  # fmt: skip
 
@@ -127,7 +127,7 @@ def _noise(draw: random.Random) -> Plain:
         for outcome in run["outcomes"][:9]
     ]
     return {
-        "name": "gpubench-noise", "schema_version": 1, "run_id": run["id"], "machine": "a machine",
+        "name": "gpubench-noise", "schema_version": 2, "run_id": run["id"], "machine": "a machine",
         "fingerprint": run["fingerprint"], "sessions": 5, "alpha": 0.05, "permutations": 126, "false_alarm_share": 0.04,
         "raised_alarm_share": 0.0, "cases": cases, "left_out": [],
     }  # fmt: skip

@@ -59,7 +59,7 @@ def counted(phase, repeat, hot_repeat=None):
     ([], None),
     ([counted("sweep", 9)], None),
     ([counted("sweep", 9), counted("main", 3, 7), counted("main", 3, 7), counted("sweep", 9)], (3, 7)),
-    ([counted("main", 1, 7), counted("main", 38, 38), counted("estimate", 38)], (38, 7)),
+    ([counted("main", 1, 7), counted("main", 38, 38)], (38, 7)),
 ])  # fmt: skip
 def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept):
     known = Measurement(

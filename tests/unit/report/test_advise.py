@@ -258,9 +258,8 @@ def test_the_variables_are_none_that_an_option_reads():
     assert not options & set(values)
 
 
-@pytest.mark.parametrize("phase", ["estimate", "sweep"])
-def test_timings_that_were_made_for_something_else_advise_nothing(phase):
-    """Fresh timings of a break-even were taken for their ratio, those of a sweep at other shares of a split."""
+def test_timings_of_a_sweep_advise_nothing():
+    """They were taken at other shares of a split."""
     plain = curve(SMALL_LOSES, regime="transfer-always")
     wrong = [
         msgspec.structs.replace(
@@ -268,7 +267,7 @@ def test_timings_that_were_made_for_something_else_advise_nothing(phase):
             blocks=[
                 *outcome.blocks,
                 *(
-                    msgspec.structs.replace(block, phase=phase, wall_s=[value * 50 for value in block.wall_s])
+                    msgspec.structs.replace(block, phase="sweep", wall_s=[value * 50 for value in block.wall_s])
                     for block in outcome.blocks
                 ),
             ],
@@ -279,7 +278,7 @@ def test_timings_that_were_made_for_something_else_advise_nothing(phase):
         msgspec.structs.replace(
             measured(case(n=2048, regime=regime, device=device), 1e-9),
             blocks=[
-                msgspec.structs.replace(block, phase=phase)
+                msgspec.structs.replace(block, phase="sweep")
                 for block in measured(case(n=2048, regime=regime, device=device), 1e-9).blocks
             ],
         )

@@ -88,10 +88,10 @@ def test_the_shortest_session_says_whether_samples_are_too_short():
     assert "too-short" in row_of(run_of([msgspec.structs.replace(what, blocks=short)])).findings
 
 
-def test_search_samples_do_not_count():
+def test_samples_of_a_sweep_do_not_count():
     good = measured(case(), 1e-3)
-    search = [msgspec.structs.replace(block, phase="search", wall_s=[9.0] * 11) for block in good.blocks]
-    row = row_of(run_of([msgspec.structs.replace(good, blocks=[*good.blocks, *search])]))
+    sweep = [msgspec.structs.replace(block, phase="sweep", wall_s=[9.0] * 11) for block in good.blocks]
+    row = row_of(run_of([msgspec.structs.replace(good, blocks=[*good.blocks, *sweep])]))
     assert row.time is not None
     assert row.time.high < 1.1e-3
 

@@ -42,18 +42,13 @@ def noisy_run(seed: int) -> Run:
 
 
 def shaken(outcome: Measurement, draw: random.Random) -> Measurement:
-    """Noise between and within sessions; near the break-even also fresh timings."""
+    """Add noise between and within sessions."""
     blocks = []
     for block in outcome.blocks:
         level = draw.gauss(1, 0.02)
         blocks.append(
             msgspec.structs.replace(block, wall_s=[v * level * draw.gauss(1, 0.02) for v in block.wall_s])
         )
-    if outcome.case.params["n"] in (64, 256) and outcome.case.regime == "resident":
-        blocks += [
-            msgspec.structs.replace(block, phase="estimate", round=1, wall_s=[v * draw.gauss(1, 0.02) for v in block.wall_s])
-            for block in blocks
-        ]  # fmt: skip
     return msgspec.structs.replace(outcome, blocks=blocks)
 
 

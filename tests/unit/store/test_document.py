@@ -22,6 +22,7 @@ from gpubench.model.result import SCHEMA_VERSION, Run
 from gpubench.store import document, limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
@@ -92,7 +93,7 @@ def _refusal(data: bytes) -> InputError:
         (b'{"name": "gpubench-result", "schema_version": "1"}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": 0}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": 1}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": 3}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
     ],
 )
@@ -156,78 +157,58 @@ def test_an_empty_file_asks_for_another_run() -> None:
     assert _refusal(b"").hint.startswith("run `gpubench run` again")
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
-def test_each_version_has_a_fixture_that_loads(version: int) -> None:
+@pytest.mark.parametrize("version", [2, SCHEMA_VERSION])
+def test_each_version_that_is_read_has_a_fixture_that_loads(version: int) -> None:
     path = FIXTURES / f"version-{version}.json"
     assert json.loads(path.read_text())["schema_version"] == version
     assert store.load(path).schema_version == SCHEMA_VERSION
 
 
-def test_older_versions_go_through_every_step(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """The chain itself, on two made-up steps: 1 -> 2 -> 3."""
-    steps: dict[int, Any] = {
-        1: lambda data: {**data, "label": "one"},
-        2: lambda data: {**data, "label": data["label"] + ", two"},
-    }
-    monkeypatch.setitem(document.UPGRADES, "gpubench-result", steps)
-    monkeypatch.setattr(document, "SCHEMA_VERSION", 3)
-    back = store.loads(store.dumps(msgspec.structs.replace(run, schema_version=1)), "x")
-    assert (back.schema_version, back.label) == (3, "one, two")
+@pytest.mark.parametrize("path", sorted((ROOT / "results").rglob("*.json*")), ids=lambda path: path.name)
+def test_each_stored_result_loads(path: Path) -> None:
+    assert store.load(path).outcomes
 
 
-def _version_1(*devices: str, group: str = "matrix") -> dict[str, Any]:
-    """A run of version 1 with a case of `resident` on each device; of kinds, it knows those of `fake`."""
-    cases = [
-        {"op": "matmul", "group": group, "params": {"n": 64}, "dtype": "float32", "form": "library",
-         "regime": "resident", "device_id": device}
-        for device in devices
-    ]  # fmt: skip
-    ids = [f"matmul/n=64/float32/library/resident@{device}" for device in devices]
-    return {
-        "name": "gpubench-result", "schema_version": 1,
-        "devices": [{"id": "fake:cpu", "kind": "cpu"}, {"id": "fake:gpu", "kind": "gpu"}],
-        "outcomes": [{"type": "planned", "id": id, "case": case} for id, case in zip(ids, cases, strict=True)],
-        "warnings": [{"code": "noisy", "message": "", "id": id} for id in [*ids, None]],
-        "selection": {"ops": ["matmul"], "regimes": ["resident", "transfer-always"]},
-    }  # fmt: skip
+@pytest.mark.parametrize("name", ["gpubench-result", "gpubench-fleet", "gpubench-noise"])
+def test_a_file_of_version_1_is_refused_with_what_to_do(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        document.loads_as(
+            Run, json.dumps({"name": name, "schema_version": 1}).encode(), "x", name=name, newest=3
+        )
+    refusal = caught.value
+    assert (refusal.code, refusal.exit_code) == ("too-old", 4)
+    assert "schema version 1" in (refusal.why or "")
+    assert "measure again: gpubench" in (refusal.hint or "")
 
 
-def test_what_a_gpu_called_resident_in_version_1_was_queued() -> None:
-    data = document.upgraded(_version_1("numpy:0", "cupy:0", "hybrid:cupy:0", "torch:cpu"), "gpubench-result")
-    regimes = ["resident", "resident-queued", "resident-queued", "resident"]
-    assert [one["case"]["regime"] for one in data["outcomes"]] == regimes
-    ids = [one["id"] for one in data["outcomes"]]
-    assert [id.rpartition("@")[0].rpartition("/")[2] for id in ids] == regimes
-    assert [one["id"] for one in data["warnings"]] == [*ids, None]
-    assert data["selection"]["regimes"] == ["resident-queued", "transfer-always"]
+def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
+    plain = json.loads(store.dumps(run))
+    plain["schema_version"] = 2
+    (measured,) = [outcome for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
+    kept = measured["blocks"]
+    searched = {**measured, "id": "searched", "blocks": [{**kept[0], "phase": "search"}]}
+    measured["blocks"] = [*kept, {**kept[0], "phase": "estimate"}]
+    plain["outcomes"].append(searched)
+    del plain["settings"]["protocol"]
+    upgraded = store.loads(json.dumps(plain).encode(), "x")
+    assert upgraded.outcomes == store.loads(store.dumps(run), "x").outcomes
+    assert upgraded.settings.protocol == 1
 
 
-def test_a_device_that_the_file_knows_is_of_the_kind_that_it_says() -> None:
-    data = document.upgraded(_version_1("fake:cpu", "fake:gpu"), "gpubench-result")
-    assert [one["case"]["regime"] for one in data["outcomes"]] == ["resident", "resident-queued"]
+def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:
+    plain = {**json.loads(store.dumps(run)), "schema_version": 2}
+    fleet = {"schema_version": 2, "nodes": [{"result": plain}, {"result": None, "error": "x"}]}
+    upgraded = document.upgraded(fleet, "gpubench-fleet")
+    assert [node["result"] and node["result"]["schema_version"] for node in upgraded["nodes"]] == [3, None]
+    plain["schema_version"] = 1
+    with pytest.raises(TypeError, match="no longer read"):
+        document.upgraded(fleet, "gpubench-fleet")
 
 
-def test_a_cost_of_a_device_without_work_stays_resident() -> None:
-    data = _version_1("fake:gpu", group="overhead")
-    assert document.upgraded(data, "gpubench-result")["outcomes"] == data["outcomes"]
-
-
-def test_fleets_and_noise_are_upgraded_with_the_runs_in_them() -> None:
-    fleet = {"schema_version": 1, "nodes": [{"result": _version_1("cupy:0")}, {"result": None, "error": "x"}]}
-    first, second = document.upgraded(fleet, "gpubench-fleet")["nodes"]
-    assert first["result"]["outcomes"][0]["case"]["regime"] == "resident-queued"
-    assert second == {"result": None, "error": "x"}
-    noise = {"schema_version": 1, "cases": [{"id": "add/n=8/float32/tuned/resident@cupy:0"}]}
-    (case,) = document.upgraded(noise, "gpubench-noise")["cases"]
-    assert case["id"] == "add/n=8/float32/tuned/resident-queued@cupy:0"
-
-
-@pytest.mark.parametrize(
-    "shape", [{"outcomes": 3}, {"outcomes": [{}]}, {"devices": [1], "outcomes": []}, {"warnings": 5}]
-)
-def test_an_old_file_of_another_shape_is_refused(shape: dict[str, Any]) -> None:
-    data = {**_version_1("cupy:0"), **shape}
-    assert _refusal(json.dumps(data).encode()).code == "bad-document"
+@pytest.mark.parametrize("shape", [{"outcomes": 3}, {"outcomes": ["x"]}, {"settings": 5}])
+def test_an_old_file_of_another_shape_is_refused(run: Run, shape: dict[str, Any]) -> None:
+    plain = {**json.loads(store.dumps(run)), "schema_version": 2, **shape}
+    assert _refusal(json.dumps(plain).encode()).code == "bad-document"
 
 
 @pytest.mark.parametrize("name", store.SCHEMA_NAMES)

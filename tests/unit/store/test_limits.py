@@ -15,10 +15,10 @@ from gpubench.model.result import Device, Measurement, Run, RunWarning, SessionR
 from gpubench.store import document, limits
 
 
-def with_blocks(run: Run, count: int, phase: str = "main") -> Run:
+def with_blocks(run: Run, count: int) -> Run:
     """A run of one case with one block in each of so many sessions; each block has two samples."""
     (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
-    blocks = [msgspec.structs.replace(measured.blocks[0], session=i, phase=phase) for i in range(count)]
+    blocks = [msgspec.structs.replace(measured.blocks[0], session=i) for i in range(count)]
     return msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(measured, blocks=blocks)])
 
 
@@ -48,7 +48,6 @@ MADE: dict[str, Callable[[Run, int], Run]] = {
     "MAX_WARNINGS": with_warnings,
     "MAX_BLOCKS": with_blocks,
     "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
-    "MAX_FRESH": lambda run, count: with_blocks(run, count, phase="estimate"),
     # One case against so many sessions, and the same with what stands beside sessions.
     "MAX_LOOKUPS": with_sessions,
 }
@@ -73,16 +72,6 @@ def test_each_case_is_held_against_what_stands_beside_it(
     limits.require_run(with_cases(beside(run, 3), 2), "a.json")
     with pytest.raises(InputError):
         limits.require_run(with_cases(beside(run, 3), 3), "a.json")
-
-
-def test_fresh_timings_count_once_in_each_session(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr(limits, "MAX_FRESH", 2)
-    twice = with_blocks(run, 2, phase="estimate")
-    (outcome,) = twice.outcomes
-    assert isinstance(outcome, Measurement)
-    again = msgspec.structs.replace(outcome, blocks=[*outcome.blocks, *outcome.blocks])
-    limits.require_run(msgspec.structs.replace(twice, outcomes=[again]), "a.json")
-    limits.require_run(with_blocks(run, 5), "a.json")  # blocks of other phases are no fresh timings
 
 
 def test_runs_of_one_document_count_together(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
