@@ -71,18 +71,7 @@ EQUIVALENT = (
     ("curves/time_curve.py", "return around[-1].x", "< STEP", "no size lies at that very distance"),
     ("stats.py", "MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
     ("stats.py", "if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
-    ("stats.py", "if reached >= mass", "if reached > mass", "no sum of probabilities ends at that very number"),
-    (
-        "stats.py",
-        "if cumulated >= mass",
-        "if cumulated > mass",
-        "no sum of probabilities ends at that very number",
-    ),
     ("stats.py", "low, high = (-9.0, 9.0)", "13.5", "the same end: 60 halvings leave less than the last digit"),
-    ("stats.py", "if len({value for", "", "the same distribution, in more atoms or in fewer"),
-    ("stats.py", "if last - first <= FEW:", "", "the same end, in more steps or fewer"),
-    ("stats.py", "share = 0.5 if turn", "", "the same end, in more steps or fewer"),
-    ("stats.py", "middle = low *", "", "the same end, in more steps or fewer"),
     ("stats.py", "for _ in range(60):", "", "one step more halves what is far below the last digit"),
     (
         "store/files.py",

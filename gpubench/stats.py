@@ -1,41 +1,27 @@
-"""Statistics of timings: medians, intervals over sessions, noise measures, fits. Standard library only.
+"""Statistics of timings: means of logarithms, intervals over sessions, noise measures, fits. Standard library only.
 
 Every function is pure: the same answer for the same values, whatever the order of sessions. "Sessions" are lists
 of block values, one list per session. Sessions and the blocks inside them are what is repeated; samples of one block
 share its luck, so they never stand for themselves (docs/statistics.md). Intervals are 95 % intervals.
-
-The bootstrap of medians is evaluated exactly instead of by random draws. Resampling one session's blocks gives its
-median a discrete distribution with binomial weights. Resampling sessions mixes those, and the median of k draws from
-the mixture has a binomial-tail distribution function.
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-IntervalKind = Literal["bootstrap", "prior"]
+IntervalKind = Literal["sessions", "prior"]
 
-MIN_BOOTSTRAP_SESSIONS = 5
+MIN_SESSIONS = 5
 ALPHA = 0.05
 # sigma / MAD for normal noise.
 MAD_SIGMA = 1.4826
-# Atoms of a session's distribution below this probability are dropped from ratios: n * m products stay few, and what is
-# lost is far below the 2.5 % that an interval's end has to resolve.
-NEGLIGIBLE = 1e-7
-# What may lie beyond an end with seven sessions, in sessions; a whole one would be too much by what is dropped above.
-SEVENS_END = 0.99
 # Up to so many draws a binomial distribution is summed term by term; the normal one that stands for it beyond is
 # within 0.0003 of it near its middle, which is where a median's ends lie, and costs no sum.
 MOST_EXACT = 256
-# A ratio's end is narrowed down until so few products are left that sorting them is cheap.
-FEW = 64
-NARROWINGS = 60
 # Half the width of an interval in ln, beyond which it knows nothing.
 FARTHEST = 100.0
 
@@ -43,7 +29,7 @@ FARTHEST = 100.0
 class Interval(NamedTuple):
     """`low <= estimate <= high`, in the unit of the values. `kind` says what the interval rests on.
 
-    "bootstrap": on the sessions alone. "prior": on too few sessions to know how far they differ, so a stated prior
+    "sessions": on the sessions alone. "prior": on too few sessions to know how far they differ, so a stated prior
     stands beside them.
     """
 
@@ -51,6 +37,11 @@ class Interval(NamedTuple):
     estimate: float
     high: float
     kind: IntervalKind
+
+    def around(self, estimate: float) -> Interval:
+        """Return an interval of the same relative width around another estimate."""
+        factor = estimate / self.estimate
+        return Interval(self.low * factor, estimate, self.high * factor, self.kind)
 
 
 class IntervalLike(Protocol):
@@ -255,53 +246,64 @@ def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
     return squares / degrees * t_quantile(degrees) ** 2 if degrees > 0 else math.inf
 
 
-def _deviations(values: Sequence[float], middle: float) -> float:
-    """The sum of the squares of ln(value) around its mean."""
-    logs = [math.log(value / middle) for value in values]
+def _squares(logs: Sequence[float]) -> float:
+    """Return the sum of the squared deviations from the mean."""
     mean = math.fsum(logs) / len(logs)
     return math.fsum((value - mean) ** 2 for value in logs)
 
 
+def mean_log(values: Iterable[float]) -> float:
+    """Return the mean of ln(value)."""
+    logs = [math.log(value) for value in values]
+    return math.fsum(logs) / len(logs)
+
+
+def run_value(sessions: Iterable[Sequence[float]]) -> float:
+    """Return the time of a case: exp of the mean over sessions of their means of ln(block)."""
+    means = [mean_log(blocks) for blocks in sessions]
+    return math.exp(math.fsum(means) / len(means))
+
+
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """(half-width of ln(median) of the blocks of one session)^2: what is known of this session."""
-    count = len(blocks)
+    """Return (half-width of the mean of ln(block) of one session)^2: what its blocks tell."""
     expected = None if prior is None else prior.block**2
-    squares = _deviations(blocks, median(blocks))
-    return squared_margin(squares, count - 1, expected) * median_cost(count) / count
+    return squared_margin(_squares([math.log(value) for value in blocks]), len(blocks) - 1, expected) / len(
+        blocks
+    )
 
 
-def _few_sessions(
-    values: Sequence[float], estimate: float, known: Sequence[float], between: float | None
-) -> Interval:
-    """The interval of fewer than MIN_BOOTSTRAP_SESSIONS sessions with these values around their middle one.
+def _interval(means: Sequence[float], known: Sequence[float], between: float | None) -> Interval:
+    """Return the interval of exp(mean) over sessions with these means of logarithms.
 
-    `known` has the squared half-width of each from its blocks, `between` the variance of ln(value) that is expected
-    between sessions. Without it, of one session the interval knows the blocks alone.
+    `known` has the squared half-width of each from its blocks, `between` the variance that is expected between
+    sessions. Below MIN_SESSIONS that variance stands beside the one seen; without it, one session knows its blocks
+    alone. From MIN_SESSIONS on the sessions alone tell.
     """
-    count = len(values)
-    if between is None and count == 1:
+    count = len(means)
+    estimate = math.exp(math.fsum(means) / count)
+    kind: IntervalKind = "sessions" if count >= MIN_SESSIONS else "prior"
+    if kind == "prior" and between is None and count == 1:
         squared = known[0]
     else:
-        expected = None if between is None else between + math.fsum(known) / count / Z**2
-        squares = _deviations(values, estimate)
-        squared = squared_margin(squares, count - 1, expected) * median_cost(count) / count
+        expected = None
+        if kind == "prior" and between is not None:
+            expected = between + math.fsum(known) / count / Z**2
+        squared = squared_margin(_squares(means), count - 1, expected) / count
     # Infinite where nothing is known; whatever is known has ends that a caller may divide by.
     factor = math.exp(min(math.sqrt(squared), FARTHEST)) if squared < math.inf else math.inf
-    return Interval(estimate / factor, estimate, estimate * factor, "prior")
+    return Interval(estimate / factor, estimate, estimate * factor, kind)
 
 
 def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUAL) -> Interval:
-    """Run value = median of the session values, which are the medians of their blocks, with its interval.
+    """Return the time of a case with its interval: `run_value`, and Student's t over the sessions' means of ln(block).
 
-    From 5 sessions on: the exact cluster bootstrap, sessions, then blocks. Below that the variance between sessions is
-    that of those seen and of the prior; None: of those seen alone, and one block tells nothing.
+    Below 5 sessions the variance between sessions is that of those seen and of the prior. Without a prior it is that
+    of those seen alone, and one block tells nothing.
     """
-    values = [median(blocks) for blocks in sessions]
-    if len(sessions) >= MIN_BOOTSTRAP_SESSIONS:
-        low, high = cluster_bootstrap([median_distribution(blocks) for blocks in sessions])
-        return _around(low, median(values), high)
     known = [_block_margin(blocks, prior) for blocks in sessions]
-    return _few_sessions(values, median(values), known, None if prior is None else prior.session**2)
+    return _interval(
+        [mean_log(blocks) for blocks in sessions], known, None if prior is None else prior.session**2
+    )
 
 
 BOTH_USUAL = (USUAL, USUAL)
@@ -310,32 +312,22 @@ BOTH_USUAL = (USUAL, USUAL)
 def ratio_interval(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], priors: tuple[Prior, Prior] | None = BOTH_USUAL
 ) -> Interval:
-    """Median over sessions of median(baseline) / median(case), with its interval as that of `run_interval`.
+    """Return the time of the baseline / that of the case with its interval, like `run_interval`.
 
     `pairs` holds (blocks of the baseline, blocks of the case) of each session that measured both, `priors` theirs.
     """
-    ratios = [median(base) / median(case) for base, case in pairs]
-    estimate = geometric_median(ratios)
-    if len(pairs) >= MIN_BOOTSTRAP_SESSIONS:
-        low, high = ratio_bootstrap(pairs)
-        return _around(low, estimate, high)
+    means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
     known = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
     between = None if priors is None else math.fsum(prior.session**2 for prior in priors)
-    return _few_sessions(ratios, estimate, known, between)
-
-
-def _around(low: float, estimate: float, high: float) -> Interval:
-    return Interval(min(low, estimate), estimate, max(high, estimate), "bootstrap")
+    return _interval(means, known, between)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
     """exp of the mean logarithm; 0 where one of the values is. Raises ValueError on no values."""
     if not values:
         raise ValueError("no values")
-    if min(values) == 0:
-        return 0.0
-    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+    return 0.0 if min(values) == 0 else math.exp(mean_log(values))
 
 
 @functools.lru_cache(maxsize=64)
@@ -397,9 +389,6 @@ def student_quantile(p: float, degrees: int) -> float:
     return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
-Atoms = Sequence[tuple[float, float]]  # a discrete distribution: (value, probability)
-
-
 def binomial_tail(n: int, p: float, m: int) -> float:
     """P(X >= m) for X ~ Binomial(n, p)."""
     if m <= 0 or p >= 1.0:
@@ -414,143 +403,3 @@ def binomial_tail(n: int, p: float, m: int) -> float:
         for j in range(m, n + 1)
     )
     return min(1.0, math.fsum(terms))
-
-
-@functools.lru_cache(maxsize=512)
-def _median_weights(n: int) -> tuple[float, ...]:
-    """Probability that the median of n draws with replacement from n ordered values is the i-th of them.
-
-    P(m-th smallest draw <= x_(i)) = P(Binomial(n, i/n) >= m). With even n the median lies between the two
-    middle draws; the mixture of both is used, which is a little wider and keeps the support at n values.
-    """
-    middles = {(n + 1) // 2, n // 2 + 1}
-    cumulated = [0.0]
-    for i in range(1, n + 1):
-        cumulated.append(sum(binomial_tail(n, i / n, m) for m in middles) / len(middles))
-    return tuple(high - low for low, high in itertools.pairwise(cumulated))
-
-
-def median_distribution(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Bootstrap distribution of the median of one session, exactly: (value, probability), values ascending."""
-    return list(zip(sorted(values), _median_weights(len(values)), strict=True))
-
-
-@functools.lru_cache(maxsize=256)
-def _level(k: int, m: int, tail: float) -> float:
-    """The p at which P(Binomial(k, p) >= m) = tail, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if binomial_tail(k, middle, m) < tail else (low, middle)
-    return high
-
-
-def _masses(k: int) -> tuple[float, float]:
-    """Probability that the k mixed distributions together hold below either end of the interval.
-
-    The m-th smallest of k draws has distribution function P(Binomial(k, F) >= m). Even k takes the lower middle draw
-    for the low end and the upper one for the high end, which is slightly wide. 7 is the one odd k from 5 on whose exact
-    ends would lie one session further in, where they cover 87.5 % if sessions scatter far more than the samples in
-    them: less than a session lies beyond either end there.
-    """
-    low, high = _level(k, (k + 1) // 2, ALPHA / 2) * k, _level(k, k // 2 + 1, 1 - ALPHA / 2) * k
-    return (min(low, SEVENS_END), max(high, k - SEVENS_END)) if k == 7 else (low, high)
-
-
-def cluster_bootstrap(distributions: Sequence[Atoms]) -> tuple[float, float]:
-    """Percentile interval of the median of k draws, each from the mixture of the k sessions' distributions.
-
-    This is the bootstrap that resamples sessions, then samples inside them.
-    """
-    atoms = sorted(atom for distribution in distributions for atom in distribution)
-    low, high = _masses(len(distributions))
-    return _quantile_of(atoms, low), _quantile_of(atoms, high)
-
-
-def ratio_bootstrap(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:
-    """The same of the ratio of two medians, of which each session gives both: (numerator's, denominator's) samples."""
-    quotients = [_Quotient.of(above, below) for above, below in pairs]
-    low, high = _masses(len(pairs))
-    return _ratio_quantile(quotients, low), _ratio_quantile(quotients, high)
-
-
-class _Quotient(NamedTuple):
-    """X / Y of two independent discrete distributions, without listing its n * m values.
-
-    `x` is ascending and distinct; `cumulated[i]` is the probability of the first i of them. `y` has its own, `weights`.
-    """
-
-    x: tuple[float, ...]
-    cumulated: tuple[float, ...]
-    y: tuple[float, ...]
-    weights: tuple[float, ...]
-
-    @classmethod
-    def of(cls, above: Sequence[float], below: Sequence[float]) -> _Quotient:
-        """The distributions of both medians, without negligible atoms, equal values as one."""
-        x, y = _distinct(above), _distinct(below)
-        return cls(
-            tuple(value for value, _ in x),
-            tuple(itertools.accumulate((p for _, p in x), initial=0.0)),
-            tuple(value for value, _ in y),
-            tuple(p for _, p in y),
-        )
-
-    def atoms(self, low: float, high: float) -> list[tuple[float, float]]:
-        """The values above `low` and up to `high`, with their probabilities."""
-        x, cumulated, right = self.x, self.cumulated, bisect.bisect_right
-        return [
-            (x[i] / value, q * (cumulated[i + 1] - cumulated[i]))
-            for value, q in zip(self.y, self.weights, strict=True)
-            for i in range(right(x, low * value), right(x, high * value))
-        ]
-
-
-def _distinct(values: Sequence[float]) -> Atoms:
-    atoms = [atom for atom in median_distribution(values) if atom[1] > NEGLIGIBLE]
-    if len({value for value, _ in atoms}) == len(atoms):
-        return atoms
-    grouped = itertools.groupby(atoms, key=operator.itemgetter(0))
-    return [(value, math.fsum(p for _, p in equal)) for value, equal in grouped]
-
-
-def _ratio_quantile(quotients: Sequence[_Quotient], mass: float) -> float:
-    """The smallest ratio up to which the quotients together hold `mass`.
-
-    The ends of the search close in on it by the line through both, or halve their distance where that is slow, until
-    few values are left between them, which are then sorted.
-    """
-    low = min(one.x[0] / one.y[-1] for one in quotients) * (1 - 1e-9)
-    high = max(one.x[-1] / one.y[0] for one in quotients) * (1 + 1e-9)
-    (below, first), (above, last) = _up_to(quotients, low), _up_to(quotients, high)
-    for turn in range(NARROWINGS):
-        if last - first <= FEW:
-            break
-        share = 0.5 if turn % 3 == 2 else min(max((mass - below) / (above - below), 0.1), 0.9)
-        middle = low * (high / low) ** share
-        reached, rank = _up_to(quotients, middle)
-        if reached >= mass - 1e-12:
-            high, above, last = middle, reached, rank
-        else:
-            low, below, first = middle, reached, rank
-    return _quantile_of(sorted(atom for one in quotients for atom in one.atoms(low, high)), mass - below)
-
-
-def _up_to(quotients: Sequence[_Quotient], ratio: float) -> tuple[float, int]:
-    """The probability that the quotients together hold up to `ratio`, and the number of values there."""
-    right, mass, rank = bisect.bisect_right, 0.0, 0
-    for x, cumulated, y, weights in quotients:  # most of a report's time may go into this
-        places = [right(x, ratio * value) for value in y]
-        mass += sum(map(operator.mul, weights, map(cumulated.__getitem__, places)))
-        rank += sum(places)
-    return mass, rank
-
-
-def _quantile_of(atoms: Atoms, mass: float) -> float:
-    """The smallest value at which the cumulated probability reaches `mass`; atoms sorted by value."""
-    cumulated = 0.0
-    for value, probability in atoms:
-        cumulated += probability
-        if cumulated >= mass - 1e-12:
-            return value
-    return atoms[-1][0]

@@ -258,6 +258,11 @@ def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **found: object) -
     )  # fmt: skip
 
 
+def _median_s(row: CaseResult) -> float:
+    assert row.time is not None
+    return row.time.median_s
+
+
 def _estimate_s(row: CaseResult) -> float:
     return math.inf if row.time is None else row.time.estimate
 
@@ -311,7 +316,10 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
     return msgspec.structs.replace(
         longest, id=" + ".join(row.id for row in rows), blocks=blocks, sessions=samples, prior=prior,
         label=gravest([row.label for row in rows if row.label is not None]),
-        time=CaseTime(time.estimate, time.low, time.high, time.kind, len(common), sum(map(len, samples.values()))),
+        time=CaseTime(
+            **time._asdict(), k=len(common), n=sum(map(len, samples.values())),
+            median_s=math.fsum(map(_median_s, rows)),
+        ),
     )  # fmt: skip
 
 

@@ -427,7 +427,7 @@ def fastest(contenders: Sequence[Contender], n: int) -> tuple[Contender | None, 
 
 def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
     """Return the kind of an interval that is made of two."""
-    return "bootstrap" if a == b == "bootstrap" else "prior"
+    return "sessions" if a == b == "sessions" else "prior"
 
 
 RegimeCases = Mapping[str, CaseResult]  # the cases of one device, form and size, by regime id

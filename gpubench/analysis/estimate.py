@@ -48,10 +48,11 @@ class Estimate(
 
 
 class CaseTime(Estimate, frozen=True):
-    """Run value and interval; k sessions, n used samples over all of them."""
+    """The time of a case with its interval: exp of the mean of ln(block)."""
 
-    k: int
-    n: int
+    k: int  # sessions
+    n: int  # used samples of all sessions
+    median_s: float  # the median over sessions of the medians of their blocks
 
 
 class CaseRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,8 +165,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
         return _without_number(run, outcome, kind)
     sessions = {session: tuple(itertools.chain(*ours)) for session, ours in kept.items()}
     values = block_values(kept)
-    typical = _middle(list(values.values()))
-    prior = stats.prior_of(typical, empty_launch_s(run, outcome.case.device_id))
+    prior = stats.prior_of(stats.run_value(values.values()), empty_launch_s(run, outcome.case.device_id))
     time = stats.run_interval(list(values.values()), prior)
     cold_s, hot_s = device_time(blocks, "cold"), device_time(blocks, "hot")
     findings = noise_findings(sessions, values) + condition_findings(run, outcome, sessions, blocks)
@@ -188,7 +188,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     samples = list(itertools.chain(*sessions.values()))
     spread = stats.spread(samples)
     return msgspec.structs.replace(
-        row, time=CaseTime(time.estimate, time.low, time.high, time.kind, k=len(sessions), n=len(samples)),
+        row, time=CaseTime(**time._asdict(), k=len(sessions), n=len(samples), median_s=_middle(list(values.values()))),
         min_s=spread.minimum, q1_s=spread.q1, q3_s=spread.q3, mad_s=spread.mad,
         outliers=spread.outliers, device_cold_s=cold_s, device_hot_s=hot_s,
         single_s=single_s(run, outcome) if outcome.case.queued else None,

@@ -126,7 +126,7 @@ def _session_name(run: Run, index: int) -> str:
 def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
     found = []
     used = max((len(row.sessions) for row in cases), default=0)
-    if 0 < used < stats.MIN_BOOTSTRAP_SESSIONS:
+    if 0 < used < stats.MIN_SESSIONS:
         sessions = "1 session" if used == 1 else f"{used} sessions"
         message = f"{sessions}: how far another one would lie is not seen but assumed, and widens the intervals"
         found.append(_of_run("few-sessions", "info", message))

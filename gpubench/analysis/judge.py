@@ -15,7 +15,7 @@ from gpubench.analysis.comparison import JudgedCase, VerdictWord
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import GRAVITY, Label
 
-MIN_SESSIONS = stats.MIN_BOOTSTRAP_SESSIONS
+MIN_SESSIONS = stats.MIN_SESSIONS
 SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the threshold
 # The level of the rank test by which medians or slow ends contradict a SAME. It is coarser than alpha, because
 # three moved sessions of five reach 7.5 %.

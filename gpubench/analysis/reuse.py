@@ -189,11 +189,11 @@ def _judged(run: Run, trio: Trio) -> Reuse | None:
     if not common or calls < 2:
         return None
     alloc_s = parts.alloc_s if parts else 0.0
-    # By their times, not by their numbers: the draws below must not depend on the order of the sessions.
-    measured, sessions = zip(*sorted((_medians(trio, at, calls, alloc_s), at) for at in common), strict=True)
-    costs = Costs(*(stats.median(values) for values in zip(*measured, strict=True)))
-    estimate = stats.median([one.pays_from(calls) for one in measured])
-    low, high = _interval(trio, sessions, calls, alloc_s, run.settings.seed)
+    times = [stats.run_interval([row.blocks[i] for i in sorted(common)], row.prior) for row in trio]
+    always, once, cpu = (time.estimate for time in times)
+    costs = Costs(always - alloc_s, once * calls, cpu)
+    estimate = costs.pays_from(calls)
+    low, high = _interval(times, calls, alloc_s, random.Random(f"{run.settings.seed} {trio.once.id}"))
     low, high = min(low, estimate), max(high, estimate)
     reason = None if _between(trio, high, calls) else _doubt(trio, costs, calls)
     verdict = "undecided" if reason else _verdict(estimate, low)
@@ -212,39 +212,14 @@ def _judged(run: Run, trio: Trio) -> Reuse | None:
     )  # fmt: skip
 
 
-def _medians(trio: Trio, session: int, calls: int, alloc_s: float) -> Costs:
-    always, once, cpu = (stats.median(row.blocks[session]) for row in trio)
-    return Costs(always - alloc_s, once * calls, cpu)
-
-
 def _interval(
-    trio: Trio, sessions: Sequence[int], calls: int, alloc_s: float, seed: int
+    times: Sequence[stats.Interval], calls: int, alloc_s: float, draw: random.Random
 ) -> tuple[float, float]:
-    """95 % bootstrap interval of the median over sessions of the calls: sessions, then blocks.
-
-    The median of a resample is drawn from its exact distribution. Below 5 sessions a time is drawn from its interval.
-    """
-    draw = random.Random(f"{seed} {trio.once.id}")
-    if len(sessions) < stats.MIN_BOOTSTRAP_SESSIONS:
-        times = [stats.run_interval([row.blocks[i] for i in sessions], row.prior) for row in trio]
-        sides = [[draw.lognormvariate(*_logs(time)) for _ in range(RESAMPLES)] for time in times]
-        values = sorted(_calls(sides, calls, alloc_s))
-    else:
-        drawn = {session: _resampled(trio, session, calls, alloc_s, draw) for session in sessions}
-        values = sorted(
-            stats.median([drawn[s][turn] for s in draw.choices(sessions, k=len(sessions))])
-            for turn in range(RESAMPLES)
-        )
+    """Return the 95 % interval of the calls: each time is drawn from its own interval."""
+    sides = [[draw.lognormvariate(*_logs(time)) for _ in range(RESAMPLES)] for time in times]
+    values = sorted(_calls(sides, calls, alloc_s))
     tail = math.floor(RESAMPLES * stats.ALPHA / 2)
     return values[tail], values[-1 - tail]
-
-
-def _resampled(trio: Trio, session: int, calls: int, alloc_s: float, draw: random.Random) -> list[float]:
-    sides = []
-    for row in trio:
-        values, weights = zip(*stats.median_distribution(row.blocks[session]), strict=True)
-        sides.append(draw.choices(values, weights, k=RESAMPLES))
-    return _calls(sides, calls, alloc_s)
 
 
 def _logs(time: stats.Interval) -> tuple[float, float]:

@@ -212,12 +212,13 @@ def _launches(seconds: float) -> Launches:
 def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
     """Each level's variance less what the level inside it explains of it."""
     blocks = [[[stats.median(kept) for kept in session] for session in case] for case in cases]
-    values = [[stats.median(session) for session in case] for case in blocks]
+    values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
     within, within_degrees = _pooled(kept for case in cases for session in case for kept in session)
     between, blocks_degrees = _pooled(session for case in blocks for session in case)
     apart, sessions_degrees = _pooled(values)
-    of_median = _explained(within or 0.0, (kept for case in cases for session in case for kept in session))
-    of_session = _explained(between or 0.0, (session for case in blocks for session in case))
+    counts = [len(kept) for case in cases for session in case for kept in session]
+    of_median = _explained(within or 0.0, [count / stats.median_cost(count) for count in counts])
+    of_session = _explained(between or 0.0, [len(session) for case in blocks for session in case])
     return Components(
         source=0, device_id=device_id, launches=launches, cases=len(cases),
         within=_deviation(within, 0.0), within_degrees=within_degrees,
@@ -242,10 +243,9 @@ def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
     return math.fsum(min(value, most) ** 2 for value in found) / len(found), degrees
 
 
-def _explained(variance: float, groups: Iterable[Sequence[float]]) -> float:
-    """The variance of the medians of these groups, of values of this variance."""
-    shares = [stats.median_cost(len(values)) / len(values) for values in groups]
-    return variance * math.fsum(shares) / len(shares)
+def _explained(variance: float, counts: Sequence[float]) -> float:
+    """Return the variance of means of so many values of this variance."""
+    return variance * math.fsum(1 / count for count in counts) / len(counts)
 
 
 def _deviation(variance: float | None, explained: float) -> float | None:

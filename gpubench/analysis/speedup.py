@@ -104,13 +104,13 @@ def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[
 
 
 def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
-    """The ratio over the sessions that measured both; None if none did."""
+    """Return the ratio of the two times. The sessions that measured both give its interval; None if none did."""
     common = sorted(baseline.blocks.keys() & case.blocks.keys())
-    if not common:
+    if not common or baseline.time is None or case.time is None:
         return None
-    return stats.ratio_interval(
-        [(baseline.blocks[i], case.blocks[i]) for i in common], (baseline.prior, case.prior)
-    )
+    pairs = [(baseline.blocks[i], case.blocks[i]) for i in common]
+    interval = stats.ratio_interval(pairs, (baseline.prior, case.prior))
+    return interval.around(baseline.time.estimate / case.time.estimate)
 
 
 def baseline_named(name: str) -> Callable[[Case, bool], bool]:

@@ -79,10 +79,10 @@ def stop_reason(
 
 
 def estimate(kept: list[float]) -> tuple[float, float | None]:
-    """(median seconds, relative half-width of its interval) of blocks; no width from fewer than two."""
+    """Return (seconds, relative half-width of the interval of their median) of blocks; no width of fewer than two."""
     if not kept:
         return 0.0, None
-    middle = stats.median(kept)
+    middle = stats.geometric_mean(kept)
     low, high = stats.median_interval(kept)
     return middle, (high - low) / 2 / middle if middle > 0 and len(kept) > 1 else None
 

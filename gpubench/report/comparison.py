@@ -231,7 +231,7 @@ def _wider_than_its_verdict(row: JudgedCase) -> bool:
 def _ratio_text(row: JudgedCase) -> str:
     if row.ratio is None or row.lo is None or row.hi is None:
         return "-"
-    ratio = Interval(row.lo, row.ratio, row.hi, "bootstrap")
+    ratio = Interval(row.lo, row.ratio, row.hi, "sessions")
     # One session a side tells no interval.
     between = "" if row.k_base == row.k_new == 1 else f" {interval_text(ratio)}"
     return f"{short_ratio_text(ratio)}{between}{mark(gravest(row.labels))}"

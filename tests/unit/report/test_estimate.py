@@ -145,7 +145,7 @@ def test_an_interval_is_that_of_the_blocks_of_all_sessions_in_any_order(levels, 
     values = [[stats.median([1e-3 * level * factor for factor in QUIET]) for level in ours] for ours in levels]
     expected = stats.run_interval(values, found.prior)
     assert (found.time.low, found.time.estimate, found.time.high) == pytest.approx(expected[:3])
-    if len(levels) >= stats.MIN_BOOTSTRAP_SESSIONS:
+    if len(levels) >= stats.MIN_SESSIONS:
         ends = stats.cluster_bootstrap([stats.median_distribution(ours) for ours in values])
         assert (found.time.low, found.time.high) == pytest.approx(ends)
     assert found.time.low <= found.time.estimate <= found.time.high

@@ -1,4 +1,4 @@
-"""Statistics: known answers, invariances, the exact bootstrap against random draws, coverage by simulation."""
+"""Statistics: known answers, invariances, coverage by simulation."""
 
 from __future__ import annotations
 
@@ -88,46 +88,9 @@ def test_binomial_tail():
     assert stats.binomial_tail(200, 0.5, 101) == pytest.approx(0.4718, abs=1e-4)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 31, 200])
-def test_median_distribution_is_a_distribution(n):
-    total = sum(weight for _, weight in stats.median_distribution([float(i) for i in range(n)]))
-    assert total == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("k", "n"), [(5, 11), (9, 15), (11, 21)])
-def test_exact_bootstrap_agrees_with_random_draws(k, n):
-    draw = random.Random(4)
-    data = [[draw.lognormvariate(0.02 * draw.gauss(0, 1), 0.05) for _ in range(n)] for _ in range(k)]
-    medians = sorted(
-        statistics.median(statistics.median(draw.choices(draw.choice(data), k=n)) for _ in range(k))
-        for _ in range(4000)
-    )
-    exact = stats.run_interval(data)
-    assert exact.kind == "bootstrap"
-    # The ends of the exact interval lie where 4000 draws put 2.5 % and 97.5 %, within 3 standard errors.
-    for end, level in ((exact.low, 0.025), (exact.high, 0.975)):
-        error = 3 * math.sqrt(level * (1 - level) / len(medians))
-        below = sum(value < end for value in medians) / len(medians)
-        up_to = sum(value <= end for value in medians) / len(medians)
-        assert below - error <= level <= up_to + error
-
-
-@pytest.mark.parametrize("k", [6, 7, 8])
-def test_even_counts_and_seven_are_slightly_wide_never_narrow(k):
-    draw = random.Random(5)
-    data = [[draw.gauss(10 + draw.gauss(0, 0.2), 0.3) for _ in range(10)] for _ in range(k)]
-    medians = sorted(
-        statistics.median(statistics.median(draw.choices(draw.choice(data), k=10)) for _ in range(k))
-        for _ in range(3000)
-    )
-    exact = stats.run_interval(data)
-    assert exact.low <= medians[len(medians) * 35 // 1000]
-    assert exact.high >= medians[len(medians) * 965 // 1000]
-
-
 @pytest.mark.parametrize(("between", "within", "k"), [(0.5, 3, 5), (2, 2, 8), (5, 2, 10)])
 def test_run_interval_covers_the_truth(between, within, k):
-    """At least 90 % for k >= 5, with 3 % outliers."""
+    """95 % for k >= 5; slow blocks, 3 % of all, are part of the truth."""
     draw, hits, runs = random.Random(6), 0, 400
     for _ in range(runs):
         data = []
@@ -135,27 +98,36 @@ def test_run_interval_covers_the_truth(between, within, k):
             centre = 100 + draw.gauss(0, between)
             data.append([draw.gauss(centre, within) * (1 + (draw.random() < 0.03)) for _ in range(20)])
         interval = stats.run_interval(data)
-        hits += interval.low <= 100 <= interval.high
-    assert hits / runs >= 0.89  # 90 % less one standard error of 400 runs
+        hits += interval.low <= 100 * 2**0.03 <= interval.high
+    assert hits / runs >= 0.917  # 95 % less three standard errors of 400 runs
 
 
-def test_a_run_value_is_the_median_of_the_session_medians():
-    """Not their mean (4), nor the median of all samples (9): a long session counts no more than a short one."""
-    assert stats.run_interval([[1.0] * 3, [2.0] * 3, [9.0] * 9]).estimate == 2.0
-    assert stats.run_interval([[1.0] * 3, [2.0] * 3, [3.0] * 3, [9.0] * 9, [1.0, 9.0]]).estimate == 3.0
+def test_a_long_session_counts_no_more_than_a_short_one():
+    assert stats.run_interval([[1.0] * 3, [8.0] * 9]).estimate == pytest.approx(math.sqrt(8.0))
 
 
 @given(sessions)
 def test_a_run_value_is_that_of_the_standard_library(data):
-    expected = statistics.median(statistics.median(values) for values in data)
+    expected = statistics.geometric_mean([statistics.geometric_mean(values) for values in data])
     assert stats.run_interval(data).estimate == pytest.approx(expected)
+    assert stats.run_value(data) == pytest.approx(expected)
+
+
+@given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4), min_size=5, max_size=9))
+def test_from_five_sessions_on_it_is_students_interval_of_their_logarithms(data):
+    logs = [statistics.fmean(math.log(value) for value in values) for values in data]
+    half = stats.t_quantile(len(data) - 1) * statistics.stdev(logs) / math.sqrt(len(data))
+    interval = stats.run_interval(data)
+    assert math.log(interval.high / interval.low) / 2 == pytest.approx(half, abs=1e-12)
+    ratio = stats.ratio_interval([(values, [3.0]) for values in data])
+    assert math.log(ratio.high / ratio.low) / 2 == pytest.approx(half, abs=1e-12)
 
 
 @given(sessions)
 def test_run_interval_contains_its_estimate(data):
     interval = stats.run_interval(data)
     assert interval.low <= interval.estimate <= interval.high
-    assert interval.kind == ("bootstrap" if len(data) >= 5 else "prior")
+    assert interval.kind == ("sessions" if len(data) >= 5 else "prior")
 
 
 @given(sessions, st.randoms(use_true_random=False))
@@ -171,7 +143,7 @@ def test_run_interval_scales_with_the_unit(data, power):
     scale = 2.0**power  # exact in floating point
     before = stats.run_interval(data)
     after = stats.run_interval([[value * scale for value in values] for values in data])
-    assert after[:3] == tuple(value * scale for value in before[:3])
+    assert after[:3] == pytest.approx(tuple(value * scale for value in before[:3]), rel=1e-9)
 
 
 @given(samples, st.integers(1, 8))
@@ -234,8 +206,7 @@ def test_speedups_of_both_directions_multiply_to_one(data):
     there = stats.ratio_interval(data)
     back = stats.ratio_interval([(case, base) for base, case in data])
     assert there.estimate * back.estimate == pytest.approx(1.0)
-    if len(data) < stats.MIN_BOOTSTRAP_SESSIONS:
-        assert there.low * back.high == pytest.approx(1.0)
+    assert there.low * back.high == pytest.approx(1.0)
 
 
 def test_a_speedup_is_paired_by_session():
@@ -255,23 +226,6 @@ def test_what_both_sides_share_in_a_session_does_not_change_a_speedup(data, draw
         for factor, (base, case) in zip(shared, data, strict=True)
     ]
     assert stats.ratio_interval(drifting)[:3] == pytest.approx(stats.ratio_interval(data)[:3], rel=1e-9)
-
-
-def test_ratio_bootstrap_agrees_with_random_draws():
-    draw = random.Random(7)
-    data = [([draw.gauss(20, 1) for _ in range(15)], [draw.gauss(10, 1) for _ in range(15)]) for _ in range(9)]
-
-    def one() -> float:
-        picked = [draw.choice(data) for _ in data]
-        return statistics.median(
-            statistics.median(draw.choices(base, k=15)) / statistics.median(draw.choices(case, k=15))
-            for base, case in picked
-        )
-
-    drawn = sorted(one() for _ in range(3000))
-    exact = stats.ratio_interval(data)
-    assert exact.low == pytest.approx(drawn[75], rel=0.01)
-    assert exact.high == pytest.approx(drawn[2925], rel=0.01)
 
 
 def test_noise_measures():
