@@ -24,10 +24,9 @@ def used_sessions(run: Run) -> frozenset[int] | None:
 
 
 def count_sessions(run: Run) -> int:
-    """Return how many sessions count: those of the plan in a file that has samples and lists no sessions."""
-    used = used_sessions(run)
-    if used is not None:
-        return len(used)
+    """Return how many sessions of the plan count. A file that lists no sessions has those of its plan."""
+    if run.sessions:
+        return len(observations(run))
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
     return run.settings.sessions if sampled else 0
 

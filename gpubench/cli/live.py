@@ -107,7 +107,9 @@ class Live(Display):
         """What changes comes first: a narrow terminal cuts the end."""
         if more := self._cases.more(event.cases):
             self._note = more
-        session = f"session {event.session + 1} of {event.sessions}" if event.sessions > 1 else ""
+        session = (
+            f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
+        )
         count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
         left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
         parts = [left, doing(event.id), state, count, session]

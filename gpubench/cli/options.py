@@ -116,6 +116,7 @@ class SelectionOptions(CommandOptions):
         default=False, answer="selection.variants")
     no_autotune: bool = option(None, RARE, "Take the default kernels; time and remember no candidates.",
         default=False, answer="settings.autotune")
+    no_repeats: bool = option(None, RARE, "Measure no session again because others disturbed it.", default=False)
     regimes: str | None = option("LIST", WHAT, "resident-waited,resident-queued,transfer-once,transfer-always; "
         "resident: both of the first. Default: all; with --ops roofline resident-queued.", default=None,
         answer="selection.regimes")

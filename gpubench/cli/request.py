@@ -252,7 +252,8 @@ def on_devices(
         twins=_twins(choice, devices, machine), equal=equal,
         once_s=_once_s(settings.budget_s) if options.budget is None and settings.budget_s else 0.0,
         whole=options.budget is not None,
-        repeats=options.sessions is not None or options.rigorous or options.append is not None,
+        repeats=not options.no_repeats
+        and (options.sessions is not None or options.rigorous or options.append is not None),
     )  # fmt: skip
 
 

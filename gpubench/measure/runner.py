@@ -323,23 +323,28 @@ class _Runner:
         self.sink(Warned(found))
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Measure what others disturbed once more, at the end. If a repeat was quiet, it stands in for the others."""
+        """Measure the sessions that others disturbed once more, at the end. The least disturbed one of each counts."""
         if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:
             turn = [record]
             while len(turn) <= REPEATS and turn[-1].contended and self._left_s() >= longest_s:
+                if self._is_always_busy():
+                    return
                 self.progress.cases += self._schedule.count
-                self.progress.sessions += 1
                 self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
                 if self._out_of_budget():
                     return  # it may lack cases
                 turn.append(again)
-                quiet = not again.contended
-                for old in turn:
-                    unused = quiet and old is not again
-                    self.recorder.session(msgspec.structs.replace(old, superseded=unused))
+                least = min(turn, key=lambda session: (session.disturbance, session.index))
+                for session in turn:
+                    self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
+
+    def _is_always_busy(self) -> bool:
+        """Return whether every session so far was disturbed, of at least two: then a repeat would be too."""
+        sessions = self.recorder.run.sessions
+        return len(sessions) > 1 and all(session.contended for session in sessions)
 
     def _left_s(self) -> float:
         return self._left_of(1.0)

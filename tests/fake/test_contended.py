@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gpubench import detect, kernels
+from gpubench.analysis.samples import count_sessions
 from gpubench.cpu_load import CpuTimes
 from gpubench.measure import runner, schedule
 from gpubench.measure.plan import Constraints, Target
@@ -66,15 +67,17 @@ def measured(shares: list[float], sessions: int = 1, budget_s: float | None = No
     [
         ([QUIET], 1, [False], [0]),
         ([BUSY, QUIET], 1, [True, False], [0, 0]),
-        ([BUSY, BUSY, QUIET], 1, [True, True, False], [0, 0, 0]),
-        ([BUSY, BUSY, BUSY], 1, [False, False, False], [0, 0, 0]),
+        ([BUSY, BUSY], 1, [False, True], [0, 0]),
+        ([BUSY, BUSY, BUSY], 3, [False, False, False], [0, 1, 2]),
         ([QUIET, BUSY, QUIET, QUIET], 3, [False, True, False, False], [0, 1, 2, 1]),
-        ([BUSY, BUSY, QUIET, BUSY, QUIET], 2, [True, True, False, True, False], [0, 1, 0, 1, 1]),
+        ([QUIET, BUSY, BUSY, QUIET], 2, [False, True, True, False], [0, 1, 1, 1]),
+        ([QUIET, BUSY, BUSY, BUSY], 2, [False, False, True, True], [0, 1, 1, 1]),
     ],
 )
-def test_a_quiet_repeat_stands_in_for_what_was_disturbed(shares, sessions, superseded, turns):
+def test_the_least_disturbed_repeat_stands_in_for_what_was_disturbed(shares, sessions, superseded, turns):
     run, unused = measured(shares, sessions)
-    assert unused == 0, "at most two repeats of each, and none of a quiet one"
+    assert unused == 0, "at most two repeats of each, none of a quiet one, and none where all were disturbed"
+    assert count_sessions(run) == sessions
     assert [session.superseded for session in run.sessions] == superseded
     assert [session.planned_index for session in run.sessions] == turns, (
         "each repeat says which session it repeats"
@@ -85,11 +88,10 @@ def test_a_quiet_repeat_stands_in_for_what_was_disturbed(shares, sessions, super
     assert {block.session for block in outcome.blocks} == set(range(len(shares))), "raw samples are all kept"
 
 
-def test_who_asked_for_no_sessions_gets_no_repeat():
-    asked, unused = request([BUSY, QUIET], 1, None)
+def test_a_switch_turns_repeats_off():
+    asked, reported = request([QUIET, BUSY, QUIET], 2, None)
     run = runner.run(msgspec.structs.replace(asked, repeats=False), lambda event: None, lambda run: None)
-    assert [session.superseded for session in run.sessions] == [False]
-    assert len(list(unused)) == 2
+    assert (len(run.sessions), len(list(reported))) == (2, 2)
 
 
 def test_a_repeat_has_to_fit_the_budget():
