@@ -86,7 +86,7 @@ WARNINGS: dict[str, Entry] = {
     "noisy": Entry(
         "the quartiles of its blocks lie more than 10 % of the median apart", "close other programs or use --rigorous"),
     "unstable": Entry(
-        "the quartiles of its blocks lie more than 25 % of the median apart; no headline",
+        "the quartiles of its blocks lie more than 25 % of the median apart",
         "close other programs and run again with --rigorous"),
     "too-short": Entry("a sample lasts less than 1 ms", "use larger --sizes"),
     "first-slow": Entry("the first sample is an outlier", "outliers are kept; --rigorous takes more samples"),

@@ -16,7 +16,7 @@ from gpubench.analysis.speedup import Speedup, paired
 from gpubench.model.case import Case
 from gpubench.model.result import DeviceKind
 from gpubench.selectors import selector
-from gpubench.stats import Interval, IntervalLike
+from gpubench.stats import IntervalLike
 
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 # What a speedup divides by: the fastest CPU form, or the fastest GPU form (of a split over both).
@@ -324,32 +324,15 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
 
 
 def _verdict(claim: Claim, row: Speedup) -> tuple[ClaimVerdict, str]:
-    if not row.headline and row.label != "unstable":
+    if not row.headline:
         return "undecided", row.label
     assert row.case.time is not None, "a speedup has two times"
-    ratio: IntervalLike
-    time: IntervalLike
-    ratio, time = (row.interval, row.case.time) if row.headline else _extremes(row)
     if claim.expected is not None:
-        verdict = _side(ratio, claim.expected * (1 - claim.tolerance), larger=True)
+        verdict = _side(row.interval, claim.expected * (1 - claim.tolerance), larger=True)
     else:
         assert claim.gpu_s is not None, "a claim expects a speedup or a time"
-        verdict = _side(time, claim.gpu_s * (1 + claim.tolerance), larger=False)
-    return verdict, row.label if verdict == "undecided" and not row.headline else ""
-
-
-def _extremes(row: Speedup) -> tuple[IntervalLike, IntervalLike]:
-    """The range of an unstable case: of all ratios that two of its samples can have, and of its times.
-
-    Its interval deserves no trust; what not even its luckiest samples reach is out of reach all the same.
-    """
-    ours = [value for samples in row.case.sessions.values() for value in samples]
-    base = [value for samples in row.baseline.sessions.values() for value in samples]
-    low, high = min(base) / max(ours), max(base) / min(ours)
-    return (
-        Interval(low, row.ratio, high, row.ci_kind),
-        Interval(min(ours), sum(ours) / len(ours), max(ours), row.ci_kind),
-    )
+        verdict = _side(row.case.time, claim.gpu_s * (1 + claim.tolerance), larger=False)
+    return verdict, ""
 
 
 def _side(interval: IntervalLike, bound: float, *, larger: bool) -> ClaimVerdict:

@@ -13,7 +13,6 @@ import msgspec
 
 from gpubench import stats
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
 from gpubench.model.case import QUEUED, RESIDENT, Case, beside_size
 from gpubench.model.result import Measurement, Run
@@ -234,8 +233,8 @@ def reason(found: Evidence) -> HybridReason | None:
     row, gain = found.row, found.gain
     if row.device_kind == "software":
         return "software"
-    if row.label in NO_HEADLINE:
-        return "throttled" if row.label == "throttled" else "noise"
+    if row.label == "throttled":
+        return "throttled"
     if gain.low > LEAST_GAIN:
         return "selected-in-sample" if found.in_sample else None
     if 1 + min(found.cpu_s, found.gpu_s) / max(found.cpu_s, found.gpu_s) < LEAST_IDEAL:

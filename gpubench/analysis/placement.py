@@ -24,7 +24,6 @@ from gpubench.analysis.hybrid import (
     is_cpu,
     is_gpu,
 )
-from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import main_blocks
 from gpubench.model.case import Case
 from gpubench.model.result import Block, Measurement, Placing, Run
@@ -241,8 +240,8 @@ def reason(found: Promise) -> PlacementReason | None:
     row, gain = found.row, found.gain
     if row.device_kind == "software":
         return "software"
-    if row.label in NO_HEADLINE:
-        return "throttled" if row.label == "throttled" else "noise"
+    if row.label == "throttled":
+        return "throttled"
     if gain.low > LEAST_GAIN:
         return "selected-in-sample" if found.in_sample else None
     if found.placing is not None:

@@ -237,7 +237,7 @@ def _calls(sides: Sequence[Sequence[float]], calls: int, alloc_s: float) -> list
 
 def _steady(trio: Trio) -> bool:
     """Whether no time is worse than noisy: an interval knows noise, and nothing else that is wrong with a time."""
-    return not {row.label for row in trio} & (NO_HEADLINE - {"unstable"})
+    return not {row.label for row in trio} & NO_HEADLINE
 
 
 def _between(trio: Trio, high: float, calls: int) -> bool:

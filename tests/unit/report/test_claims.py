@@ -184,9 +184,9 @@ def test_what_was_not_measured_is_neither_confirmed_nor_refuted():
 
 
 @pytest.mark.parametrize(
-    ("claimed", "said", "why"), [(50, "undecided", "unstable"), (1000, "refuted", None), (2, "confirmed", None)]
+    ("claimed", "said", "why"), [(40, "undecided", None), (1000, "refuted", None), (2, "confirmed", None)]
 )
-def test_an_unstable_case_decides_what_all_of_its_samples_say(claimed, said, why):
+def test_an_unstable_case_decides_by_its_interval(claimed, said, why):
     wild = tuple(factor**8 for factor in NOISY)
     found = verdict(Claim(claim="m", cases=(MATMUL,), speedup=claimed), curve({1024: 40.0}, factors=wild))
     assert found.measured.label == "unstable"
