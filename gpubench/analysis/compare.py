@@ -19,7 +19,7 @@ from gpubench.analysis.comparison import (
     VerdictCounts,
 )
 from gpubench.analysis.findings import MinSpeedup
-from gpubench.analysis.judge import MIN_SESSIONS, can_fire, judged
+from gpubench.analysis.judge import MIN_SESSIONS, can_fire, changes, judged
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.pairing import (
     CompareSide,
@@ -86,6 +86,7 @@ def _against(base: str, ours: CompareSide, new: Named, index: int, options: Comp
         pair=Pair(
             interleaved=takes_turns, correction="max-t" if family else None, family=len(family),
             spread=median(spreads) if spreads else None, smallest_effect=median(effects) if effects else None,
+            own_sizes=part.own_sizes, devices=() if family else changes(part.twins),
         ),
         cases=[verdicts[name] for name in ours.rows if name in verdicts],
     )  # fmt: skip
@@ -94,8 +95,8 @@ def _against(base: str, ours: CompareSide, new: Named, index: int, options: Comp
 class _Whole(NamedTuple):
     """What all new files have to say beside the base.
 
-    `asked` are the cases of base and of the new files that are not muted, by id; `names` are those of the new files,
-    and `idle` are the files in which no case could have been SLOWER.
+    `asked` are the cases of base and of the new files that are not muted, by id; `base` and `names` are what the files
+    are called, and `idle` are the files in which no case could have been SLOWER.
     """
 
     options: CompareOptions
@@ -106,12 +107,13 @@ class _Whole(NamedTuple):
     pairs: tuple[Pair, ...]
     differences: tuple[Difference, ...]
     asked: Mapping[str, Case]
+    base: str
     names: list[str]
     idle: list[int]
     same_run: bool
 
 
-def _whole(ours: CompareSide, news: Sequence[_Against], options: CompareOptions) -> _Whole:
+def _whole(base: str, ours: CompareSide, news: Sequence[_Against], options: CompareOptions) -> _Whole:
     known = {name: row.case for side in (ours, *(new.side for new in news)) for name, row in side.rows.items()}
     return _Whole(
         options=options, cases=[row for new in news for row in new.cases],
@@ -120,13 +122,13 @@ def _whole(ours: CompareSide, news: Sequence[_Against], options: CompareOptions)
         added=tuple(row for new in news for row in new.part.added),
         pairs=tuple(new.pair for new in news), differences=tuple(row for new in news for row in new.differences),
         asked={name: case for name, case in known.items() if not options.muted(case)},
-        names=[new.name for new in news], idle=[index for index, new in enumerate(news) if new.idle],
+        base=base, names=[new.name for new in news], idle=[index for index, new in enumerate(news) if new.idle],
         same_run=any({*new.side.run.origins} & {*ours.run.origins} for new in news),
     )  # fmt: skip
 
 
 def _summed_up(base: str, ours: CompareSide, news: Sequence[_Against], options: CompareOptions) -> Comparison:
-    whole = _whole(ours, news, options)
+    whole = _whole(base, ours, news, options)
     found = _gates(whole)
     code = exit_code(options, found)
     return Comparison(
@@ -184,7 +186,7 @@ def _notices(whole: _Whole, found: Sequence[Gate]) -> tuple[Notice, ...]:
     few = [row for row in rows if min(row.k_base, row.k_new) < MIN_SESSIONS]
     notices = []
     if few:
-        notices.append(_few_sessions(len(few), len(rows)))
+        notices.append(_few_sessions(len(few), len(rows), whole.base))
     if any(gate.impossible and gate.name == "slower" for gate in found):
         notices.append(
             _no_gate([row for row in rows if row.new in whole.idle], _names_of(whole.idle, whole.names))
@@ -237,12 +239,12 @@ def _heard(rows: Sequence[AbsentCase]) -> int:
     return sum(1 for row in rows if not row.muted)
 
 
-def _few_sessions(few: int, all_cases: int) -> Notice:
+def _few_sessions(few: int, all_cases: int, base: str) -> Notice:
     which = "every case has" if few == all_cases else f"{few} of {all_cases} cases have"
     return Notice(
         code="few-sessions", severity="warning",
-        message=f"{which} fewer than {MIN_SESSIONS} sessions on a side, too few to tell a change from chance",
-        hint=f"measure both with --sessions {MIN_SESSIONS} or more",
+        message=f"{which} fewer than {MIN_SESSIONS} sessions on a side, so only a large change can be told from chance",
+        hint=f"to decide more, measure either side by `gpubench run --like {base} --sessions {MIN_SESSIONS} -o FILE`",
     )  # fmt: skip
 
 

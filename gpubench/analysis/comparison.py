@@ -50,27 +50,36 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
 
 
+class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The geometric mean of new / base over the common cases of one device, with its interval."""
+
+    device_id: str
+    ratio: float
+    lo: float
+    hi: float
+    cases: int
+
+
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """How one new file stands to the base. `interleaved`: never more than two sessions of one side in a row, where a
-    session and its repeats are one. `spread` and `smallest_effect` are those of its middle case.
+    """How one new file stands to the base."""
 
-    `correction` is what the p-values of its `family` of cases were adjusted by; null: nothing was tested.
-    """
-
-    interleaved: bool
-    correction: Correction | None
-    family: int
-    spread: float | None = None
-    smallest_effect: float | None = None
+    interleaved: bool  # never more than two sessions of one side in a row; a session and its repeats are one
+    correction: Correction | None  # what adjusted the p-values of its family; null: no case has enough sessions
+    family: int  # cases that were tested together
+    spread: float | None = None  # of its middle case
+    smallest_effect: float | None = None  # of its middle case
+    own_sizes: int = 0  # cases of sizes that one of the runs chose by itself, and only it has
+    devices: tuple[DeviceChange, ...] = ()  # where sessions are too few to judge each case
 
 
 class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     """One case that both files have a number for, with its verdict and why it is no better one. Where base has one that
     cannot be true, new may have none: `k_new` is 0.
 
-    `ratio` is new / base of the sessions' low ends, [`lo`, `hi`] its exact interval; `p` and `p_adjusted` belong to the
-    direction in which the ratio points. `median_ratio` is new / base of the sessions' medians, `slow_end_ratio` that of
-    their 90 % quantiles. `threshold` is a share. `muted`: no gate looks at it. A time that cannot be true is null.
+    `ratio` is `new_s` / `base_s`, [`lo`, `hi`] its interval. `low_end_ratio` is new / base of the sessions' low ends,
+    which the tests look at; `p` and `p_adjusted` belong to the direction in which it points. `median_ratio` is that of
+    the sessions' medians, `slow_end_ratio` that of their 90 % quantiles. `threshold` is a share. `muted`: no gate
+    looks at it. A time that cannot be true is null.
 
     `spread`: the standard deviation of the low ends between sessions of one side, as a share. `smallest_effect`: the
     change, as a share, that four of five comparisons like this one would call SLOWER; null where none would.
@@ -85,6 +94,7 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     lo: float | None = None
     hi: float | None = None
+    low_end_ratio: float | None = None
     median_ratio: float | None = None
     slow_end_ratio: float | None = None
     p: float | None = None

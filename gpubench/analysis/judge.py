@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench import stats
-from gpubench.analysis.comparison import JudgedCase, VerdictWord
+from gpubench.analysis.comparison import DeviceChange, JudgedCase, VerdictWord
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import GRAVITY, Label
 
@@ -66,6 +66,13 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     muted: bool = False
 
     @property
+    def ratio(self) -> stats.Interval:
+        """The time of new / that of base."""
+        assert self.new.time is not None
+        assert self.base.time is not None
+        return stats.quotient(self.new.time, self.base.time)
+
+    @property
     def testable(self) -> bool:
         """Whether both sides have the sessions that a verdict takes."""
         return min(len(self.base_low), len(self.new_low)) >= MIN_SESSIONS
@@ -79,9 +86,7 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
 class _Tested(msgspec.Struct, frozen=True, kw_only=True):
     """What the tests say about one case. p-values: (that it is slower, that it is faster)."""
 
-    low: float
     ratio: float
-    high: float
     inner: tuple[float, float]
     p: tuple[float, float]
     adjusted: tuple[float, float] | None
@@ -124,13 +129,82 @@ def judged(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, .
     """The verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of sessions."""
     family = [twin for twin in twins if twin.testable and not twin.muted]
     adjusted = _adjusted(family)
+    few = _reach(twins, alpha)
     return tuple(
         msgspec.structs.replace(
-            _judge(twin, _tested(twin, adjusted.get(twin.base.id)) if twin.testable else None, alpha, new),
+            _judge(twin, _tested(twin, adjusted.get(twin.base.id)), alpha, new)
+            if twin.testable
+            else _judge_few(twin, few, new),
             spread=spread(twin), smallest_effect=smallest_effect(twin, alpha, max(1, len(family))),
         )
         for twin in twins
     )  # fmt: skip
+
+
+# Below so many cases their scatter says little of how far runs of this machine lie apart.
+LEAST_SCATTER = 8
+
+
+def _reach(twins: Sequence[Twin], alpha: float) -> float:
+    """Return by how much the intervals of cases with few sessions grow, so that all of them hold together.
+
+    They are tested together (Bonferroni). Where the cases scatter further around 1 than their intervals say, the priors
+    are too narrow for this machine, and all intervals grow by as much.
+    """
+    few = [twin for twin in twins if not twin.testable and not twin.muted]
+    if not few:
+        return 1.0
+    far = [abs(math.log(twin.ratio.estimate)) / (_half(twin) / stats.Z) for twin in few]
+    scatter = stats.median(far) * stats.MAD_SIGMA if len(few) >= LEAST_SCATTER else 1.0
+    return max(1.0, scatter) * stats.prior_quantile(1 - alpha / 2 / len(few)) / stats.prior_quantile(0.975)
+
+
+def _half(twin: Twin) -> float:
+    return math.log(twin.ratio.high / twin.ratio.estimate)
+
+
+def _judge_few(twin: Twin, reach: float, new: int) -> JudgedCase:
+    """Judge a case with too few sessions for a rank test, by its interval with the prior."""
+    row = _row(twin, new)
+    if twin.throttled:
+        return row
+    limit, half = math.log1p(twin.threshold), _half(twin) * reach
+    middle = math.log(twin.ratio.estimate)
+    word: VerdictWord = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"
+    return msgspec.structs.replace(row, verdict=word)
+
+
+def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:
+    """Return for each device how all its common cases changed together, ops being the observations.
+
+    What a session has in common on a device is not seen with few sessions; the prior says it.
+    """
+    devices: dict[str, list[Twin]] = {}
+    for twin in twins:
+        if not twin.muted and not twin.throttled:
+            devices.setdefault(twin.base.case.device_id, []).append(twin)
+    return tuple(_change(device_id, cases) for device_id, cases in sorted(devices.items()))
+
+
+def _change(device_id: str, twins: Sequence[Twin]) -> DeviceChange:
+    ops: dict[str, list[float]] = {}
+    for twin in twins:
+        ops.setdefault(twin.base.case.op, []).append(math.log(twin.ratio.estimate))
+    means = [math.fsum(logs) / len(logs) for logs in ops.values()]
+    sessions = [
+        min(len(side) for side in sides) for sides in ([t.base_low for t in twins], [t.new_low for t in twins])
+    ]
+    common = stats.USUAL.session**2 * math.fsum(1 / count for count in sessions)
+    expected = stats.USUAL.block**2 * 2
+    mean = math.fsum(means) / len(means)
+    squared = stats.squared_margin(
+        math.fsum((value - mean) ** 2 for value in means), len(means) - 1, expected
+    ) / len(means)
+    factor = math.exp(math.sqrt(squared + common * stats.Z**2))
+    ratio = math.exp(mean)
+    return DeviceChange(
+        device_id=device_id, ratio=ratio, lo=ratio / factor, hi=ratio * factor, cases=len(twins)
+    )
 
 
 # What is called "found": in so many of all comparisons. Trimming and ranks cost the tests so much beside Student's t.
@@ -198,30 +272,31 @@ def _logs(low: dict[int, float]) -> list[float]:
 
 def _tested(twin: Twin, adjusted: tuple[float, float] | None) -> _Tested:
     base, new = list(twin.base_low.values()), list(twin.new_low.values())
-    low, ratio, high = stats.shift_ratio(base, new)
-    inner_low, _, inner_high = stats.shift_ratio(base, new, SAME_ALPHA)
-    return _Tested(
-        low=low, ratio=ratio, high=high, inner=(inner_low, inner_high), p=_raw_p(twin), adjusted=adjusted
-    )
+    inner_low, ratio, inner_high = stats.shift_ratio(base, new, SAME_ALPHA)
+    return _Tested(ratio=ratio, inner=(inner_low, inner_high), p=_raw_p(twin), adjusted=adjusted)
 
 
-def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> JudgedCase:
+def _row(twin: Twin, new: int) -> JudgedCase:
+    """Return the row of a case that nothing was found of yet."""
     assert twin.base.time is not None
     assert twin.new.time is not None
-    row = JudgedCase(
+    low, ratio, high, _ = twin.ratio
+    low_ends = SessionValues(twin.base_low, twin.new_low)
+    return JudgedCase(
         new=new, id=twin.base.id, verdict="UNSURE", reason="few-sessions", muted=twin.muted,
-        median_ratio=twin.medians.ratio, slow_end_ratio=twin.slow_ends.ratio,
-        base_s=twin.base.time.estimate, new_s=twin.new.time.estimate, threshold=twin.threshold,
-        k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
+        ratio=ratio, lo=low, hi=high, low_end_ratio=low_ends.ratio, median_ratio=twin.medians.ratio,
+        slow_end_ratio=twin.slow_ends.ratio, base_s=twin.base.time.estimate, new_s=twin.new.time.estimate,
+        threshold=twin.threshold, k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
         labels=labels(twin.base, twin.new),
     )  # fmt: skip
-    if tested is None:
-        low, ratio, high = stats.shift_ratio(list(twin.base_low.values()), list(twin.new_low.values()))
-        return msgspec.structs.replace(row, ratio=ratio, lo=low, hi=high)
+
+
+def _judge(twin: Twin, tested: _Tested, alpha: float, new: int) -> JudgedCase:
+    row = _row(twin, new)
     verdict, reason = _verdict(twin, tested, alpha)
     worse = 0 if tested.ratio >= 1 else 1
     return msgspec.structs.replace(
-        row, verdict=verdict, reason=reason, ratio=tested.ratio, lo=tested.low, hi=tested.high,
+        row, verdict=verdict, reason=reason,
         p=tested.p[worse], p_adjusted=None if tested.adjusted is None else tested.adjusted[worse],
         sessions_needed=_sessions_needed(row, tested) if reason == "noise" else None,
     )  # fmt: skip
@@ -239,7 +314,8 @@ def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, st
         if max(tested.p[side], adjusted[side]) <= alpha and effect(tested.ratio) > limit:
             if twin.base_cycles and effect(_cycle_ratio(twin)) <= 1 + twin.threshold / 2:
                 return "UNSURE", "clock-limited"
-            return ("UNSURE", "shape") if twin.medians.deny(effect, limit) else (word, None)
+            denied = effect(twin.ratio.estimate) <= 1 or twin.medians.deny(effect, limit)
+            return ("UNSURE", "shape") if denied else (word, None)
     if not (1 / limit <= tested.inner[0] and tested.inner[1] <= limit):
         return "UNSURE", "noise"
     moved = twin.medians.has_moved(limit) or twin.slow_ends.has_moved(limit)

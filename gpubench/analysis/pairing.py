@@ -14,6 +14,7 @@ from gpubench.analysis.judge import SessionValues, Twin, fewest_samples, labels,
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import main_blocks, observations
 from gpubench.errors import InputError
+from gpubench.model.case import Case
 from gpubench.model.result import Fingerprint, Fingerprints, Measurement, Run
 from gpubench.units import truncate
 
@@ -31,6 +32,7 @@ class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[AbsentCase, ...]
     added: tuple[AbsentCase, ...]
     differences: tuple[Difference, ...]
+    own_sizes: int  # cases of sizes that one of the runs chose by itself, and only it has
 
 
 class CompareSide(msgspec.Struct, frozen=True):
@@ -51,7 +53,14 @@ def side(run: Run) -> CompareSide:
 
 def _by_turn(run: Run, row: CaseResult) -> CaseResult:
     chosen = observations(run, row.sessions)
-    return msgspec.structs.replace(row, sessions={session: row.sessions[session] for session in chosen})
+    if len(chosen) == len(row.sessions):
+        return row
+    sessions, blocks = ({index: values[index] for index in chosen} for values in (row.sessions, row.blocks))
+    time = row.time
+    if time is not None:
+        interval = stats.run_interval(list(blocks.values()), row.prior)
+        time = msgspec.structs.replace(time, **interval._asdict(), k=len(chosen))
+    return msgspec.structs.replace(row, sessions=sessions, blocks=blocks, time=time)
 
 
 def paired(
@@ -63,8 +72,9 @@ def paired(
     differences: list[Difference] = []
     missing: list[AbsentCase] = []
     failed: list[AbsentCase] = []
+    own = _own_sizes(base, new) | _own_sizes(new, base)
     for case_id, row in ours.items():
-        if not row.sessions:
+        if not row.sessions or case_id in own:
             continue
         other = theirs.get(case_id)
         muted = options.muted(row.case)
@@ -87,12 +97,30 @@ def paired(
     added = [
         _absent(case_id, ours.get(case_id), index, options.muted(row.case))
         for case_id, row in theirs.items()
-        if row.sessions and (case_id not in ours or not ours[case_id].sessions)
+        if row.sessions and case_id not in own and (case_id not in ours or not ours[case_id].sessions)
     ]
     return PairedCases(
         twins=tuple(twins), refused=tuple(refused), missing=tuple(missing), failed=tuple(failed),
-        added=tuple(added), differences=tuple(differences),
+        added=tuple(added), differences=tuple(differences), own_sizes=len(own),
     )  # fmt: skip
+
+
+def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
+    """Return the cases of sizes that the run of `side` chose by itself and that `other` never meant to measure.
+
+    The other run has the same op on the same device at other sizes: then nothing is missing.
+    """
+    known = {_apart_from_size(row.case) for row in other.rows.values() if row.sessions}
+    named = side.run.selection.sizes
+    return {
+        case_id
+        for case_id, row in side.rows.items()
+        if case_id not in other.rows and row.case.op not in named and _apart_from_size(row.case) in known
+    }
+
+
+def _apart_from_size(case: Case) -> tuple[object, ...]:
+    return (*case.series, case.device_id, case.form_id, case.regime_id)
 
 
 def _absent(case_id: str, row: CaseResult | None, index: int, muted: bool) -> AbsentCase:

@@ -13,6 +13,7 @@ from gpubench.analysis.comparison import (
     INTERLEAVED,
     AbsentCase,
     Comparison,
+    DeviceChange,
     Gate,
     JudgedCase,
     SideRow,
@@ -53,13 +54,10 @@ REASONS = {
     "op": "op: the op's definition is another one",
     "implausible": "implausible: a number that cannot be true",
 }
-_WIDER = (
-    "new/base: of the sessions' low ends, with its exact 95 % interval; for SAME the one at 90 % has to lie within the"
-    " threshold"
-)
+_WIDER = "SAME: the 90 % interval of new/base of the sessions' low ends lies within the threshold"
 _SHAPE = (
-    "new/base: of the sessions' low ends; medians, slow ends: of their medians and 90 % quantiles. A share of the"
-    " blocks or samples moved"
+    "low, slow ends: new/base of the sessions' smallest samples and of their 90 % quantiles. A share of the blocks or"
+    " samples moved"
 )
 
 
@@ -117,6 +115,7 @@ def _verdict_section(comparison: Comparison, index: int) -> Section:
     lines = [
         f"{total}: {', '.join(parts)}" if parts else total,
         _test_text(comparison, index),
+        *_device_lines(comparison, index),
         *_power_lines(comparison, index),
     ]
     return Section(key="verdict", title="Verdict", lines=tuple(lines))
@@ -129,12 +128,35 @@ def _test_text(comparison: Comparison, index: int) -> str:
         return "No case was tested."
     apart = _percent(shares[0]) + (f" to {_percent(shares[-1])}" if len(shares) > 1 else "")
     if pair.correction is None:
-        return f"No case was tested; the threshold would be {apart}."
+        return (
+            f"Too few sessions for a test of each case: slower or faster is said where the interval, widened for "
+            f"{len(ours)} case{'s' if len(ours) != 1 else ''}, lies beyond the threshold of {apart}."
+        )
     turns = "in turns" if pair.interleaved else "one side after the other"
     return (
         f"Threshold {apart}, sessions {turns}, alpha {_percent(comparison.alpha)} over {pair.family} "
         f"case{'s' if pair.family != 1 else ''} tested together (max-T permutations)."
     )
+
+
+def _device_lines(comparison: Comparison, index: int) -> list[str]:
+    """What few sessions tell of all cases of a device together, and how many sizes were left out."""
+    pair = comparison.pairs[index]
+    lines = [
+        f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
+        f"{change.cases} case{'s' if change.cases != 1 else ''})."
+        for change in pair.devices
+    ]
+    if pair.own_sizes:
+        cases = f"{pair.own_sizes} case{'s' if pair.own_sizes != 1 else ''}"
+        lines.append(f"Left out: {cases} of sizes that only one of the runs chose.")
+    return lines
+
+
+def interval_of(change: DeviceChange) -> str:
+    """Write the ratio with its interval: `1.02x [0.95, 1.10]`."""
+    ratio = Interval(change.lo, change.ratio, change.hi, "prior")
+    return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
 def _power_lines(comparison: Comparison, index: int) -> list[str]:
@@ -193,7 +215,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     shape = reason == "shape"
     columns = (
         Column("case"), Column("new/base", right=True),
-        *((Column("medians", right=True), Column("slow ends", right=True)) if shape else ()),
+        *((Column("low ends", right=True), Column("slow ends", right=True)) if shape else ()),
         *((Column("sessions", right=True),) if needed else ()),
         Column("base -> new", right=True, rank=1),
         *((Column("adjusted p", right=True, rank=3),) if tested else ()),
@@ -202,7 +224,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     body = [
         cells(
             printable(row.id) + (" (ignored)" if row.muted else ""), Cell(_ratio_text(row), tone),
-            *((_factor_text(row.median_ratio), _factor_text(row.slow_end_ratio)) if shape else ()),
+            *((_factor_text(row.low_end_ratio), _factor_text(row.slow_end_ratio)) if shape else ()),
             *((f"{row.sessions_needed or '-'}",) if needed else ()),
             f"{seconds_text(row.base_s, unit)} -> {seconds_text(row.new_s, unit)}",
             *((_p_text(row.p_adjusted),) if tested else ()),
@@ -232,9 +254,7 @@ def _ratio_text(row: JudgedCase) -> str:
     if row.ratio is None or row.lo is None or row.hi is None:
         return "-"
     ratio = Interval(row.lo, row.ratio, row.hi, "sessions")
-    # One session a side tells no interval.
-    between = "" if row.k_base == row.k_new == 1 else f" {interval_text(ratio)}"
-    return f"{short_ratio_text(ratio)}{between}{mark(gravest(row.labels))}"
+    return f"{short_ratio_text(ratio)} {interval_text(ratio)}{mark(gravest(row.labels))}"
 
 
 def _factor_text(ratio: float | None) -> str:
@@ -302,7 +322,7 @@ def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
 CSV_COLUMNS = (
     "new_file", "new_run_id", "case_id", "verdict", "reason", "base_s", "new_s", "ratio", "lo", "hi", "p", "p_adjusted",
     "threshold", "k_base", "k_new", "sessions_needed", "labels", "muted", "spread", "smallest_effect", "median_ratio",
-    "slow_end_ratio",
+    "slow_end_ratio", "low_end_ratio",
 )  # fmt: skip
 
 

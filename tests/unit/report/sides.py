@@ -26,6 +26,10 @@ def timed(what: Case, session_s: Sequence[float], **changes: object) -> Measurem
 def a_run(outcomes: Sequence[Outcome], sessions: int = 5, *, second: int = 0, **changes: object) -> Run:
     """A run whose sessions start every two seconds from `second` on: 0 and 1 take turns."""
     run = run_of(outcomes, sessions=sessions)
+    sizes: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        sizes.setdefault(outcome.case.op, []).append(outcome.case.params["n"])
+    run = msgspec.structs.replace(run, selection=msgspec.structs.replace(run.selection, sizes=sizes))
     records = [
         msgspec.structs.replace(
             record, started_at=f"2026-01-02T03:{2 * i // 60:02}:{(2 * i + second) % 60:02}Z"

@@ -15,6 +15,7 @@ from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
+from gpubench.store.document import encode
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, curve, failed, measured, run_of
 
@@ -199,8 +200,8 @@ def test_each_regime_and_device_has_its_own_verdict():
 
 def rows_of(analysis):
     """What is reported of each curve; the times behind it are left out."""
-    rows = [(row.at_last.interval, row.at_last.label, row.case.device_id) for row in analysis.break_even]
-    return [report_document([analysis]).break_even, rows]
+    rows = [(row.at_last.label, row.case.device_id) for row in analysis.break_even]
+    return [[encode(row) for row in report_document([analysis]).break_even], rows]
 
 
 @settings(max_examples=examples(40))

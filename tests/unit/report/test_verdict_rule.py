@@ -101,7 +101,7 @@ def test_equal_low_ends_are_no_same_where_the_medians_moved():
 
     row = judged(run(1.0, 0), run(1.5, 1))
     assert row.new_s > 1.4 * row.base_s
-    assert row.ratio == pytest.approx(1.0, abs=0.02)
+    assert row.low_end_ratio == pytest.approx(1.0, abs=0.02)
     assert (row.verdict, row.reason) == ("UNSURE", "shape")
 
 
