@@ -164,9 +164,12 @@ def _half(twin: Twin) -> float:
 
 
 def _judge_few(twin: Twin, reach: float, new: int) -> JudgedCase:
-    """Judge a case with too few sessions for a rank test, by its interval with the prior."""
+    """Judge a case with too few sessions for a rank test, by its interval with the prior.
+
+    The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
+    """
     row = _row(twin, new)
-    if twin.throttled:
+    if {"throttled", "contended"} & {*row.labels}:
         return row
     limit, half = math.log1p(twin.threshold), _half(twin) * reach
     middle = math.log(twin.ratio.estimate)

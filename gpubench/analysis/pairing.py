@@ -237,7 +237,7 @@ def interleaved(base: Run, new: Run) -> bool:
         return False
     sides = [side for _, side in order]
     longest = LONGEST_STRETCH + 1
-    return bool(sides) and not any(
+    return len(sides) >= longest and not any(
         len(set(sides[i : i + longest])) == 1 for i in range(len(sides) - longest + 1)
     )
 

@@ -210,7 +210,7 @@ def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Sectio
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
     """The case ids are the keys that --ignore and --threshold take, so they stand in full."""
-    needed = any(row.sessions_needed is not None for row in rows)
+    needed = reason != "few-sessions" and any(row.sessions_needed is not None for row in rows)
     tested = any(row.p_adjusted is not None for row in rows)
     shape = reason == "shape"
     columns = (

@@ -178,6 +178,20 @@ def test_of_one_session_a_side_unchanged_work_is_hardly_ever_called_changed(sigm
     assert alarms <= 6  # 5 % of 60, and two standard deviations
 
 
+def test_of_one_session_that_others_disturbed_nothing_is_told():
+    base, new = pair({CASES[0].id: 6.0}, k=1)
+    busy = [msgspec.structs.replace(record, foreign_cpu_share=0.5) for record in new.sessions]
+    assert set(words(found(base, msgspec.structs.replace(new, sessions=busy))).values()) == {"UNSURE"}
+
+
+def test_runs_of_two_protocols_are_refused_in_one_sentence():
+    base, new = pair()
+    before = msgspec.structs.replace(base, settings=msgspec.structs.replace(base.settings, protocol=2))
+    with pytest.raises(InputError, match=r"base.json and new.json have no case that can be compared") as caught:
+        found(before, new)
+    assert caught.value.why == "protocol: '2' against '3'"
+
+
 def test_a_printed_ratio_is_that_of_the_printed_times():
     for row in found(*pair({CASES[1].id: 1.3})).cases:
         assert row.ratio == pytest.approx(row.new_s / row.base_s, rel=1e-12)
