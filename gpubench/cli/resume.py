@@ -52,7 +52,7 @@ def request(
             hint="start another file: --like FILE measures the plan of a file again",
         )  # fmt: skip
     _refuse_contradictions(options, set(given), plan, f"{option} {source}")
-    fresh = _on_same_devices(options, plan, began, tell)
+    fresh = _on_same_devices(options, plan, began, tell, again=known is None)
     if known is None:
         count = options.sessions or plan.settings.sessions
         again = schedule.repeated(plan, fresh.ops, fresh.constraints, count)
@@ -87,13 +87,20 @@ def _existing(append: str | None) -> Run | None:
     return store.load(left or append) if left or os.path.exists(append) else None
 
 
-def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: requesting.Tell) -> RunSpec:
-    """The file's selection and settings on the devices that it names, as a new run."""
+def _on_same_devices(
+    options: RunOptions, plan: Run, began: float, tell: requesting.Tell, *, again: bool
+) -> RunSpec:
+    """Return the file's selection and settings on the devices that it names, as a new run.
+
+    `again`: the new run measures all cases of the file from the beginning.
+    """
     settings = msgspec.structs.replace(plan.settings, protocol=words.PROTOCOL)
     if options.budget is not None:
         settings = msgspec.structs.replace(
             settings, budget_s=units.parse_duration(options.budget, option="--budget")
         )
+    elif again:  # the file's budget was for choosing its sizes; all of its cases are measured
+        settings = msgspec.structs.replace(settings, budget_s=None)
     tell(plan.selection, settings)
     wanted = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
     choice, machine = requesting.devices_of(wanted, tell=waiting(options.quiet))

@@ -173,6 +173,18 @@ def test_a_file_like_another_has_its_plan_and_its_repeat_counts(add: Any, result
         assert [b["repeat"] for b in found] == [b["repeat"] for b in blocks(base)[case_id]]
 
 
+def test_a_file_like_another_has_all_of_its_cases_whatever_budget_chose_them(
+    made: Path, add: Any, result: Any, tmp_path: Path
+) -> None:
+    document = json.loads(made.read_text())
+    document["settings"]["budget_s"] = 1e-3
+    (tmp_path / "base.json").write_text(json.dumps(document))
+    add("--like", "base.json", "--append", "new.json")
+    base, new = result("base.json"), result("new.json")
+    assert (new["settings"]["budget_s"], new["exit_reason"]) == (None, "ok")
+    assert blocks(base).keys() == blocks(new).keys()
+
+
 @pytest.mark.parametrize(("word", "again"), [("crash", 2), ("wrong", 0)])
 def test_a_case_that_broke_is_tried_again_and_a_wrong_one_is_not(
     gpubench: Any, result: Any, word: str, again: int

@@ -396,7 +396,7 @@ class DeviceWorker:
                 timed.repeat = timer.calibrate(timed, self._sample_s)
             return
         if request.repeat is not None:
-            timed.hot_repeat = request.hot_repeat
+            timed.hot_repeat, timed.settled = request.hot_repeat, True
             timer.keep_queue(timed)
             return
         if request.expected_s is not None and timed.flush is None:

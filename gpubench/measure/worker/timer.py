@@ -70,6 +70,7 @@ class Timer:
         self.transfers = self.session.transfers(case.form)
         self.repeat, self.calls = 1, case.calls or 1
         self.predicted = False  # no launch has confirmed `repeat` yet
+        self.settled = False  # `repeat` is that of an earlier session, and stays
         self.hot_repeat: int | None = None
         self.single = False
         # Where the seconds of each step of a copying call are noted, if anywhere.
@@ -432,8 +433,9 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
     """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`. Returns False
-    where they stay: a sample before which the caches are flushed is of one launch, and an overhead is as it is."""
-    if not isinstance(timer, Timer) or timer.flush is not None:
+    where they stay: a sample before which the caches are flushed is of one launch, an overhead is as it is, and sessions
+    that are compared have the same counts."""
+    if not isinstance(timer, Timer) or timer.flush is not None or timer.settled:
         return False
     cycle_s = launch_s * (timer.case.calls or 1)
     if cycle_s * timer.repeat >= TOO_SHORT * target or timer.repeat >= LONGEST_REPEAT:
