@@ -24,7 +24,7 @@ from gpubench.analysis.judge import (
     slow_ends,
 )
 from gpubench.analysis.machine import machine_line
-from gpubench.analysis.pairing import CompareSide, low_cycles, side
+from gpubench.analysis.pairing import CompareSide, low_cycles, side, within
 from gpubench.analysis.samples import observations
 from gpubench.errors import InputError
 from gpubench.model.result import Fingerprints, Run
@@ -176,9 +176,9 @@ def _both_ways(
     twins = [_twin(case, one) for case in cases]
     there, back = {}, {}
     for row in judged(twins, alpha, 0):
-        if row.ratio is not None:
-            there[row.id] = _Seen(row.ratio, row.verdict == "SLOWER")
-            back[row.id] = _Seen(1 / row.ratio, row.verdict == "FASTER")
+        if row.low_end_ratio is not None:
+            there[row.id] = _Seen(row.low_end_ratio, row.verdict == "SLOWER")
+            back[row.id] = _Seen(1 / row.low_end_ratio, row.verdict == "FASTER")
     return there, back
 
 
@@ -189,8 +189,8 @@ def _twin(case: _Case, one: Permutation) -> Twin:
         for values in (case.low, case.medians, case.slow_ends)
     )
     return Twin(
-        base=case.row, new=case.row, threshold=INTERLEAVED, base_low=low.base, new_low=low.new, medians=middles,
-        slow_ends=slow,
+        base=within(case.row, one.base), new=within(case.row, one.new), threshold=INTERLEAVED,
+        base_low=low.base, new_low=low.new, medians=middles, slow_ends=slow,
         base_cycles=tuple(case.cycles[session] for session in one.base) if known else (),
         new_cycles=tuple(case.cycles[session] for session in one.new) if known else (),
     )  # fmt: skip

@@ -53,8 +53,11 @@ def side(run: Run) -> CompareSide:
 
 def _by_turn(run: Run, row: CaseResult) -> CaseResult:
     chosen = observations(run, row.sessions)
-    if len(chosen) == len(row.sessions):
-        return row
+    return row if len(chosen) == len(row.sessions) else within(row, chosen)
+
+
+def within(row: CaseResult, chosen: Sequence[int]) -> CaseResult:
+    """Return the row of a case as these of its sessions alone would give it."""
     sessions, blocks = ({index: values[index] for index in chosen} for values in (row.sessions, row.blocks))
     time = row.time
     if time is not None:

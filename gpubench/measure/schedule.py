@@ -61,7 +61,6 @@ class RunSpec(msgspec.Struct, frozen=True):
     repeats: bool = True
     twins: TwinSpec = TwinSpec()
     equal: tuple[tuple[Target, ...], ...] = ()
-    repeats: bool = True
 
     @property
     def settings(self) -> Settings:

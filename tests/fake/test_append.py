@@ -137,7 +137,7 @@ def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(
 def test_every_option_that_says_what_to_measure_is_held_against_the_file() -> None:
     plan = (*TAKEN, "check_only", "label", "tag", "context")
     left = {name for name in plan if not RunOptions.declared[name].answer}
-    assert left == {"sessions", "budget"}, "each run says these for itself"
+    assert left == {"sessions", "budget", "no_repeats"}, "each run says these for itself"
 
 
 @pytest.mark.parametrize(("kind", "field"), [("machine", "cpu"), ("device", "fake:gpu")])

@@ -432,9 +432,11 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
 
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
-    """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`. Returns False
-    where they stay: a sample before which the caches are flushed is of one launch, an overhead is as it is, and sessions
-    that are compared have the same counts."""
+    """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`.
+
+    Returns False where they stay: a sample before which the caches are flushed is of one launch, an overhead is as it
+    is, and counts of an earlier session are kept.
+    """
     if not isinstance(timer, Timer) or timer.flush is not None or timer.settled:
         return False
     cycle_s = launch_s * (timer.case.calls or 1)

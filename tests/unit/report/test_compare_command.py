@@ -98,12 +98,12 @@ def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(gpube
     assert not_ci.returncode == 0
 
 
-def test_one_session_a_side_has_a_ratio_and_no_interval(gpubench, folder, tmp_path):
+def test_one_session_a_side_has_its_interval_and_ends_with_what_would_decide_more(gpubench, tmp_path):
     for name, run in zip(("base", "new"), pair(k=1), strict=True):
         save(run, tmp_path / f"{name}.json")
     done = gpubench("compare", "base.json", "new.json", cwd=tmp_path)
-    assert "x [" not in done.stdout
-    assert "x [" in gpubench("compare", "few-base.json", "few-new.json", cwd=folder).stdout
+    assert "x [" in done.stdout
+    assert "`gpubench run --like base.json --sessions 5 -o FILE`" in " ".join(done.stdout.split())
 
 
 def test_different_machines_are_bad_input_naming_the_field(gpubench, folder):
