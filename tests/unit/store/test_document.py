@@ -23,6 +23,7 @@ from gpubench.store import document, limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROOT = Path(__file__).parents[3]
+STORED = sorted([*(ROOT / "results").rglob("*.json*"), *(ROOT / "benchmarks" / "pools").glob("*.json.gz")])
 
 
 def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
@@ -164,7 +165,7 @@ def test_each_version_that_is_read_has_a_fixture_that_loads(version: int) -> Non
     assert store.load(path).schema_version == SCHEMA_VERSION
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").rglob("*.json*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
 def test_each_stored_result_loads(path: Path) -> None:
     assert store.load(path).outcomes
 
