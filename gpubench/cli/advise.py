@@ -11,19 +11,26 @@ from gpubench.cli.options import AdviseOptions
 from gpubench.errors import UsageError, require_choice, suggest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpubench.analysis.contenders import Key
+    from gpubench.model.result import Run
 
 
 def advise(options: AdviseOptions) -> None:
     """Say on which device one call should run, from measured results: expected time, gain, and what that rests on."""
     for name in ("format", "data"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
-    n, key = _size(options.size), _key(options.op, options.dtype, options.params)
     from gpubench.analysis.advice import answer
     from gpubench.analysis.policy import runs
     from gpubench.report.advice import WIDTH, render
 
-    found = answer(runs(options.source, options.results_dir), key, n, _regime(options))
+    n = _size(options.size)
+    results = runs(options.source, options.results_dir)
+    key = _key(options.op, options.dtype, options.params)
+    if key is None:  # a function of the user's own: the results alone know it
+        results, key = _of_function(options.op, options.dtype, list(results))
+    found = answer(results, key, n, _regime(options))
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     streams.put(render(found, options.format, columns))
 
@@ -47,7 +54,28 @@ def _size(text: str) -> int:
     return sizes[0]
 
 
-def _key(op: str, dtype: str, params: str | None) -> Key:
+def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run], Key]:
+    """The results, and the key of a function that they have measured. Raises UsageError for a name that none has."""
+    from gpubench import kernels
+    from gpubench.analysis.contenders import Key
+    from gpubench.analysis.thresholds import resolve_op
+    from gpubench.model.case import DTYPES, LONG_DTYPES
+
+    measured = [
+        outcome.case.op for run in results for outcome in run.outcomes if outcome.case.op not in kernels.names()
+    ]
+    try:
+        name = resolve_op(op, measured)
+    except UsageError:
+        raise UsageError(
+            "unknown-op", f"there is no op {op[:40]!r}", why="`gpubench ops` lists those that there are",
+            hint=suggest(op, [*kernels.names(), *measured, *(name.rpartition(".")[2] for name in measured)]) or None,
+        ) from None  # fmt: skip
+    return iter(results), Key(name, require_choice(LONG_DTYPES.get(dtype, dtype), DTYPES, "--dtype"))
+
+
+def _key(op: str, dtype: str, params: str | None) -> Key | None:
+    """What is asked for; None for an op that nobody declares."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.model.case import LONG_DTYPES
@@ -55,10 +83,7 @@ def _key(op: str, dtype: str, params: str | None) -> Key:
     try:
         declared = kernels.load(op)
     except KeyError:
-        raise UsageError(
-            "unknown-op", f"there is no op {op[:40]!r}", why="`gpubench ops` lists those that there are",
-            hint=suggest(op, kernels.names()) or None,
-        ) from None  # fmt: skip
+        return None
     name = require_choice(LONG_DTYPES.get(dtype, dtype), declared.dtypes, "--dtype")
     if params is None:
         return Key(op, name)

@@ -151,3 +151,57 @@ def test_names_that_nothing_has(gpubench, tmp_path: Path) -> None:
     assert "did you mean 'pairwise'?" in gpubench("run", "mine.py:pairwis").stderr
     assert "did you mean 'mine.py'?" in gpubench("run", "mime.py").stderr
     assert "write --ops matmul" in gpubench("run", "matmul").stderr
+
+
+PAIRS = """
+def make(rng, n):
+    return [{"key": rng.integers(0, 50, n), "value": rng.random(n)}]
+
+def sums(table):
+    return [table["value"][table["key"] == key].sum() for key in range(50)]
+
+def sums_at_once(columns):
+    keys, values = columns
+    return np.bincount(keys, weights=values, minlength=50)
+
+def columns(table):
+    return table["key"], table["value"]
+
+groups = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns)
+wrong = gpubench.pair(cpu=sums, gpu=lambda c: sums_at_once(c) * 1.001, inputs=make, to_gpu=columns)
+refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns, same=lambda a, b: False)
+shape = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: (x + 1)[:, None])
+changes = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x.__iadd__(1))
+"""
+
+
+def test_pairs_of_any_objects(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, PAIRS)
+    report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,fake:gpu", status=1)
+    details = {case["id"]: case["detail"] or "" for case in report["cases"]}
+
+    def at(name: str, regime: str) -> str:
+        return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
+
+    for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
+        assert at("groups", regime) == ""
+        assert at("wrong", regime).startswith("largest error 0.000")
+        assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
+        assert at("shape", regime) == "out has the shape (256, 1), not (256,)"
+        assert at("changes", regime).startswith("it changes x")
+    advice = gpubench("advise", "groups", "--size", "256", "--from", "r.json")
+    assert advice.returncode == 0, advice.stderr
+    assert "did you mean 'groups'" in gpubench("advise", "gruops", "--size", "256", "--from", "r.json").stderr
+
+
+def test_an_edited_function_still_compares(gpubench, tmp_path: Path) -> None:
+    text = "@gpubench.function\ndef scaled(xp, x):\n    return xp.sort(x) * {}\n"
+    for name, factor in (("old.json", 2), ("new.json", 3)):
+        write(tmp_path, text.format(factor))
+        ended = gpubench("run", "mine.py", "--sizes", "256", "--backends", "numpy", *BRIEF, "-o", name)
+        assert ended.returncode == 0, ended.stderr
+    compared = gpubench("compare", "old.json", "new.json", "--format", "json")
+    document = json.loads(compared.stdout)
+    fields = {row["field"] for row in document["differences"]}
+    assert "kernel_hash" in fields
+    assert "op_hash" not in fields

@@ -86,29 +86,33 @@ class CallWorkspace(Workspace):
         self.session.free(buffer)
 
     def verify(self, launch: Launch, case: Case) -> Check:
-        """Compare the result, and the inputs with what they were. Raises Wrong, and Unsupported for changed inputs."""
-        self.spoil_host_output()
-        self.fetch(launch.output, self.session)
-        check = self.verify_host_output(case.precision)
+        """Compare the inputs with what they were, then the result. Raises Unsupported for changed inputs, and Wrong."""
         for operand, host, buffer in zip(self.op.inputs, self.inputs, self.buffers, strict=True):
             if not self.op.calls.same and not equal(plain(host), buffer.value):
                 raise Unsupported(
                     f"it changes {operand.name}: it has to leave its inputs as they are, so work on a copy",
                     reason="bad-function",
                 )
-        return check
+        result = ObjectBuffer()
+        self.session.download(launch.output, result)
+        return self._compare(result.value)
 
     def verify_host_output(self, precision: str) -> Check:
-        """Compare the downloaded result. Raises Wrong."""
+        """Compare what a timed call downloaded. Raises Wrong."""
+        return self._compare(self.host_outputs[0].value)
+
+    def _compare(self, got: Any) -> Check:
+        """Compare a result on the host with the answer. Raises Wrong."""
         function: UserFunction = self.op.calls
-        got = self.host_outputs[0].value
         want, limit = self._operands.answer(self.case)
         if function.same is not None:
             with Translated(function):
                 right = bool(function.same(want, got))
             check = Check(ok=right, max_error=0.0 if right else None, limit=0.0, scale="value", index=[])
             if not right:
-                raise Wrong(check, "; same(cpu, gpu) says no", _WRONG)
+                wrong = Wrong(check, hint=_WRONG)
+                wrong.detail = "same(cpu, gpu) says that the results differ"
+                raise wrong
             return check
         try:
             discrepancy = compare(got, want, limit)
@@ -120,5 +124,7 @@ class CallWorkspace(Workspace):
             index=discrepancy.place,
         )  # fmt: skip
         if not discrepancy.right:
-            raise Wrong(check, f"; {discrepancy.words}" if discrepancy.words else "", _WRONG)
+            wrong = Wrong(check, hint=_WRONG)
+            wrong.detail = discrepancy.words or wrong.detail
+            raise wrong
         return check
