@@ -65,6 +65,7 @@ class TorchSession(Session):
     """One device as PyTorch has it, without gradients."""
 
     several = True
+    parts = True
 
     def __init__(self, device: Device, threads: int | None) -> None:
         _quiet()
@@ -224,6 +225,10 @@ class TorchSession(Session):
     def _fits(self, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         is_tensor = self._torch.is_tensor(buffer) and _kind(buffer) == (self._dtypes[dtype], shape)
         return is_tensor and bool(buffer.is_contiguous())
+
+    @override
+    def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
+        return buffer[: math.prod(shape)].view(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""

@@ -108,6 +108,7 @@ def suite(
                 trial.idle()
                 trial.transfers()
                 trial.ways()
+                trial.parts()
                 trial.memory(checks.exhaust)
                 trial.device_clock(kernels.load("matmul"))
             if checks.openings:
@@ -226,6 +227,19 @@ class _Trial:
             same = bool((self.fetch(buffer, host) == host).all())
             self.expect(same, "what comes back is what was sent", "fresh")
             self.session.free_fresh(buffer)
+
+    def parts(self) -> None:
+        """Ops that share an input see its beginning."""
+        session, host = self.session, _drawn(70_001)
+        with self.promise("a part of a buffer is its beginning"):
+            buffer, part = session.allocate(host.shape, "float32"), host[:6000].reshape(60, 100)
+            session.upload(buffer, host)
+            session.sync()
+            found = self.fetch(session.beginning(buffer, part.shape), part) if session.parts else part
+            self.expect(
+                bool((found == part).all()), "a part of a buffer is its beginning", "60 x 100 of 70,001"
+            )
+            session.free(buffer)
 
     def sent_and_fetched(self, form: Form, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""

@@ -304,10 +304,10 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
     if op.overhead is not None:
         # What is sent and where it lands, held by both forms on two devices side by side.
         return _fits(case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
-    return _fits(case, *_needs(op, case.params, case.dtype), device, host_bytes)
+    return _fits(case, *needs(op, case.params, case.dtype), device, host_bytes)
 
 
-def _needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
+def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     """Bytes of a workload on the host and on a device."""
     operands = op.held_bytes(params, dtype)
     on_host_alone = sum(operand.bytes(params, dtype) for operand in op.inputs if operand.role == "host")
@@ -356,13 +356,13 @@ def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tu
     groups: list[list[Workload]] = []
     used = [0, 0]
     for item in workloads:
-        needs = _needs(item.op, item.params, item.dtype)
-        used = [a + b for a, b in zip(used, needs, strict=True)]
+        needed = needs(item.op, item.params, item.dtype)
+        used = [a + b for a, b in zip(used, needed, strict=True)]
         if not groups or any(
             limit is not None and a > MEMORY_SHARE * limit for a, limit in zip(used, limits, strict=True)
         ):
             groups.append([])
-            used = list(needs)
+            used = list(needed)
         groups[-1].append(item)
     return [tuple(group) for group in groups]
 

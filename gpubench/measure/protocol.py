@@ -58,6 +58,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
+    `host_bytes`: what the worker may use of the host's memory, where that is known.
     `cpus`: how many a worker may keep busy, where the parent knows it; `alike` lists those with the same cores, and
     those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned forms are to
     come, in these `dtypes`.
@@ -71,6 +72,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     since: float
     autotune: bool = True
     flush_bytes: int | None = None
+    host_bytes: int | None = None
     cpus: int | None = None
     alike: list[str] = []
     sample_s: float = 5e-3
@@ -192,10 +194,8 @@ class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
     case_id: str
 
 
-class Release(Numbered, frozen=True, kw_only=True, tag="release"):
-    """Free everything that belongs to the workload."""
-
-    workload: str
+class Reallocate(Numbered, frozen=True, kw_only=True, tag="reallocate"):
+    """Free all that is prepared: what comes next lies in memory that is allocated anew."""
 
 
 class Close(Numbered, frozen=True, kw_only=True, tag="close"):
@@ -355,7 +355,7 @@ Request = (
     | TimeStages
     | Place
     | Finish
-    | Release
+    | Reallocate
     | Close
 )
 Reply = (

@@ -147,7 +147,7 @@ class _Runner:
         self.recorder = Recorder(spec.run, _telling(save, sink))
         self.gone: dict[str, DeviceGone] = {}
         self._given_another_try: set[str] = set()
-        self._scratch = Scratch()
+        self._scratch = Scratch(host_bytes=spec.constraints.host_bytes)
         self._kinds = {t.device.id: t.device.kind for t in spec.constraints.targets}
         self._pool: WorkerPool | None = None
         self._pace = Pace()
@@ -398,7 +398,8 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         for case in workload.cases
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
     ]  # fmt: skip
-    ended = _load(runtime, workloads)
+    ended = runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)})
+    ended |= _load(runtime, workloads)
     quiet = [run for run in runs if run.quiet]
     for run in quiet:
         run.ask_to_begin()
@@ -418,12 +419,19 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         run.ask_to_finish()
     for run in runs:
         run.finish()
-    ended |= runtime.pool.release([workload.key for workload in workloads])
     blamed = {run.case.device_id for run in runs if run.failed}
     for device_id, detail in ended.items():
         if device_id not in blamed:
             runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
+
+
+def _comes_again(run: CaseRun) -> bool:
+    """Whether a CPU has a block of the case in this session: its time depends on where the memory lies, so the next one
+    is to lie elsewhere."""
+    blocks = run.before.blocks if isinstance(run.before, Measurement) else []
+    here = any(block.session == run.runtime.session for block in blocks)
+    return here and run.runtime.device_kind(run.case.device_id) == "cpu"
 
 
 def _in_parts(case: Case, workload: Workload) -> bool:

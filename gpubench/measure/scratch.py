@@ -7,10 +7,12 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpubench import disk
 from gpubench.errors import GpubenchError
+from gpubench.measure.plan import UNKNOWN_MEMORY_BYTES
 from gpubench.store import Lock, NoLocks
 
 PREFIX = "gpubench-scratch-"
@@ -18,6 +20,8 @@ PREFIX = "gpubench-scratch-"
 CLUSTER_PREFIX = "gb-"
 # A folder of ours holds this file, which is locked while its run lives. A folder without it belongs to somebody else.
 MARKER = ".gpubench-scratch-lock"
+# What references may take of the host's free memory, which holds them while they are read.
+_REFERENCES_SHARE = 1 / 16
 # Earlier versions gave a folder this name until it was locked.
 _FORMER_PREFIX = "gpubench-new-"
 # A folder of a run that could not lock holds this file: it is not empty, so nobody takes it for an orphan.
@@ -27,27 +31,45 @@ _UNLOCKED = ".gpubench-scratch-unlocked"
 class Scratch:
     """A fresh folder, and the lock that keeps other runs from removing it."""
 
-    def __init__(self, prefix: str = PREFIX) -> None:
-        """Remove what killed runs left, then make the folder. Raises GpubenchError if the temporary folder refuses."""
+    def __init__(self, prefix: str = PREFIX, host_bytes: int | None = None) -> None:
+        """Remove what killed runs left, then make the folder. Raises GpubenchError if the temporary folder refuses.
+
+        `host_bytes`: the free memory of the host, of which references take a share.
+        """
         try:
             _remove_orphans(Path(tempfile.gettempdir()))
             self.folder, self._lock = _make_folder(prefix)
-            self._served: set[str] = set()
+            self._room = min(
+                int(_REFERENCES_SHARE * (UNKNOWN_MEMORY_BYTES if host_bytes is None else host_bytes)),
+                shutil.disk_usage(self.folder).free // 2,
+            )
+            # References by the series under measurement when they appeared, those of the last step last.
+            self._served: frozenset[str] = frozenset()
+            self._references: dict[frozenset[str], set[Path]] = {}
         except OSError as error:
             raise GpubenchError(
                 "no-scratch", why=f"{disk.reason(error)} ({tempfile.tempdir or 'TMPDIR'})",
                 hint=disk.remedy(error, "name another folder in TMPDIR"),
             ) from error  # fmt: skip
 
-    def serve(self, series: set[str]) -> None:
-        """Remove the references of all other series. One that is served again, in a later session too, finds its own:
-        they serve all sizes of an op."""
-        if series == self._served:
-            return
-        self._served = series
+    def serve(self, series: Iterable[str]) -> None:
+        """Begin to measure these series. Where references take too much room, those of the series that were measured
+        longest ago are removed; such a series computes them anew."""
+        sizes: dict[Path, int] = {}
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
-                file.unlink()
+                sizes[file] = file.stat().st_size
+        known = {file for files in self._references.values() for file in files}
+        self._references.setdefault(self._served, set()).update(sizes.keys() - known)
+        self._served = frozenset(series)
+        self._references[self._served] = self._references.pop(self._served, set())
+        for other in list(self._references)[:-1]:
+            if sum(sizes.values()) <= self._room:
+                return
+            for file in self._references.pop(other):
+                sizes.pop(file, None)
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
     def remove(self) -> None:
         """Remove the folder. Never raises."""

@@ -249,6 +249,8 @@ class WorkerPool:
         self.clocks: dict[str, DeviceClock] = {}
         self._ceilings: list[Ceiling] = []
         machine = machine or Machine()
+        usable = machine.memory.usable_bytes.value
+        self._host_bytes = None if usable is None else usable // max(1, len(devices))
         self._cpus = machine.cpu.available.value
         self._alike = alike_cpus(machine)
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
@@ -401,11 +403,13 @@ class WorkerPool:
         if worker is not None:
             worker.kill()
 
-    def release(self, workloads: Sequence[str]) -> dict[str, str]:
-        """Free the workloads on all workers that are alive. Returns what became of those that were not."""
+    def reallocate(self, device_ids: Collection[str]) -> dict[str, str]:
+        """Have the workers of these devices place what comes next in fresh memory. Returns what became of those that
+        were not alive."""
         requests = {
-            device_id: [protocol.Release(id=worker.next_id, workload=name) for name in workloads]
+            device_id: [protocol.Reallocate(id=worker.next_id)]
             for device_id, worker in self.workers.items()
+            if device_id in device_ids
         }
         return self._ask_all(requests, SHORT_DEADLINE_S)[0]
 
@@ -455,7 +459,8 @@ class WorkerPool:
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
-            autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus, alike=self._alike,
+            autotune=self._settings.autotune, flush_bytes=self._flush_bytes, host_bytes=self._host_bytes,
+            cpus=self._cpus, alike=self._alike,
             sample_s=self._settings.sample_s, ops=self._tuned.ops, dtypes=self._tuned.dtypes,
         )  # fmt: skip
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same

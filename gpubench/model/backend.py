@@ -120,7 +120,8 @@ class Session(ABC):
 
     `threads` and `blas` are those of a CPU's session. `several`: it computes ops with several outputs, and with int32
     among their operands. `lacks` says, once a case was compiled, what is missing that
-    would make the CPU faster. `tunes`: `tune` chooses among candidates.
+    would make the CPU faster. `tunes`: `tune` chooses among candidates. `parts`: it has `beginning`, so that ops may
+    read parts of one buffer.
     """
 
     device: Device
@@ -130,6 +131,7 @@ class Session(ABC):
     lacks: str | None = None
     tunes: bool = False
     several: bool = False
+    parts: bool = False
     _zeros: tuple[Buffer, Array] | None = None
     _full: tuple[tuple[str, str], Array] | None = None
 
@@ -205,6 +207,10 @@ class Session(ABC):
 
     def free(self, buffer: Buffer) -> None:
         """Give the buffer back to the pool. As it stands: it goes with its last reference."""
+
+    def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
+        """The first elements of a flat buffer in this shape and in its memory: an input that no launch may write to."""
+        raise Unsupported(f"buffers of {self.device.backend} have no parts", reason="no-implementation")
 
     def forget(self) -> None:
         """A workload is over: hold nothing of the caller's any longer. As it stands: nothing is held."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.packages import install
+
 ADD = ("--ops", "add", "--sizes", "1k,4k")
 RESIDENT = ("--regimes", "resident-queued")
 
@@ -164,3 +166,59 @@ def test_a_device_that_does_not_exist(run):
     assert len(ran.err.splitlines()) == 3
     assert "there is no device fake:nope" in ran.err
     assert list(ran.folder.iterdir()) == []
+
+
+FLAKY = """
+import os
+import pathlib
+
+import msgspec
+
+import gpubench.backends.hidden.fake as fake
+from gpubench.errors import DeviceLost
+
+run = fake.FakeSession.run
+seen = set()
+
+
+def lose(self, launch, repeat=1):
+    marker = pathlib.Path(os.environ["MARKER"])
+    seen.add(id(launch))
+    if self._word == "gpu" and len(seen) > 8 and not marker.exists():
+        marker.touch()
+        raise DeviceLost("scripted: it fell off the bus")
+    run(self, launch, repeat)
+
+
+fake.FakeSession.run = lose
+
+
+class Flaky(fake.FakeBackend):
+    name = "flaky"
+
+    def devices(self):
+        return [
+            msgspec.structs.replace(device, id=f"flaky:{device.kind}", backend="flaky")
+            for device in super().devices()[:2]
+        ]
+
+    def open(self, device_id, threads=None, *, autotune=True):
+        return super().open(f"fake:{device_id.partition(':')[2]}", threads)
+
+
+BACKEND = Flaky()
+"""
+
+
+def test_a_device_that_is_lost_between_two_steps_builds_its_launches_again(run, tmp_path):
+    """The step that comes next, and a size that had been prepared before, are measured by the worker that follows."""
+    site = install(tmp_path / "site", "flaky", FLAKY, backends={"flaky": "flaky:BACKEND"})
+    ran = run(
+        "--devices", "flaky:cpu,flaky:gpu", "--ops", "add,relu", "--sizes", "1000,3000", "--budget", "20s",
+        "--regimes", "resident-queued,transfer-once",
+        env={"PYTHONPATH": str(site), "MARKER": str(tmp_path / "lost")},
+    )  # fmt: skip
+    assert (tmp_path / "lost").exists()
+    broken = {name for name, o in ran.outcomes.items() if o.get("failures") or o.get("reason")}
+    assert len(broken) <= 1, "a loss costs the case that met it at most"
+    assert all(len(o["blocks"]) >= 4 for name, o in ran.outcomes.items() if name not in broken)

@@ -53,6 +53,69 @@ BACKEND = Spoiled()
 BELOW = ("--skip", "relu/n>=2M")
 
 
+TRESPASSES = """
+import os
+
+import msgspec
+import numpy as np
+
+import gpubench.backends.hidden.fake as fake
+
+whole, compiled = fake.FakeLaunch.execute, fake.FakeSession.compile
+
+
+def compile(self, op, case, inputs, output):
+    launch = compiled(self, op, case, inputs, output)
+    launch.trespasses, launch.runs = op.name == "relu" and case.device_id == "trespasser:gpu", 0
+    return launch
+
+
+def execute(self):
+    whole(self)
+    if getattr(self, "trespasses", False):
+        self.runs += 1
+        x = self.reads[0].array
+        if self.runs >= int(os.environ["FROM_RUN"]):
+            eval(os.environ["PLACE"])[...] += 1
+
+
+fake.FakeSession.compile, fake.FakeLaunch.execute = compile, execute
+# As on a device, an upload copies.
+fake.FakeSession._copy_in = lambda self, buffer, host, cost_s: np.copyto(buffer.array, host)
+
+
+class Trespasser(fake.FakeBackend):
+    name = "trespasser"
+
+    def devices(self):
+        return [
+            msgspec.structs.replace(device, id=f"trespasser:{device.kind}", backend="trespasser")
+            for device in super().devices()[:2]
+        ]
+
+    def open(self, device_id, threads=None, *, autotune=True):
+        return super().open(f"fake:{device_id.partition(':')[2]}", threads)
+
+
+BACKEND = Trespasser()
+"""
+
+
+@pytest.mark.parametrize("place", ["x[-1:]", "x.base[x.size : x.size + 1]"], ids=["into it", "behind it"])
+@pytest.mark.parametrize("from_run", [1, 5], ids=["at once", "later"])
+def test_a_kernel_that_writes_to_its_input_is_found_and_no_other_is_blamed(run, tmp_path, place, from_run):
+    site = install(tmp_path / "site", "trespasser", TRESPASSES, backends={"trespasser": "trespasser:BACKEND"})
+    ran = run(
+        "--devices", "trespasser:cpu,trespasser:gpu", "--ops", "relu,add,copy", "--sizes", "1000,3000",
+        "--regimes", "resident-queued,transfer-once", env={"PYTHONPATH": str(site), "PLACE": place, "FROM_RUN": str(from_run)},
+    )  # fmt: skip
+    assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")
+    wrong = {name: o for name, o in ran.outcomes.items() if o.get("reason") == "wrong-result"}
+    assert {name for name in ran.outcomes if "relu" in name and "gpu" in name} == set(wrong)
+    assert all("changed its input" in o["detail"] for o in wrong.values())
+    assert all(o["blocks"] for name, o in ran.outcomes.items() if name not in wrong)
+
+
 @pytest.mark.parametrize(("where", "start", "sizes"), [
     ("True", "n - 1", BELOW), ("n > 2**22", "2**22", ()), ("n == 2**24", "n - 1", ()), ("n % 64", "n // 64 * 64", BELOW),
     ("n == 2**20", "n - 1", BELOW),

@@ -52,10 +52,10 @@ class Talk:
             assert line == b"\n", line
         return protocol.decode_reply(line.removeprefix(FRAME))
 
-    def open(self, device="fake:gpu"):
+    def open(self, device="fake:gpu", **fields):
         return self.ask(
             protocol.Open, device_id=device, threads=1, seed=1, inputs="random", scratch=str(self.folder),
-            since=time.monotonic(),
+            since=time.monotonic(), **fields,
         )  # fmt: skip
 
     def sample(self, case, **fields):
@@ -143,14 +143,38 @@ def test_an_op_that_does_not_exist_is_an_answer(talk):
     assert isinstance(talk.ask(protocol.Prepare, case=ADD, session=0)[1], protocol.Prepared)
 
 
-def test_release_forgets_the_workload_alone(talk):
+def step(talk, case, **fields):
+    """Measure a case as a step does, and return its phases up to the first sample."""
+    talk.ask(protocol.Load, case=case, reference=False)
+    phases, reply = talk.ask(protocol.Prepare, case=case, session=0, **fields)
+    assert isinstance(reply, protocol.Prepared), reply
+    assert isinstance(talk.sample(case)[1], protocol.Sampled)
+    assert isinstance(talk.ask(protocol.Finish, case_id=case.id)[1], protocol.Done)
+    return phases
+
+
+def test_what_is_prepared_stays_so_until_memory_is_to_be_placed_anew(talk):
     talk.open()
-    small = other(params={"n": 10})
-    for case in (ADD, small):
-        talk.ask(protocol.Prepare, case=case, session=0)
-    assert isinstance(talk.ask(protocol.Release, workload=ADD.workload)[1], protocol.Done)
+    relu = other(op="relu")
+    whole = step(talk, ADD)
+    step(talk, relu)
+    assert step(talk, ADD, repeat=50) == ["supports"]
+    assert isinstance(talk.ask(protocol.Reallocate)[1], protocol.Done)
     assert isinstance(talk.sample(ADD)[1], protocol.Broke)
-    assert isinstance(talk.sample(small)[1], protocol.Sampled)
+    assert step(talk, ADD) == whole
+
+
+def test_what_was_used_longest_ago_goes_where_memory_is_short(talk):
+    """A CPU may hold 40 % of what it may use: here two of the sizes."""
+    talk.open("fake:cpu", host_bytes=250_000)
+    small, middle, large = (
+        other(params={"n": n}, regime="resident", device_id="fake:cpu") for n in (1000, 1500, 2000)
+    )
+    for case in (small, middle, large):
+        step(talk, case)
+    assert "compile" not in step(talk, middle, repeat=5)
+    assert "compile" in step(talk, small, repeat=5)
+    assert "compile" in step(talk, large, repeat=5)
 
 
 def test_close_ends_the_process(talk):

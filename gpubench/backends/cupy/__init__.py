@@ -90,6 +90,7 @@ class CupySession(Session):
     """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
 
     several = True
+    parts = True
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
@@ -231,6 +232,10 @@ class CupySession(Session):
         with vendor_errors():
             flat, known = (array.reshape(-1).view(words) for array in (buffer, copy))
             return bool((flat == known[: flat.size]).all())
+
+    @override
+    def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
+        return buffer[: math.prod(shape)].reshape(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """The expression on CuPy arrays, or the op's first CUDA kernel; into an output that is there the program behind

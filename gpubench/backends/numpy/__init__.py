@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -67,6 +68,7 @@ class NumpySession(Session):
 
     tunes = True
     several = True
+    parts = True
 
     def __init__(self, device: Device, threads: int | None, autotune: bool = True) -> None:
         import numpy as np
@@ -140,6 +142,12 @@ class NumpySession(Session):
         """The array itself."""
         fits = isinstance(buffer, self._np.ndarray) and buffer.shape == shape and buffer.flags.c_contiguous
         return buffer if fits and buffer.dtype == host_dtype(dtype) else None
+
+    @override
+    def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
+        part = buffer[: math.prod(shape)].reshape(shape)
+        part.flags.writeable = False
+        return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> NumpyLaunch:
         """The plain expression, or the best kernel writing into `output`, be it the library call itself."""

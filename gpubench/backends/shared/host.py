@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gpubench.errors import DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer, Session, each
@@ -32,6 +32,7 @@ from gpubench.model.op import (
     Range,
     Shape,
     Stored,
+    Values,
 )
 from gpubench.model.result import Device
 
@@ -305,6 +306,35 @@ def random_input(
     key = f"{op.name} {operand.name} {beside if operand.role == 'activation' else shape} {dtype} {seed}"
     kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
     _draw(array, kept, key, params, wide=dtype == "float64")
+    return array
+
+
+def is_plain(operand: Operand) -> bool:
+    """Whether the operand is an activation of independent values, which say nothing of the op or of their place."""
+    alike = isinstance(operand.values, Range) or operand.values in (
+        "uniform",
+        "normal",
+        "relu",
+        "ones",
+        "zeros",
+    )
+    return operand.role == "activation" and operand.dtype is None and alike
+
+
+def plain_values(
+    drawn: Values, number: int, count: int, dtype: Dtype, seed: int, kind: str = "random"
+) -> Array:
+    """Draw a flat array of plain values, which begins with the bytes of every shorter one.
+
+    `number` tells apart the inputs of one op that are drawn alike; `kind` is that of `random_input`.
+    """
+    import numpy as np
+
+    array = np.empty(count, host_dtype(dtype))
+    kept = kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
+    _draw(
+        array, cast("str | Range", kept), f"plain {number} {drawn} {dtype} {seed}", {}, wide=dtype == "float64"
+    )
     return array
 
 

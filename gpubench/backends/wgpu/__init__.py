@@ -20,7 +20,7 @@ from gpubench import __version__, cpu_load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
-from gpubench.backends.wgpu.programs import Programs, WgpuLaunch
+from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes
 from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.backends.wgpu.words import differ, filling
@@ -177,6 +177,7 @@ class WgpuSession(Session):
     """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
 
     several = True
+    parts = True
 
     def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
@@ -235,7 +236,7 @@ class WgpuSession(Session):
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
-        size = _buffer_bytes(shape, dtype)
+        size = buffer_bytes(shape, dtype)
         free = self._pool.get(size)
         if free:
             return free.pop()
@@ -261,7 +262,7 @@ class WgpuSession(Session):
     @override
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
-        buffer = self._create(_buffer_bytes(shape, dtype))
+        buffer = self._create(buffer_bytes(shape, dtype))
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             encoder.clear_buffer(buffer)
@@ -305,6 +306,11 @@ class WgpuSession(Session):
     def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""
         return self._ways[form]
+
+    @override
+    def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
+        """The buffer itself: a launch binds as much of it as the operand of its case has."""
+        return buffer
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError, DeviceOutOfMemory."""
@@ -383,7 +389,7 @@ class WgpuSession(Session):
         def prepare(output: Buffer) -> Timer:
             def timer(name: str) -> Callable[[int], float]:
                 with vendor_errors():
-                    launch = self.programs.trial(op, by_name[name], inputs, output)
+                    launch = self.programs.trial(op, case, by_name[name], inputs, output)
                 return lambda repeat: self._took(launch, repeat)
 
             return timer
@@ -510,11 +516,6 @@ class WgpuSession(Session):
             )
             self._flushing = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
         return self._flushing
-
-
-def _buffer_bytes(shape: Shape, dtype: Stored) -> int:
-    """Kernels read 16 bytes at a time."""
-    return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
 
 
 def _description(device: Device) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,7 @@ from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, HostCall, Launch, each
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
-from gpubench.model.op import Op
+from gpubench.model.op import ITEMSIZE, Op, Shape, Stored
 
 # A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
 _BIND_GROUPS = 64
@@ -179,10 +180,13 @@ class Programs:
                 zip(missing, threads.map(lambda key: self._build(*key), missing), strict=True)
             )
 
-    def trial(self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+    def trial(
+        self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
+    ) -> WgpuLaunch:
         """A launch of one candidate, which several threads may ask for at once. Nothing of it is kept: `compile` builds
         the chosen one itself, so that the time of building is its own. Raises BuildError."""
-        return WgpuLaunch(self.steps(candidate.build(), named_buffers(op, inputs, output), {}), output, None)
+        steps = self.steps(candidate.build(), named_buffers(op, inputs, output), {}, _sizes(op, case))
+        return WgpuLaunch(steps, output, None)
 
     def forget_buffers(self) -> None:
         """Drop every bind group: some buffers are gone."""
@@ -194,19 +198,21 @@ class Programs:
     def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         program, digest, name = self._program(op, case)
         buffers = named_buffers(op, inputs, output)
-        return WgpuLaunch(self.steps(program, buffers), output, digest, name)
+        return WgpuLaunch(self.steps(program, buffers, None, _sizes(op, case)), output, digest, name)
 
     def steps(
-        self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None
-    ) -> list[Step]:
+        self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> list[Step]:  # fmt: skip
         """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. `pipelines` are those built
-        so far, if not the device's own. Raises BuildError."""
+        so far, if not the device's own; `sizes`: bytes of the buffers that are longer than what a pass may see. Raises
+        BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         known = {**buffers, **scratch}
         found = []
         for step in program.passes:
             pipeline = self._pipeline(step.source, step.entry, pipelines)
-            found.append((pipeline, self._group(step, pipeline, known), step.grid))
+            found.append((pipeline, self._group(step, pipeline, known, sizes or {}), step.grid))
         return found
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
@@ -249,12 +255,12 @@ class Programs:
         except (wgpu.GPUValidationError, wgpu.GPUPipelineError, wgpu.GPUInternalError) as error:
             raise BuildError(str(error)) from error
 
-    def _group(self, step: WgslPass, pipeline: Any, buffers: dict[str, Any]) -> Any:
+    def _group(self, step: WgslPass, pipeline: Any, buffers: dict[str, Any], sizes: Mapping[str, int]) -> Any:
         import wgpu
 
         entries = []
         for i, name in enumerate(step.bindings):
-            offset, size = step.windows.get(name, (0, buffers[name].size))
+            offset, size = step.windows.get(name, (0, sizes.get(name, buffers[name].size)))
             entries.append(
                 {"binding": i, "resource": {"buffer": buffers[name], "offset": offset, "size": size}}
             )
@@ -274,6 +280,16 @@ class Programs:
         import wgpu
 
         return self.device.create_buffer(size=max(16, size), usage=wgpu.BufferUsage.STORAGE)
+
+
+def buffer_bytes(shape: Shape, dtype: Stored) -> int:
+    """Return the size of a buffer: kernels read 16 bytes at a time."""
+    return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
+
+
+def _sizes(op: Op, case: Case) -> dict[str, int]:
+    """Return the bytes of each operand: a buffer may be longer."""
+    return {x.name: buffer_bytes(x.shape(case.params), x.stored(case.dtype)) for x in op.operands}
 
 
 def trusted_module(device: Any, source: str) -> Any | None:

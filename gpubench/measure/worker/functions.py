@@ -68,6 +68,9 @@ class CallWorkspace(Workspace):
         """One place to download to, whatever the function returns."""
         return [ObjectBuffer()]
 
+    def rest(self) -> None:
+        """Keep the objects: made again, they may be others."""
+
     def make_reference(self) -> None:
         """Have the answer at hand."""
         self._operands.answer(self.case)

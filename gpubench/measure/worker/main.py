@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, get_args
@@ -43,14 +43,14 @@ from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, functions, places, stages, timer
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.cpu_turns import CpuTurns
-from gpubench.measure.worker.operands import Operands, Weights, weights_of
+from gpubench.measure.worker.kept import Kept, Suspects
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.parts import time_parts, time_sides
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, choose, gate, refusal
-from gpubench.model.backend import Backend, Session
+from gpubench.model.backend import Backend, Launch, Session
 from gpubench.model.case import GANG, Case
 from gpubench.model.kernel import Kernel
-from gpubench.model.op import Op, Operand
+from gpubench.model.op import Op
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
 from gpubench.plugins import described
 from gpubench.stats import median
@@ -73,13 +73,10 @@ class DeviceWorker:
 
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages
-        self._session: Session | None = None
         self._backends: list[Backend] = []
-        self._workspaces: dict[str, Workspace] = {}
-        self._operands: Operands | None = None
-        self._weights = Weights(1, "random")
+        self._kept: Kept | None = None
+        self._suspects = Suspects()
         self._timers: dict[str, timer.Timer | CallTimer] = {}
-        self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._tuned_s: dict[tuple[str, str], float] = {}  # of trials that no case has told yet
@@ -89,7 +86,6 @@ class DeviceWorker:
         self._phase: str | None = None
         self._turns: CpuTurns | None = None
         self._since = 0.0
-        self._seed, self._inputs, self._scratch = 1, "random", Path()
         self._sample_s = 0.0
 
     def answer(self, request: protocol.Request) -> protocol.Reply:
@@ -123,7 +119,7 @@ class DeviceWorker:
             protocol.TimeStages: self._time_stages,
             protocol.Place: self._place,
             protocol.Finish: self._finish,
-            protocol.Release: lambda wanted: self._release(wanted.workload),
+            protocol.Reallocate: lambda _: self._reallocate(),
             protocol.Close: lambda _: self._close(),
         }
         return methods[type(request)](request) or protocol.Done(id=request.id)
@@ -175,9 +171,7 @@ class DeviceWorker:
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self._announce("open")
-        self._opening = request
-        self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
-        cache.fall_back_to(self._scratch / "cache")
+        cache.fall_back_to(Path(request.scratch) / "cache")
         self._since = request.since
         bound_cpus(request.cpus)
         start = time.perf_counter()
@@ -190,11 +184,10 @@ class DeviceWorker:
             raise BackendError(
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
-        self._session = session
         once_s = session.foresee([self._op(name) for name in request.ops], request.dtypes)
         if session.device.kind == "gpu":
             self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
-        self._weights = weights_of(session, request.seed, request.inputs)
+        self._kept = Kept(session, request, self._release)
         if request.flush_bytes is not None:
             self._flush = Flush(session, request.flush_bytes)
         self._sample_s = request.sample_s
@@ -223,6 +216,7 @@ class DeviceWorker:
 
     def _load(self, request: protocol.Load) -> None:
         """Inputs now, and the reference, so that other workers find it."""
+        self._prepared().begin()
         workspace = self._workspace(request.case)
         if request.reference:
             self._announce("reference")
@@ -234,7 +228,7 @@ class DeviceWorker:
             return None
         try:
             with without_trials():
-                self._checked[case.workload, case.form_id] = gate(self._workspace(case), case, self._announce)
+                self._gated(self._workspace(case), case, case.form_id)
         except TrialsNeeded:
             return protocol.Undecided(id=request.id)
         except (BackendError, MemoryError):
@@ -244,7 +238,9 @@ class DeviceWorker:
     def _choose(self, request: protocol.Choose) -> None:
         case = request.case
         with contextlib.suppress(BackendError, MemoryError):
-            self._tuned_s[case.workload, case.form_id] = choose(self._workspace(case), case, self._announce)
+            workspace = self._workspace(case)
+            self._suspects.look()
+            self._tuned_s[case.workload, case.form_id] = choose(workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
         """Whether it can be built before it is prepared. What is cut is checked at each cut."""
@@ -271,15 +267,13 @@ class DeviceWorker:
         cut = self._cut(workspace, request)
         checked, tune_s = self._right(workspace, case, cut)
         tune_s += self._tuned_s.pop((case.workload, case.form_id), 0.0)
-        timed = timer.Timer(workspace, case, checked.launch)
-        timed.flush = self._flush
+        timed = self._timer(workspace, case, checked.launch)
         if isinstance(cut, str):
             timed.placement = cut
         if request.time_it:
             self._calibrate(timed, request)
         if isinstance(cut, str) and request.time_it:
             places.calibrate_sides(timed, self._sample_s)
-        self._timers[case.id] = timed
         # Two sides load a weight when a stage reads it.
         loads = session.device.kind != "cpu" and not session.device.composed
         size, load_s = workspace.loading() if loads else (0, None)
@@ -301,8 +295,7 @@ class DeviceWorker:
             kernel_hash=op.digest or checked.launch.kernel_hash, tune_s=tune_s,
             lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
-            output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
-            cut=cut,
+            output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, cut=cut,
             staging=checked.launch.staging or timed.transfers.staging,
         )  # fmt: skip
 
@@ -317,9 +310,8 @@ class DeviceWorker:
             cut = workspace.session.divide(op, case, asked if isinstance(asked, float) else EVEN)
         if cut is not None and self._cuts.get(case.id) != cut:
             self._cuts[case.id] = cut
-            self._checked.pop(
-                (case.workload, case.id), None
-            )  # each regime has a share of its own, and so a launch
+            # Each regime has a share of its own, and so a launch.
+            self._checked.pop((case.workload, case.id), None)
         return cut
 
     def _right(self, workspace: Workspace, case: Case, cut: float | str | None) -> tuple[CheckedLaunch, float]:
@@ -339,8 +331,25 @@ class DeviceWorker:
         key = (case.workload, name)
         if key in self._checked:
             return self._checked[key], 0.0
-        self._checked[key] = gate(workspace, case, self._announce)
-        return self._checked[key], self._checked[key].tune_s
+        self._suspects.look()  # what others changed is not this one's fault
+        try:
+            checked = gate(workspace, case, self._announce)
+        except DeviceOutOfMemory:
+            if not self._prepared().make_room(0):
+                raise
+            checked = gate(workspace, case, self._announce)
+        self._checked[key] = checked
+        return checked, checked.tune_s
+
+    def _timer(self, workspace: Workspace, case: Case, launch: Launch) -> timer.Timer:
+        """What samples the launch: the timer of before, if it is the same launch."""
+        timed = self._timers.get(case.id)
+        if not isinstance(timed, timer.Timer) or timed.launch is not launch:
+            if timed is not None:
+                timed.release()
+            timed = self._timers[case.id] = timer.Timer(workspace, case, launch)
+            timed.flush = self._flush
+        return timed
 
     def _time_sides(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """What the sides of a split cost each other, at its share; what each rank of a gang takes for its own."""
@@ -351,12 +360,10 @@ class DeviceWorker:
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
         """As any other case: checked, then calibrated. What is timed is a call of the session."""
-        case, opening = request.case, self._opening
-        assert opening is not None
+        case, session = request.case, self._opened()
         self._announce("inputs")
-        session = self._opened()
         timed: CallTimer = (
-            OverheadTimer(session, op, case, opening)
+            OverheadTimer(session, op, case, self._prepared().opening)
             if op.collective is None
             else CollectiveTimer(session, op, case)
         )
@@ -372,18 +379,7 @@ class DeviceWorker:
         )  # fmt: skip
 
     def _workspace(self, case: Case) -> Workspace:
-        if case.workload not in self._workspaces:
-            self._announce("inputs")
-            op = self._op(case.op)
-            operands, workspace = functions.kinds_of(op)
-            # One op at a time: the inputs of the largest size may be most of what memory holds.
-            if self._operands is None or self._operands.op.name != op.name:
-                self._operands = operands(op, self._seed, self._inputs, self._scratch, self._weights)
-            session, made = functions.session_of(self._opened(), op), self._operands
-            self._workspaces[case.workload] = workspace(
-                session, op, case, self._seed, self._inputs, self._scratch, made
-            )
-        return self._workspaces[case.workload]
+        return self._prepared().workspace(self._op(case.op), case, self._announce)
 
     def _calibrate(self, timed: timer.Timer | CallTimer, request: protocol.Prepare) -> None:
         """Set the repeat counts: those of an earlier session, or what other sizes predict, which the first block
@@ -411,6 +407,7 @@ class DeviceWorker:
 
         A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
         """
+        timed.steps = None
         if not count or timed.session.device.kind == "cpu":
             return {}
         if timed.case.regime == "transfer-always":
@@ -426,6 +423,7 @@ class DeviceWorker:
         self._announce("sample")
         timed = self._timers[request.case_id]
         self._verified.clear()
+        self._suspects.add(timed, request.case_id)
         if self._turns is not None:
             self._turns.next()
         sampled = timer.sample_block(timed, request, self._since, self._sample_s)
@@ -442,6 +440,7 @@ class DeviceWorker:
     def _work(self, request: protocol.Work) -> protocol.Worked:
         self._announce("sample")
         self._verified.clear()
+        self._suspects.add(self._timers[request.case_id], request.case_id)
         return timer.work(self._timers[request.case_id], request)
 
     def _time_stages(self, request: protocol.TimeStages) -> protocol.TimedStages:
@@ -466,6 +465,8 @@ class DeviceWorker:
         """What the last launch left, and what one more delivers. Regimes with data on the device share a launch: it is
         checked once."""
         timed = self._timers[request.case_id]
+        self._prepared().end()
+        self._suspects.judge(request.case_id)
         launch = id(timed.launch) if isinstance(timed, timer.Timer) and timed.case.resident else None
         if launch in self._verified:
             return
@@ -475,7 +476,7 @@ class DeviceWorker:
             self._verified.add(launch)
 
     def _release(self, workload: str) -> None:
-        self._announce("release")
+        self._suspects.look()
         self._verified.clear()
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
@@ -483,21 +484,26 @@ class DeviceWorker:
         for known in (self._parts, self._checked, self._tuned_s):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]
-        workspace = self._workspaces.pop(workload, None)
-        if workspace is not None:
-            workspace.release()
+        self._prepared().drop(workload)
+
+    def _reallocate(self) -> None:
+        """Have what comes next lie in memory that is allocated anew."""
+        self._announce("release")
+        self._free_all()
+        self._prepared().shared.forget_buffers()
 
     def _free_all(self) -> None:
-        for workload in {timed.case.workload for timed in self._timers.values()} | set(self._workspaces):
+        kept = self._kept.workloads if self._kept else []
+        for workload in {*kept, *(timed.case.workload for timed in self._timers.values())}:
             self._release(workload)
 
     def _close(self) -> None:
         self._free_all()
         if self._flush is not None:
             self._flush.close()
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        if self._kept is not None:
+            self._kept.session.close()
+            self._kept = None
 
     def _op(self, name: str) -> Op:
         """The op with the kernels that the backend brings along."""
@@ -507,20 +513,12 @@ class DeviceWorker:
         return op
 
     def _opened(self) -> Session:
-        if self._session is None:
+        return self._prepared().session
+
+    def _prepared(self) -> Kept:
+        if self._kept is None:
             raise BackendUnavailable("no device is open")
-        return self._session
-
-
-def _travelling(operands: Sequence[Operand], case: Case) -> int:
-    """Bytes of those that move between host and device."""
-    return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
-
-
-def _sent_bytes(op: Op, case: Case) -> int | None:
-    """Bytes of the inputs that travel; None where all that is read does."""
-    plain = op.traffic is None and all(operand.travels for operand in op.operands)
-    return None if plain else _travelling(op.inputs, case)
+        return self._kept
 
 
 def _refusal(number: int, error: BackendError) -> protocol.Refused:

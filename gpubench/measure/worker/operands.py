@@ -10,6 +10,7 @@ from typing import Any
 from gpubench.backends.shared.host import random_input
 from gpubench.backends.shared.reference import Reference, references
 from gpubench.measure.worker.passed import Passed, copies_bytes
+from gpubench.measure.worker.shared import SharedArray, SharedInputs
 from gpubench.model.backend import Buffer, Session
 from gpubench.model.case import REGIMES, Case
 from gpubench.model.op import Array, Op, Operand
@@ -113,21 +114,23 @@ class Operands:
     """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
     cut along its first dimension, smaller sizes are their first part."""
 
-    def __init__(self, op: Op, seed: int, kind: str, scratch: Path, weights: Weights | None = None) -> None:
+    def __init__(
+        self, op: Op, seed: int, kind: str, scratch: Path, weights: Weights | None = None,
+        shared: SharedInputs | None = None,
+    ) -> None:  # fmt: skip
         self.op = op
         self.weights = weights or Weights(seed, kind)
+        self._shared = shared
         self._seed, self._kind, self._scratch = seed, kind, scratch
         self._made: Case | None = None
-        self._inputs: list[Array] = []
+        self._own: dict[str, Array] = {}
 
     def inputs(self, case: Case) -> list[Array]:
         """A C-contiguous array for each operand."""
         made = self._made
         if made is None or made.series != case.series or not self._holds(made, case):
-            self._made = case
-            self._inputs = [self._drawn(operand, case) for operand in self.op.inputs]
-        shapes = [operand.shape(case.params) for operand in self.op.inputs]
-        return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
+            self._made, self._own = case, {}
+        return [self._input(operand, case) for operand in self.op.inputs]
 
     def references(self, case: Case) -> tuple[Reference, ...]:
         """The answer of each output, shared with other workers by files."""
@@ -135,8 +138,28 @@ class Operands:
         cut = self.op.cut(case.params)
         if source is None or source.params == case.params or cut is None or cut.join is not None:
             return references(self.op.at(case.params), inputs, self._scratch, self._key(case))
-        (whole,) = references(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
+        (whole,) = references(self.op.at(source.params), self.inputs(source), self._scratch, self._key(source))
         return (whole.beginning(self.op.output.shape(case.params)[0]),)
+
+    def bind(self, session: Session, operand: Operand, case: Case) -> SharedArray | None:
+        """The shared array on the device whose beginning is the operand; None if it has a buffer of its own. Raises
+        DeviceOutOfMemory."""
+        if self._shared is None or not self._shared.holds(self.op, operand, case):
+            return None
+        return self._shared.bind(session, self.op, operand, case)
+
+    def rest(self) -> None:
+        """Let go of the arrays that no other op reads: they are drawn again when they are needed."""
+        self._own = {}
+
+    def _input(self, operand: Operand, case: Case) -> Array:
+        if self._shared is not None and self._shared.holds(self.op, operand, case):
+            return self._shared.view(self.op, operand, case)
+        if operand.name not in self._own:
+            assert self._made is not None
+            self._own[operand.name] = self._drawn(operand, self._made)
+        array, shape = self._own[operand.name], operand.shape(case.params)
+        return array if array.shape == shape else array[: shape[0]]
 
     def _drawn(self, operand: Operand, case: Case) -> Array:
         if operand.role == "weight":
@@ -144,7 +167,14 @@ class Operands:
         return random_input(self.op, operand, case.params, case.dtype, self._seed, self._kind)
 
     def _holds(self, made: Case, case: Case) -> bool:
-        return made.params == case.params or self.op.begins(case.params, made.params)
+        if made.params == case.params:
+            return True
+        return self.op.begins(case.params, made.params) and self._sharing(made) == self._sharing(case)
+
+    def _sharing(self, case: Case) -> list[bool]:
+        """Which of the inputs are shared: they have other values than those that are not."""
+        shared = self._shared
+        return [shared is not None and shared.holds(self.op, operand, case) for operand in self.op.inputs]
 
     def _key(self, case: Case) -> str:
         return f"{case.workload} {self._seed} {self._kind}"

@@ -27,6 +27,7 @@ from gpubench.errors import BackendError, Unsupported, WrongResult
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
+from gpubench.measure.worker.shared import ChangedInput, SharedArray
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand, Shape, Stored, Tolerance
@@ -73,16 +74,22 @@ class Workspace:
         self.case = case
         self._operands = operands or Operands(op, seed, kind, scratch)
         self._passed = self._operands.weights.passed or Passed(session, copies_bytes(session.device))
-        self.inputs: list[Array] = self._operands.inputs(case)
+        _ = self.inputs
         self.op_hash = _hash_of(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
         self._chains: dict[str, chains.Chain] = {}
+        self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
         self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
     def make_reference(self) -> None:
         """Have the float64 answer at hand before the first output is checked."""
         _ = self.answers
+
+    @functools.cached_property
+    def inputs(self) -> list[Array]:
+        """The host's array of each input."""
+        return self._operands.inputs(self.case)
 
     @functools.cached_property
     def answers(self) -> tuple[Reference, ...]:
@@ -115,7 +122,12 @@ class Workspace:
             return
         try:
             for operand, host in zip(self.op.inputs, self.inputs, strict=True):
-                self.buffers.append(self._uploaded(operand, host))
+                shared = self._operands.bind(self.session, operand, self.case)
+                if shared is None:
+                    self.buffers.append(self._uploaded(operand, host))
+                else:
+                    self._shared[len(self.buffers)] = shared
+                    self.buffers.append(self.session.beginning(shared.buffer, host.shape))
             self.session.sync()
         except BackendError:
             self._free_inputs()
@@ -135,14 +147,44 @@ class Workspace:
         """Bytes of the weights, and seconds that it took to load them."""
         return self._operands.weights.loading(self.op, self.case)
 
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the outputs that move between host and device."""
+        return self._travelling(self.op.outputs)
+
+    @property
+    def input_bytes(self) -> int | None:
+        """Bytes of the inputs that do; None where all that is read does."""
+        plain = self.op.traffic is None and all(operand.travels for operand in self.op.operands)
+        return None if plain else self._travelling(self.op.inputs)
+
+    def _travelling(self, operands: Sequence[Operand]) -> int:
+        case = self.case
+        return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
+
     def _free_inputs(self) -> None:
         """Give back those that are there."""
-        for operand, buffer in zip(self.op.inputs, self.buffers, strict=False):
+        for i, (operand, buffer) in enumerate(zip(self.op.inputs, self.buffers, strict=False)):
             if operand.role == "weight":
                 self._operands.weights.give_back(self.op, operand, self.case)
-            elif operand.role != "host":
+            elif operand.role != "host" and i not in self._shared:
                 self.session.free(buffer)
-        self.buffers = []
+        self.buffers, self._shared = [], {}
+
+    def restore_inputs(self) -> list[str]:
+        """Bring up again the shared inputs that a launch has changed, and return their names."""
+        return [
+            self.op.inputs[i].name
+            for i, shared in self._shared.items()
+            if shared.restore(self.session, self.inputs[i].size)
+        ]
+
+    def rest(self) -> None:
+        """Let go of host memory for what is made again when it is needed; what is on the device stays."""
+        for name in ("inputs", "answers", "host_outputs"):
+            self.__dict__.pop(name, None)
+        self._right = {}
+        self._operands.rest()
 
     def output(self, case: Case) -> Buffer | None:
         """A tuned kernel's output, full of sentinels, one per variant; None for a case that makes its own each time."""
@@ -337,7 +379,12 @@ def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) ->
     began = workspace.session.clock()
     if workspace.session.tunes:
         announce("autotune")
-        workspace.tune(case)
+        try:
+            workspace.tune(case)
+        finally:
+            changed = workspace.restore_inputs()
+        if changed:
+            raise ChangedInput(", ".join(changed))
     return workspace.session.clock() - began
 
 
@@ -360,6 +407,11 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     session.sync()
     first = clock()
     announce("check")
-    workspace.check_stages(case, launch.output)
-    check = workspace.verify(launch, case)
+    try:
+        workspace.check_stages(case, launch.output)
+        check = workspace.verify(launch, case)
+    finally:
+        changed = workspace.restore_inputs()
+    if changed:
+        raise ChangedInput(", ".join(changed))
     return CheckedLaunch(launch, check, built - start, first - launched, tune_s)

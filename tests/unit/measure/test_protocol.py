@@ -45,7 +45,7 @@ requests = st.one_of(
         samples=numbers, warmup_s=seconds, limit_s=seconds,
     ),
     st.builds(protocol.Finish, id=numbers, case_id=texts),
-    st.builds(protocol.Release, id=numbers, workload=texts),
+    st.builds(protocol.Reallocate, id=numbers),
     st.builds(protocol.Close, id=numbers),
 )  # fmt: skip
 replies = st.one_of(

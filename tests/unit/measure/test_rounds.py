@@ -164,7 +164,7 @@ class NoDevice:
     def holds(self, device_id, worker):
         return False
 
-    def release(self, workload):
+    def reallocate(self, device_ids):
         return {}
 
 
@@ -240,8 +240,13 @@ class SlowWorker:
 class OneWorker:
     """A pool of one."""
 
+    monitor = SimpleNamespace(
+        watch=lambda device_id: None, rest=list, judge=lambda device_id, block, times_s, read: block
+    )
+
     def __init__(self, worker):
         self._worker = worker
+        self.reallocated = []
 
     def load(self, cases, go_on):
         return {}
@@ -252,12 +257,13 @@ class OneWorker:
     def holds(self, device_id, worker):
         return worker is self._worker
 
-    def release(self, workload):
+    def reallocate(self, device_ids):
+        self.reallocated.append(device_ids)
         return {}
 
 
-def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None):
-    """The worker and the outcome of one case whose blocks take so long."""
+def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1):
+    """The worker and the outcome of one case whose blocks take so long, in so many steps."""
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     same = Fingerprint(hash="0", fields={})
@@ -269,11 +275,20 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None):
     runtime = Runtime(
         pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
         progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
-        device_kind=lambda device_id: "cpu",
+        device_kind=lambda device_id: kind,
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
-    runner.measure_workloads(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+    for _ in range(steps):
+        runner.measure_workloads(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+    worker.reallocated = runtime.pool.reallocated
     return worker, recorder.outcome(case.id)
+
+
+@pytest.mark.parametrize(("kind", "again"), [("cpu", {"fake:cpu"}), ("gpu", set())])
+def test_a_size_that_comes_again_on_a_cpu_lies_in_other_memory(monkeypatch, kind, again):
+    wanted = Settings(min_samples=2, max_samples=2, max_time_s=1000.0, case_timeout_s=600.0)
+    worker, _ = slowly_measured(monkeypatch, wanted, kind=kind, steps=3)
+    assert worker.reallocated == [set(), again, again]
 
 
 def test_a_case_whose_time_is_over_after_enough_samples_gets_its_final_check(monkeypatch):

@@ -54,6 +54,28 @@ def test_a_folder_of_the_dead_is_removed_and_one_of_the_living_is_not(temporary)
     assert [str(path) for path in temporary.iterdir()] == [used]
 
 
+def test_references_stay_until_those_measured_longest_ago_have_no_room(temporary):
+    made = Scratch(host_bytes=16 * 250)
+
+    def reference(name):
+        (made.folder / f"{name}-want0.npy").write_bytes(bytes(100))
+
+    def left():
+        return {path.name[0] for path in made.folder.glob("*.npy")}
+
+    made.serve({"add"})
+    reference("a")
+    made.serve({"mul"})
+    reference("m")
+    made.serve({"add"})
+    assert left() == {"a", "m"}
+    made.serve({"sub"})
+    reference("s")
+    made.serve({"dot"})
+    assert left() == {"a", "s"}, "add was measured after mul"
+    made.remove()
+
+
 @pytest.mark.parametrize("name", ["gpubench-2026-results", "gpubench-999999-abc", "gpubench-scratch-notes"])
 def test_a_folder_that_is_not_ours_stays(temporary, name):
     theirs = temporary / name

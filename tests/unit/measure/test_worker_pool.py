@@ -191,13 +191,13 @@ def test_all_sizes_have_their_inputs_before_anything_is_built(script):
     assert references == {"a:0": 2, "b:0": 1, "c:0": 0}, "each size has one that makes its reference"
 
 
-def test_all_workers_free_all_sizes_and_one_that_dies_is_told(script):
+def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
     pool = opened()
     pool.open_all(DEVICES)
     script.events.clear()
-    script.fate = dies("b:0", kind=protocol.Release)
-    assert list(pool.release(["x", "y"])) == ["b:0"]
-    assert script.reported(protocol.Release) == ["a:0", "a:0", "b:0", "c:0", "c:0"]
+    script.fate = dies("b:0", kind=protocol.Reallocate)
+    assert list(pool.reallocate({"a:0", "b:0", "gone:0"})) == ["b:0"]
+    assert script.reported(protocol.Reallocate) == ["a:0", "b:0"]
     assert sorted(pool.workers) == ["a:0", "c:0"]
 
 

@@ -178,6 +178,7 @@ class FakeSession(Session):
     """Host time and device time as two numbers that costs push forward."""
 
     several = True
+    parts = True
 
     def __init__(self, device: Device, word: str, host: HostTime | None = None) -> None:
         import numpy as np
@@ -241,6 +242,10 @@ class FakeSession(Session):
 
     def download(self, buffer: Buffer, host: Array) -> None:
         self._copy_out(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    @override
+    def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
+        return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))
 
     def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
         """The upload of any form; `fake:overlaps` goes on meanwhile, and its kernels do not wait for it."""

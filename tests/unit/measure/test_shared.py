@@ -1,0 +1,170 @@
+"""Ops of a run read the beginning of the same few inputs: drawn once, sent once, and never written to."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.numpy import NumpyBackend
+from gpubench.errors import BackendError, WrongResult
+from gpubench.measure.worker.operands import Operands
+from gpubench.measure.worker.shared import GUARD, MOST_BYTES, SharedInputs
+from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.model.case import Case
+from gpubench.model.op import Range
+
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def session():
+    opened = NumpyBackend().open("numpy:0", 1, autotune=False)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shared():
+    return SharedInputs(SEED, "random", MOST_BYTES)
+
+
+def case(op, n, dtype="float32"):
+    return Case(op.name, op.group, {"n": n}, dtype, "library", "resident", "numpy:0")
+
+
+def workspace(session, shared, op, n, folder):
+    operands = Operands(op, SEED, "random", folder, shared=shared)
+    return Workspace(session, op, case(op, n), SEED, "random", folder, operands)
+
+
+def inputs(shared, name, n, dtype="float32"):
+    op = kernels.load(name)
+    return [shared.view(op, operand, case(op, n, dtype)) for operand in op.inputs]
+
+
+def test_ops_read_the_same_arrays_and_smaller_sizes_their_beginning(shared):
+    x, y = inputs(shared, "add", 1000)
+    assert not np.array_equal(x, y)
+    for name, n in (("relu", 1000), ("sub", 10), ("matmul", 20)):
+        found = inputs(shared, name, n)
+        assert all(np.shares_memory(array, whole) for array, whole in zip(found, (x, y), strict=False))
+        assert found[0].tobytes() == x[: found[0].size].tobytes()
+
+
+def test_a_larger_size_begins_with_the_bytes_of_a_smaller_one(shared):
+    before = inputs(shared, "add", 100)
+    after = inputs(shared, "add", 3 << 20)
+    assert [x.tobytes() for x in before] == [x[:100].tobytes() for x in after]
+    alone = inputs(SharedInputs(SEED, "random", MOST_BYTES), "add", 3 << 20)
+    assert [x.tobytes() for x in alone] == [x.tobytes() for x in after]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_each_dtype_and_each_kind_of_values_has_its_own(shared, dtype):
+    (x,), (other,) = inputs(shared, "relu", 100), inputs(shared, "relu", 100, dtype)
+    assert other.dtype.name == dtype
+    assert not np.shares_memory(x, other)
+    ranges = {
+        operand.values: shared.view(op, operand, case(op, 100))
+        for op in map(kernels.load, kernels.usual())
+        for operand in op.inputs
+        if isinstance(operand.values, Range) and shared.holds(op, operand, case(op, 100))
+    }
+    assert all(((drawn.low <= x) & (x <= drawn.high)).all() for drawn, x in ranges.items())
+
+
+@pytest.mark.parametrize(("kind", "value"), [("zeros", 0), ("ones", 1)])
+def test_zeros_and_ones_stand_for_all_values(kind, value):
+    assert all((x == value).all() for x in inputs(SharedInputs(SEED, kind, MOST_BYTES), "add", 100))
+
+
+def test_what_is_no_plain_input_and_what_is_too_large_is_not_shared(shared):
+    for op in map(kernels.load, kernels.computed()):
+        params = dict.fromkeys(op.params, 64) if op.fits(dict.fromkeys(op.params, 64)) is None else None
+        for operand in op.inputs if params else ():
+            held = shared.holds(op, operand, msgspec.structs.replace(case(op, 1), params=params))
+            assert not held or (operand.role == "activation" and operand.dtype is None)
+    add = kernels.load("add")
+    most = MOST_BYTES // 4 - GUARD
+    assert [shared.holds(add, add.inputs[0], case(add, n)) for n in (most, most + 1)] == [True, False]
+
+
+def test_all_sizes_and_ops_of_a_device_read_one_copy_of_each(session, shared, tmp_path, monkeypatch):
+    sent = []
+    upload = session.upload
+    monkeypatch.setattr(session, "upload", lambda buffer, host: (sent.append(host), upload(buffer, host)))
+    made = [
+        workspace(session, shared, kernels.load(name), n, tmp_path)
+        for name, n in (("add", 3000), ("sub", 3000), ("add", 70), ("relu", 3000), ("mul", 3000))
+    ]
+    for one in made:
+        one.upload_inputs()
+    assert [host.size for host in sent] == [3000 + GUARD] * 2
+    assert all(np.shares_memory(one.buffers[0], made[0].buffers[0]) for one in made)
+    for one in made:
+        one.release()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["into its input", "behind it"])
+@pytest.mark.parametrize("n", [1000, 64], ids=["the largest size", "a smaller one"])
+def test_a_launch_that_writes_to_its_input_is_wrong_and_the_next_one_finds_it_whole(
+    session, shared, tmp_path, behind, n
+):
+    copy = kernels.load("copy")
+    memory = shared.bind(session, copy, copy.inputs[0], case(copy, 1000)).buffer
+
+    def trespass(xp, x):
+        right = x.copy()
+        memory[n if behind else n - 1] += 1
+        return right
+
+    ours = workspace(
+        session, shared, msgspec.structs.replace(copy, expr=trespass, reference=lambda xp, x: +x), n, tmp_path
+    )
+    with pytest.raises(WrongResult, match="changed its input x") as caught:
+        gate(ours, ours.case, lambda phase: None)
+    assert caught.value.hint
+    after = workspace(session, shared, copy, 1000, tmp_path)
+    assert gate(after, after.case, lambda phase: None).check.ok
+
+
+def test_numpy_itself_refuses_to_write_to_it(session, shared, tmp_path):
+    copy = kernels.load("copy")
+
+    def spoil(xp, x):
+        x += 1
+        return x
+
+    ours = workspace(
+        session, shared, msgspec.structs.replace(copy, expr=spoil, reference=lambda xp, x: +x), 10, tmp_path
+    )
+    with pytest.raises((ValueError, BackendError), match="read-only"):
+        gate(ours, ours.case, lambda phase: None)
+
+
+def test_copies_that_are_placed_anew_lie_elsewhere(session, shared, tmp_path):
+    add = kernels.load("add")
+    first = workspace(session, shared, add, 1 << 20, tmp_path)
+    first.upload_inputs()
+    shared.forget_buffers()
+    second = workspace(session, shared, add, 1 << 20, tmp_path)
+    second.upload_inputs()
+    for one, other in zip(first.buffers, second.buffers, strict=True):
+        assert not np.shares_memory(one, other)
+        assert one.tobytes() == other.tobytes()
+
+
+def test_answers_of_smaller_sizes_are_the_beginning_of_one(session, shared, tmp_path):
+    add = kernels.load("add")
+    operands = Operands(add, SEED, "random", tmp_path, shared=shared)
+    (whole,) = operands.references(case(add, 5000))
+    (part,) = operands.references(case(add, 100))
+    assert part.want.tobytes() == whole.want[:100].tobytes()
+    x, y = operands.inputs(case(add, 100))
+    assert np.allclose(part.want, x.astype(np.float64) + y, rtol=1e-15)
+    assert len(list(tmp_path.glob("*want*.npy"))) == 1
+    assert math.isfinite(float(part.want.sum()))
