@@ -527,6 +527,8 @@ def _forms(found: MachineAnswer) -> tuple[str, ...]:
     better = list(dict.fromkeys(form.op for form in found.forms if form.ratio is not None))
     if not any(form.plain_s is not None for form in found.forms):
         return (".",)
+    if not better and found.missing:
+        return (f". The time sufficed for {ops} of {found.ops} ops: no faster code than plain NumPy there.",)
     if not better:
         return (". No faster code than plain NumPy was measured.",)
     if ops == 1:

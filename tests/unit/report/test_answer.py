@@ -551,6 +551,13 @@ def test_without_a_gpu_three_sizes_have_their_best_form():
     assert "96²" not in rows["matmul"]
 
 
+def test_without_a_gpu_the_sentence_says_that_most_ops_were_not_reached():
+    run = answer_run([measured(op_case("add", 8192), 1e-3, sessions=5)], devices=(CPU,), with_machine=False)
+    selection = msgspec.structs.replace(run.selection, ops=["add", "dot", "tanh"])
+    text = sentence(msgspec.structs.replace(run, selection=selection))
+    assert "The time sufficed for 1 of 3 ops: no faster code than plain NumPy there." in text
+
+
 def test_one_op_and_named_sizes_have_a_row_for_each_size():
     lines = screen(three_sizes_run(named=True))
     assert [line.split()[-1] for line in lines if re.match(r"(add)? +[81] [KM] ", line)] == ["good", "2.0x"]
