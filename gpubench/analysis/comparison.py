@@ -1,6 +1,7 @@
-"""The `gpubench-compare` document, version 1: what a comparison finds and what other programs read.
+"""The `gpubench-compare` document, version 2: what a comparison finds and what other programs read.
 
 Times are in seconds, ratios are new / base, `new` in a row is an index into the list of new files.
+Version history: 1 = first version. 2 = `ratio` is `new_s` / `base_s`; `low_end_ratio` is what it was.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: Literal["gpubench-compare"] = "gpubench-compare"
-    schema_version: int = 1
+    schema_version: int = 2
     base: SideRow
     new: tuple[SideRow, ...]
     alpha: float

@@ -100,7 +100,7 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
         display.say(counted_plan(spec))
     elif spec.settings.budget_s is not None and spec.settings.budget_s < told_s[0]:
         display.say(f"Without a GPU it takes {about(spec.settings.budget_s)}.")
-    disturbed = busy(before, spec.load())
+    disturbed = busy(before, spec.load(), repeats=spec.repeats)
     if disturbed is not None:
         display.say(disturbed)
     if spec.searches:
@@ -108,15 +108,17 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
     return spec
 
 
-def busy(before: cpu_load.CpuTimes | None, now: cpu_load.CpuTimes | None) -> str | None:
-    """What to expect where others have used the CPUs since `before`; None on a quiet machine, or an unknown one."""
+def busy(before: cpu_load.CpuTimes | None, now: cpu_load.CpuTimes | None, *, repeats: bool) -> str | None:
+    """Say what to expect where others have used the CPUs since `before`.
+
+    `repeats`: disturbed sessions are measured again. Returns None on a quiet machine, or an unknown one.
+    """
     share = max((one or 0.0) for one in cpu_load.between(before, now))
     if share <= BUSY_SHARE:
         return None
-    return (
-        f"Other programs use {share:.0%} of the CPUs: times will be noisy. A session that they disturb is measured "
-        "again, at most twice and while there is time."
-    ).replace("%", " %")
+    text = f"Other programs use {share:.0%} of the CPUs: times will be noisy.".replace("%", " %")
+    again = " A session that they disturb is measured again, at most twice and while there is time."
+    return text + (again if repeats else "")
 
 
 # ---------------------------------------------------------------- while it measures

@@ -1,10 +1,12 @@
-"""The `gpubench-report` document, version 2: what other programs read. Seconds, plain ratios, sizes.
+"""The `gpubench-report` document, version 3: what other programs read. Seconds, plain ratios, sizes.
 
 Every list is there even when it is empty; a field that does not apply is null. `source` is an index into
 `sources`. The rows are those of the analysis, without what it knows beside them.
 Version history: 1 = first version. 2 = the regimes of result version 2; a break-even's verdict is `at`, `all-sizes`,
 `no-size` or `undecided` (`always`, `never`, `beyond-limit` and `unstable` before), its `text` is the cell of a table;
-`verdicts` are the sentence of the machine, one for each dtype, and those on splits (one for each op before).
+`verdicts` are the sentence of the machine, one for each dtype, and those on splits (one for each op before). 3 =
+`estimate_s` and `ratio` are of means of logarithms, `median_s` is what `estimate_s` was; `ci_kind` is `sessions`
+(`bootstrap` before) or `prior`.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     evidence; null where the sources are of several machines, or say nothing."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
-    schema_version: int = 2
+    schema_version: int = 3
     sources: tuple[Source, ...]
     baseline: str
     verdicts: tuple[str, ...]

@@ -122,7 +122,7 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, reported: list[
     def find(tell: Callable[[Selection, Settings], None]) -> Any:
         tell(Selection(ops=["add"] * 14), planned)
         settings = msgspec.structs.replace(planned, budget_s=budget_s)
-        return SimpleNamespace(settings=settings, load=lambda: None, searches=False)
+        return SimpleNamespace(settings=settings, load=lambda: None, searches=False, repeats=False)
 
     stream = io.StringIO()
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
@@ -133,12 +133,14 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, reported: list[
 def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
     before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
     quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
-    reported = progress.busy(before, quiet._replace(busy_s=6.0))
+    reported = progress.busy(before, quiet._replace(busy_s=6.0), repeats=True)
     assert reported is not None
     assert reported.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
     assert "measured again" in reported
-    assert progress.busy(before, quiet) is None
-    assert progress.busy(None, None) is None
+    once = progress.busy(before, quiet._replace(busy_s=6.0), repeats=False)
+    assert once == "Other programs use 50 % of the CPUs: times will be noisy."
+    assert progress.busy(before, quiet, repeats=True) is None
+    assert progress.busy(None, None, repeats=True) is None
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "FORCE_COLOR"])
