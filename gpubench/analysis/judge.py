@@ -168,13 +168,13 @@ def _judge_few(twin: Twin, reach: float, new: int) -> JudgedCase:
 
     The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
     """
-    row = _row(twin, new)
-    if {"throttled", "contended"} & {*row.labels}:
-        return row
+    unsure = _row(twin, new)
+    if {"throttled", "contended"} & {*unsure.labels}:
+        return unsure
     limit, half = math.log1p(twin.threshold), _half(twin) * reach
     middle = math.log(twin.ratio.estimate)
     word: VerdictWord = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"
-    return msgspec.structs.replace(row, verdict=word)
+    return msgspec.structs.replace(unsure, verdict=word)
 
 
 def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:

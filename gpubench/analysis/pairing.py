@@ -56,14 +56,14 @@ def _by_turn(run: Run, row: CaseResult) -> CaseResult:
     return row if len(chosen) == len(row.sessions) else within(row, chosen)
 
 
-def within(row: CaseResult, chosen: Sequence[int]) -> CaseResult:
-    """Return the row of a case as these of its sessions alone would give it."""
-    sessions, blocks = ({index: values[index] for index in chosen} for values in (row.sessions, row.blocks))
-    time = row.time
+def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
+    """Return the case as these of its sessions alone would give it."""
+    sessions, blocks = ({index: values[index] for index in chosen} for values in (case.sessions, case.blocks))
+    time = case.time
     if time is not None:
-        interval = stats.run_interval(list(blocks.values()), row.prior)
+        interval = stats.run_interval(list(blocks.values()), case.prior)
         time = msgspec.structs.replace(time, **interval._asdict(), k=len(chosen))
-    return msgspec.structs.replace(row, sessions=sessions, blocks=blocks, time=time)
+    return msgspec.structs.replace(case, sessions=sessions, blocks=blocks, time=time)
 
 
 def paired(
@@ -113,12 +113,12 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
     The other run has the same op on the same device at other sizes: then nothing is missing.
     """
-    known = {_apart_from_size(row.case) for row in other.rows.values() if row.sessions}
+    common = {_apart_from_size(result.case) for result in other.rows.values() if result.sessions}
     named = side.run.selection.sizes
     return {
         case_id
-        for case_id, row in side.rows.items()
-        if case_id not in other.rows and row.case.op not in named and _apart_from_size(row.case) in known
+        for case_id, result in side.rows.items()
+        if case_id not in other.rows and result.case.op not in named and _apart_from_size(result.case) in common
     }
 
 

@@ -140,7 +140,7 @@ def _test_text(comparison: Comparison, index: int) -> str:
 
 
 def _device_lines(comparison: Comparison, index: int) -> list[str]:
-    """What few sessions tell of all cases of a device together, and how many sizes were left out."""
+    """Write how all cases of a device changed together, and how many sizes were left out."""
     pair = comparison.pairs[index]
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
