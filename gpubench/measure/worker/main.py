@@ -392,12 +392,11 @@ class DeviceWorker:
                 timed.repeat = timer.calibrate(timed, self._sample_s)
             return
         if request.repeat is not None:
-            timed.hot_repeat, timed.settled = request.hot_repeat, True
+            timed.settled, timed.hot_repeat = True, request.hot_repeat
             timer.keep_queue(timed)
             return
         if request.expected_s is not None and timed.flush is None:
             timed.repeat = timer.count(self._sample_s, request.expected_s * (request.case.calls or 1))
-            timed.predicted = True
         if timed.case.queued and request.device_clock:
             self._announce("calibrate")
             timed.hot_repeat = timer.calibrate_hot(timed)

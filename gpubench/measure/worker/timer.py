@@ -35,9 +35,9 @@ OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
 # A block that begins with a sample shorter than this share of what it should last raises the count and begins anew: no
-# size predicted it or the prediction was off, or the machine was busy when it was found. The first such samples may be
-# slow.
-TOO_SHORT, MOST_RAISES = 0.5, 6
+# size predicted it, or the prediction was off. The first such samples may be slow. A count that was settled is left
+# alone for longer, since all sessions use the same: it may have been found while the machine was busy.
+TOO_SHORT, FAR_TOO_SHORT, MOST_RAISES = 0.5, 0.2, 6
 # The launch that is thrown away is slow, but not by more than this: a predicted count that needs longer is far too
 # high.
 SLOW = 10
@@ -69,8 +69,7 @@ class Timer:
         self.session: Session = workspace.session
         self.transfers = self.session.transfers(case.form)
         self.repeat, self.calls = 1, case.calls or 1
-        self.predicted = False  # no launch has confirmed `repeat` yet
-        self.settled = False  # `repeat` is that of an earlier session, and stays
+        self.settled = False  # whether a block has confirmed `repeat`
         self.hot_repeat: int | None = None
         self.single = False
         # Where the seconds of each step of a copying call are noted, if anywhere.
@@ -426,21 +425,22 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
         _warm_up(timer, warmup_s, take)
         return
     launch_s = timer.seconds(1)
-    if isinstance(timer, Timer) and timer.predicted and target:
+    if isinstance(timer, Timer) and not timer.settled and target:
         timer.repeat = min(timer.repeat, count(SLOW * target, launch_s * (timer.case.calls or 1)))
-        timer.predicted = False
 
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
     """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`.
 
-    Returns False where they stay: a sample before which the caches are flushed is of one launch, an overhead is as it
-    is, and counts of an earlier session are kept.
+    Returns False where they stay: a sample before which the caches are flushed is of one launch, and an overhead is as
+    it is.
     """
-    if not isinstance(timer, Timer) or timer.flush is not None or timer.settled:
+    if not isinstance(timer, Timer) or timer.flush is not None:
         return False
     cycle_s = launch_s * (timer.case.calls or 1)
-    if cycle_s * timer.repeat >= TOO_SHORT * target or timer.repeat >= LONGEST_REPEAT:
+    least_s = (FAR_TOO_SHORT if timer.settled else TOO_SHORT) * target
+    if cycle_s * timer.repeat >= least_s or timer.repeat >= LONGEST_REPEAT:
+        timer.settled = True
         return False
     timer.repeat = count(target, cycle_s)
     keep_queue(timer)

@@ -103,7 +103,7 @@ class Predicted(timer.Timer):
         case = Case("relu", "activation", {"n": 8}, "float32", "tuned", regime, "gpu:0")
         super().__init__(SimpleNamespace(session=session, op=kernels.load("relu")), case, None)
         self.launch_s, self.first_s, self.asked = launch_s, first_s, []
-        self.repeat, self.hot_repeat, self.predicted = repeat, hot_repeat, True
+        self.repeat, self.hot_repeat = repeat, hot_repeat
 
     def seconds(self, repeat):
         self.asked.append(repeat)
@@ -149,8 +149,16 @@ def test_a_count_that_is_far_too_high_is_lowered_by_the_launch_that_is_thrown_aw
     timed = Predicted(1e-4, repeat=1 << 20)
     assert timed.block().repeat == timer.SLOW * TARGET / 1e-4
     settled = Predicted(1e-4, repeat=1 << 10)
-    settled.predicted = False
+    settled.settled = True
     assert settled.block().repeat == 1 << 10, "a count that was found stays"
+
+
+@pytest.mark.parametrize(("repeat", "expected"), [(5, 5), (3, 20)])
+def test_a_settled_count_is_raised_where_it_is_a_fifth_of_what_it_should_be(repeat, expected):
+    timed = Predicted(1e-4, repeat)
+    timed.settled = True
+    assert timed.block().repeat == expected
+    assert timed.block().repeat == expected
 
 
 def test_a_slow_first_launch_does_not_leave_short_samples():
