@@ -6,7 +6,7 @@ from gpubench.model.op import Array, Tolerance
 
 def _scale(xp: Array, x: Array, y: Array) -> Array:
     """The product of the two vectors' norms."""
-    return xp.sqrt(xp.sum(x * x)) * xp.sqrt(xp.sum(y * y))
+    return xp.sqrt(x @ x) * xp.sqrt(y @ y)
 
 
 OP = reduction(

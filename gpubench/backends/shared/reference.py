@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench import disk
-from gpubench.backends.shared.host import SLICE, host_dtype, in_slices
+from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices
 from gpubench.errors import BackendError
 from gpubench.model.backend import each
 from gpubench.model.op import (
@@ -29,6 +29,7 @@ from gpubench.model.op import (
     Array,
     Op,
     Shape,
+    Split,
     Stored,
     Tolerance,
 )
@@ -150,8 +151,9 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
     try:
         if not wants[-1].exists():
             for file, scale in scales.values():
-                _publish([file], scale, op, inputs)
-            _publish(wants, op.reference or op.expr, op, inputs)
+                _publish([file], scale, op, inputs, None)
+            join = op.split.join if isinstance(op.split, Split) else None
+            _publish(wants, op.reference or op.expr, op, inputs, join)
     except OSError as error:
         for begun in folder.glob(f"{name}-*.part"):  # smaller cases may still find room
             with contextlib.suppress(OSError):
@@ -182,39 +184,65 @@ def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
     return lambda xp, *inputs: scale(xp, *inputs) + slack(xp, u, *inputs) / (tolerance.units * u)
 
 
-def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array]) -> None:
+def _publish(
+    paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array], join: str | None
+) -> None:
     """Write the function of the inputs in float64, each of its results as a file that appears when it is whole.
 
-    Where the op can be cut so that its output is cut along the first dimension, that goes slice by slice on all CPUs:
-    the copies in float64 stay in the caches.
+    Where the op can be cut so that its output is cut along the first dimension, or is joined by `join`, that goes slice
+    by slice on all CPUs: the copies in float64 stay in the caches.
     """
     import numpy as np
 
-    axes = _axes(op, function)
+    axes = _axes(op, join)
 
-    def of(part: slice) -> Any:
+    def of(start: int) -> Array:
+        part = slice(start, start + step)
+        parts = [x[(slice(None),) * axis + (part,)] for x, axis in zip(inputs, axes, strict=True)]
         # Overflow and invalid values are legal results here; the comparison judges them.
         with np.errstate(all="ignore"):
-            parts = [x[(slice(None),) * axis + (part,)] for x, axis in zip(inputs, axes, strict=True)]
-            return function(np, *map(widened, parts))
+            return np.asarray(function(np, *map(widened, parts)), np.float64)
 
     rows = inputs[0].shape[axes[0]] if axes else 0
     step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
-    first = np.asarray(of(slice(0, step)), np.float64) if rows > step else None
-    if first is None or first.shape[:1] != (step,):
-        with np.errstate(all="ignore"):
-            results = function(np, *map(widened, inputs))
-        for path, array in zip(paths, each(results), strict=True):
-            want = np.asarray(array, np.float64, order="C")
-            temporary = _unfinished(path)
-            with temporary.open("wb") as file:
-                _reserve(file.fileno(), want.nbytes)
-                np.save(file, want)
-            _appear(temporary, path, oddities(want))
+    if rows > step and join is None and (first := of(0)).shape[:1] == (step,):
+        (path,) = paths
+        temporary = _unfinished(path)
+        _appear(temporary, path, _fill_mapped(temporary, (rows, *first.shape[1:]), of, step))
         return
-    (path,) = paths
-    temporary = _unfinished(path)
-    _appear(temporary, path, _fill_mapped(temporary, (rows, *first.shape[1:]), of, step))
+    with np.errstate(all="ignore"):
+        if rows > step and join is not None:
+            results = getattr(np, join).reduce(in_slices(of, rows, step))
+        else:
+            results = function(np, *_all_widened(inputs))
+    for path, array in zip(paths, each(results), strict=True):
+        want = np.asarray(array, np.float64, order="C")
+        temporary = _unfinished(path)
+        with temporary.open("wb") as file:
+            _reserve(file.fileno(), want.nbytes)
+            np.save(file, want)
+        _appear(temporary, path, oddities(want))
+
+
+def _axes(op: Op, join: str | None) -> tuple[int, ...]:
+    """Return the axis of each input along which its slices give slices of the output, or parts for `join`.
+
+    Returns () if there are none.
+    """
+    cut = None if callable(op.split) or op.more_outputs else op.split
+    if cut is None or cut.join != join or {x.name for x in op.inputs} != set(cut.axes):
+        return ()
+    return tuple(cut.axes[x.name] for x in op.inputs)
+
+
+def _all_widened(inputs: Sequence[Array]) -> list[Array]:
+    """Copy whole inputs in float64, on all CPUs."""
+    import numpy as np
+
+    wide = [np.empty_like(x, x.dtype if x.dtype.kind in "iu" else np.float64) for x in inputs]
+    for source, target in zip(inputs, wide, strict=True):
+        copy(source, target)
+    return wide
 
 
 def _unfinished(path: Path) -> Path:
@@ -235,15 +263,7 @@ def _appear(temporary: Path, path: Path, odd: Oddities) -> None:
     temporary.replace(path)
 
 
-def _axes(op: Op, function: Callable[..., Any]) -> tuple[int, ...]:
-    """Return the axis of each input along which slices of it give slices of the output; () if there are none."""
-    cut = None if callable(op.split) or op.more_outputs else op.split
-    if cut is None or cut.join or {x.name for x in op.inputs} != set(cut.axes):
-        return ()
-    return tuple(cut.axes[x.name] for x in op.inputs)
-
-
-def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int) -> Oddities:
+def _fill_mapped(path: Path, shape: Shape, of: Callable[[int], Array], step: int) -> Oddities:
     """Write a reference slice by slice. The file is no longer mapped at the end: Windows renames none that is."""
     import numpy as np
 
@@ -253,7 +273,7 @@ def _fill_mapped(path: Path, shape: Shape, of: Callable[[slice], Any], step: int
     row_size = math.prod(shape[1:])
 
     def part_of(start: int) -> Oddities:
-        part = np.asarray(of(slice(start, start + step)), np.float64)
+        part = of(start)
         whole[start : start + step] = part
         return _oddities_of(part, start * row_size)
 

@@ -299,8 +299,7 @@ class WgpuSession(Session):
 
     def _run_words(self, program: WgslProgram, buffers: dict[str, Buffer]) -> None:
         with vendor_errors():
-            steps = self.programs.steps(program, buffers)
-        self.run(WgpuLaunch(steps, None, None))
+            self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
 
     @override
     def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:

@@ -241,8 +241,10 @@ class Workspace:
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
 
-    def verify(self, launch: Launch, case: Case) -> Check:
-        """Compare all outputs of a launch, on the device if a copy there has their bits. Raises Wrong."""
+    def verify(self, launch: Launch, case: Case | None = None) -> Check:
+        """Compare all outputs of a launch of the case (None: the workspace's own), on the device if a copy there has
+        their bits. Raises Wrong."""
+        case = case or self.case
         outputs = each(launch.output)
         known = self._passed.recall(self.op, case, outputs)
         if known is not None:
