@@ -1,6 +1,6 @@
 """Which formats and sections a report has, in their order. `--help` reads them too, and loads no report for that."""
 
-# Format -> the module with its `render`; it is imported only when the format is asked for (rich draws tables alone).
+# Format -> the module with its `render`; it is imported only when the format is asked for.
 FORMATS = {
     "table": "renderers.terminal", "plain": "renderers.plain", "markdown": "renderers.markdown", "json": "document",
     "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.escaping import NARROWEST_WRAP, columns, filled, padded, wrapped
+from gpubench.escaping import NARROWEST_WRAP, columns, filled, wrapped
 from gpubench.report.layout import (
+    Cell,
     Picture,
     RenderOptions,
     Section,
@@ -62,27 +63,54 @@ def _picture_text(picture: Picture, width: int) -> str:
 
 
 def _table_text(table: Table, width: int) -> str:
+    return "\n".join(table_lines(table, width))
+
+
+Paint = Callable[[str, str], str]  # a text and its style -> what is written
+
+
+def table_lines(
+    table: Table, width: int, *, paint: Paint = lambda text, style: text, rule: str = ""
+) -> list[str]:
+    """The lines of a table that is made to fit `width`. `rule`: the sign of one line below the headings, for a
+    terminal, where a title has a blank line above it; else each column has hyphens."""
     table = fitted(table, width, gap=len(GAP))
     size = widths(table)
-    lines = [wrapped(text, width) for text in (table.title, table.note) if text]
-    lines.append(_row([column.name for column in table.columns], table, size, width))
-    lines.append(GAP.join("-" * n for n in _shrunk(size, width)))
-    lines += [_row([cell.text for cell in row], table, size, width) for row in table.rows]
-    return "\n".join(lines + ([wrapped(table.legend, width)] if table.legend else []))
-
-
-def _row(texts: Sequence[str], table: Table, size: Sequence[int], width: int) -> str:
-    """One row; where the table is too wide, the last column wraps below itself."""
     shrunk = _shrunk(size, width)
-    cells = [
-        padded(text, n, right=column.right) for text, n, column in zip(texts, size, table.columns, strict=True)
+    lines = [*([""] if rule and table.title else [])]
+    lines += [
+        paint(wrapped(text, width), style)
+        for text, style in ((table.title, "bold"), (table.note, "muted"))
+        if text
     ]
-    left = GAP.join(cells[:-1])
-    last = filled(texts[-1], shrunk[-1], indent="")
-    if len(last) == 1:
-        return (left + GAP + cells[-1] if left else cells[-1]).rstrip()
-    indent = " " * (columns(left) + len(GAP))
-    return "\n".join([(left + GAP + last[0]).rstrip(), *(indent + line for line in last[1:])])
+    names = tuple(Cell(column.name) for column in table.columns)
+    lines += _row(names, table, size, shrunk, paint)
+    lines.append(
+        rule * (sum(shrunk) + len(GAP) * (len(size) - 1)) if rule else GAP.join("-" * n for n in shrunk)
+    )
+    for row in table.rows:
+        lines += _row(row, table, size, shrunk, paint)
+    return lines + ([paint(wrapped(table.legend, width), "muted")] if table.legend else [])
+
+
+def _row(
+    cells: Sequence[Cell], table: Table, size: Sequence[int], shrunk: Sequence[int], paint: Paint
+) -> list[str]:
+    """One row; where the table is too wide, the last column wraps below itself."""
+    texts = []
+    for cell, n, column in zip(cells, size, table.columns, strict=True):
+        blank = " " * (n - columns(cell.text))
+        texts.append(
+            blank + paint(cell.text, cell.tone) if column.right else paint(cell.text, cell.tone) + blank
+        )
+    last, *more = filled(cells[-1].text, shrunk[-1], indent="")
+    if not more:
+        return [GAP.join(texts).rstrip()]
+    indent = " " * (sum(size[:-1]) + len(GAP) * (len(size) - 1))
+    return [
+        GAP.join([*texts[:-1], paint(last, cells[-1].tone)]),
+        *(indent + paint(line, cells[-1].tone) for line in more),
+    ]
 
 
 def _shrunk(size: Sequence[int], width: int) -> list[int]:

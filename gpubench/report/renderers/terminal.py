@@ -1,40 +1,16 @@
-"""Tables for a terminal: bold titles, ruled headings, colour by direction. Rich is imported on use alone."""
+"""Tables for a terminal: bold titles, ruled headings, colour by direction; laid out as in plain text."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.escaping import wrapped
-from gpubench.report.layout import (
-    Line,
-    Picture,
-    RenderOptions,
-    Section,
-    Table,
-    TextDocument,
-    Tone,
-    fitted,
-    leading,
-    visible,
-)
+from gpubench.report.layout import Line, RenderOptions, Section, TextDocument, leading, visible
+from gpubench.report.renderers.plain import Paint, table_lines
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-GAP = 2  # one blank and the box's blank
-# Rich's SIMPLE_HEAD with hyphens: eight rows of four characters, only the rule below the heading drawn.
-_ASCII_RULE = "    \n" * 2 + " -- \n" + "    \n" * 5
-_STYLES: dict[Tone, str] = {
-    "plain": "",
-    "good": "green",
-    "bad": "red",
-    "muted": "dim",
-    "gpu": "cyan",
-    "cpu": "yellow",
-}
+# Of a tone, and of what stands around tables: how a terminal is told.
+_CODES = {"good": 32, "bad": 31, "muted": 2, "gpu": 36, "cpu": 33, "bold": 1}
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -46,96 +22,45 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 def draw(documents: Sequence[TextDocument], options: RenderOptions) -> str:
     """Any documents as the characters for a terminal, one after the other."""
-    console = _console(options)
+    paint = _coloured if options.color else _plain
+    lines: list[str] = []
     for i, report in enumerate(visible(documents)):
-        if i:
-            console.rule(characters="=" if options.ascii_only else "═")
+        lines += [("=" if options.ascii_only else "═") * options.width] * bool(i)
         lead = leading(report)
         for section in report.sections[:lead]:
-            _print_section(console, section, options)
-        console.print()
-        for line in report.headings:
-            _print(console, line)
+            lines += _section(section, options, paint)
+        lines += ["", *(wrapped(line, options.width) for line in report.headings)]
         for section in report.sections[lead:]:
-            _print_section(console, section, options)
-    return _output(console, options)
-
-
-def _console(options: RenderOptions) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=io.StringIO(), width=options.width, force_terminal=options.color, no_color=not options.color,
-        color_system="standard" if options.color else None, highlight=False, markup=False, emoji=False,
-        legacy_windows=False, _environ={},
-    )  # fmt: skip
-
-
-def _output(console: Console, options: RenderOptions) -> str:
-    assert isinstance(console.file, io.StringIO)
-    # Rich pads lines to the width; trailing blanks only disturb who copies from the terminal.
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+            lines += _section(section, options, paint)
     text = "\n".join(lines).strip("\n") + "\n"
     return text.encode("ascii", "replace").decode() if options.ascii_only else text
 
 
-def _print(console: Console, text: str, style: str = "") -> None:
-    from rich.text import Text
-
-    console.print(Text(wrapped(text, console.width), style=style))
+def _plain(text: str, style: str) -> str:
+    return text
 
 
-def _print_section(console: Console, section: Section, options: RenderOptions) -> None:
-    console.print()
+def _coloured(text: str, style: str) -> str:
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style in _CODES and text.strip() else text
+
+
+def _section(section: Section, options: RenderOptions, paint: Paint) -> list[str]:
+    width = options.width
     if section.screen:
-        for cells in section.screen:
-            _print_cells(console, cells)
-        return
-    _print(console, section.title, "bold")
-    for line in section.lines:
-        _print(console, line)
-    for whole in section.tables:
-        table = fitted(whole, options.width, gap=GAP)
-        if table.title:
-            console.print()
-            _print(console, table.title, "bold")
-        if table.note:
-            _print(console, table.note, "dim")
-        console.print(_rich_table(table, options))
-        if table.legend:
-            _print(console, table.legend, "dim")
+        return ["", *(_cells(line, paint) for line in section.screen)]
+    lines = [
+        "",
+        paint(wrapped(section.title, width), "bold"),
+        *(wrapped(line, width) for line in section.lines),
+    ]
+    for table in section.tables:
+        lines += table_lines(table, width, paint=paint, rule="-" if options.ascii_only else "─")
     for picture in section.pictures:
-        _print_picture(console, picture)
+        lines += ["", *([paint(wrapped(picture.title, width), "bold")] if picture.title else [])]
+        lines += [_cells((row,), paint) for row in picture.rows]
+    return lines
 
 
-def _print_picture(console: Console, picture: Picture) -> None:
-    console.print()
-    if picture.title:
-        _print(console, picture.title, "bold")
-    for row in picture.rows:
-        _print_cells(console, (row,))
-
-
-def _print_cells(console: Console, line: Line) -> None:
-    from rich.text import Text
-
-    text = Text.assemble(*((cell.text, _STYLES[cell.tone]) for cell in line))
-    # What is drawn fits; the name of a file may not, and is of no use without its end.
-    console.print(text, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _rich_table(table: Table, options: RenderOptions) -> Any:
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    ruled = box.Box(_ASCII_RULE, ascii=True) if options.ascii_only else box.SIMPLE_HEAD
-    drawn = RichTable(box=ruled, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    last = len(table.columns) - 1
-    for i, column in enumerate(table.columns):
-        drawn.add_column(
-            Text(column.name), justify="right" if column.right else "left", no_wrap=i < last, overflow="fold"
-        )
-    for row in table.rows:
-        drawn.add_row(*(Text(cell.text, style=_STYLES[cell.tone]) for cell in row))
-    return drawn
+def _cells(line: Line, paint: Paint) -> str:
+    """What is drawn fits; the name of a file may not, and is of no use without its end."""
+    return "".join(paint(cell.text, cell.tone) for cell in line).rstrip()

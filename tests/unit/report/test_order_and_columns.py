@@ -88,7 +88,6 @@ def test_sorted_tables_fit(width):
         ({"sort": "tme"}, "did you mean 'time'?"),
         ({"sort": "--n"}, "did you mean 'n'?"),
         ({"format": "csv", "columns": ["tim_s"]}, "did you mean 'time_s'?"),
-        ({"format": "json", "columns": ["time_s"]}, "table, plain, markdown, csv"),
     ],
 )
 def test_unknown_names_get_a_suggestion(more, hint):
