@@ -169,8 +169,10 @@ def _judge_few(twin: Twin, reach: float, new: int) -> JudgedCase:
     The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
     """
     unsure = _row(twin, new)
-    if {"throttled", "contended"} & {*unsure.labels}:
-        return unsure
+    if (
+        reason := next((label for label in ("throttled", "contended") if label in unsure.labels), None)
+    ) is not None:
+        return msgspec.structs.replace(unsure, reason=reason)
     limit, half = math.log1p(twin.threshold), _half(twin) * reach
     middle = math.log(twin.ratio.estimate)
     word: VerdictWord = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"

@@ -109,7 +109,7 @@ def paired(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the cases of sizes that the run of `side` chose by itself and that `other` never meant to measure.
+    """Return the cases of sizes that the run of `side` chose by itself and `other` did not choose, or had no time for.
 
     The other run has the same op on the same device at other sizes: then nothing is missing.
     """
@@ -118,8 +118,15 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
     return {
         case_id
         for case_id, result in side.rows.items()
-        if case_id not in other.rows and result.case.op not in named and _apart_from_size(result.case) in common
+        if result.sessions
+        and result.case.op not in named
+        and _is_unchosen(other.rows.get(case_id))
+        and _apart_from_size(result.case) in common
     }
+
+
+def _is_unchosen(result: CaseResult | None) -> bool:
+    return result is None or (not result.sessions and result.reason == "budget")
 
 
 def _apart_from_size(case: Case) -> tuple[object, ...]:

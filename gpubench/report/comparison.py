@@ -49,6 +49,7 @@ REASONS = {
     "noise": "noise: neither a change nor its absence is proven",
     "shape": "shape: the low ends say one thing, the medians or the slow ends another",
     "throttled": "throttled: the device was slowed down while it was measured",
+    "contended": "contended: other programs used the CPUs meanwhile; measure again on a quiet machine",
     "clock-limited": "clock-limited: slower or faster by the clock of the device, not by its work",
     "protocol": "protocol: measured in another way",
     "op": "op: the op's definition is another one",
@@ -149,7 +150,7 @@ def _device_lines(comparison: Comparison, index: int) -> list[str]:
     ]
     if pair.own_sizes:
         cases = f"{pair.own_sizes} case{'s' if pair.own_sizes != 1 else ''}"
-        lines.append(f"Left out: {cases} of sizes that only one of the runs chose.")
+        lines.append(f"Left out: {cases} of sizes that only one of the runs chose or reached.")
     return lines
 
 
@@ -162,7 +163,7 @@ def interval_of(change: DeviceChange) -> str:
 def _power_lines(comparison: Comparison, index: int) -> list[str]:
     """How much sessions of one side differed, and what a comparison like this one can find."""
     pair = comparison.pairs[index]
-    if pair.spread is None:
+    if pair.spread is None or pair.correction is None:
         return []
     ours = [row for row in comparison.cases if row.new == index and not row.muted]
     spreads = sorted(row.spread for row in ours if row.spread is not None)
@@ -210,7 +211,9 @@ def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Sectio
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
     """The case ids are the keys that --ignore and --threshold take, so they stand in full."""
-    needed = reason != "few-sessions" and any(row.sessions_needed is not None for row in rows)
+    needed = reason not in ("few-sessions", "contended") and any(
+        row.sessions_needed is not None for row in rows
+    )
     tested = any(row.p_adjusted is not None for row in rows)
     shape = reason == "shape"
     columns = (
