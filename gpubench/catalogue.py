@@ -166,7 +166,7 @@ WARNINGS: dict[str, Entry] = {
         "a function of your file was left out: it raises, changes its inputs, or differs from itself",
         "mend it; docs/functions.md shows how each case is written"),
     "not-compiled": Entry(
-        "a function of your file is measured as it is written alone: it is no formula of single elements",
+        "functions of your file are measured as they are written alone: they are no formulas of single elements",
         "nothing; arithmetic, comparisons, where and elementary functions of vectors are compiled as well"),
     "worker-restarted": Entry(
         "a process died and a fresh one went on", "free some memory, or look at the system's log"),

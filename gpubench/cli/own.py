@@ -31,8 +31,12 @@ def with_functions(options: RunOptions) -> RunOptions:
             why="the nodes of a cluster do not have its file", hint="leave --cluster out",
         )  # fmt: skip
     ids = sources.declare(files, sizes=_sizes(options.sizes or []), dtype=first_dtype(options.dtypes))
+    dtypes = options.dtypes
+    if dtypes == options.declared["dtypes"].default:  # nobody named any: functions may
+        declared = [kernels.own()[name].dtypes for name in ids]
+        dtypes = ",".join(dict.fromkeys(dtypes if dtypes in own else own[0] for own in declared))
     rest = [word for word, place in zip(words, places, strict=True) if place is None]
-    return options.replace(ops=",".join([*ids, *rest]), functions=None)
+    return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
 
 
 def _file(word: str) -> CodePlace:

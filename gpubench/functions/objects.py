@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpubench.model.op import UNIT_ROUNDOFF, Array
 
 # A result passes within so many roundings, or so many times the error that NumPy itself makes in the dtype.
-ROUNDINGS, TIMES_NUMPY = 64, 16
+ROUNDINGS, TIMES_NUMPY = 256, 64
 # Where NumPy itself is farther off than this, the function tells nothing in the dtype.
 MOST_ERROR = 0.01
 

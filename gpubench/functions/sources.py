@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import kernels, processes
+from gpubench import kernels, processes, units
 from gpubench.catalogue import WARNINGS
 from gpubench.errors import UsageError, suggest
 from gpubench.functions import manifest
@@ -117,15 +117,14 @@ def _notes(report: TrialReport) -> list[RunWarning]:
         )
         for name, why in report.wrong.items()
     ]
-    plain = [
-        RunWarning(
-            code="not-compiled", severity="info", message=f"{function.name} is not compiled: it {function.untraced}",
-            hint=WARNINGS["not-compiled"].remedy,
-        )
-        for function in report.functions
-        if function.operations is None and not function.pair
-    ]  # fmt: skip
-    return [*wrong, *plain]
+    plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
+    if not plain:
+        return wrong
+    note = RunWarning(
+        code="not-compiled", severity="info", message=f"measured as written: {units.listed(plain)}",
+        hint=WARNINGS["not-compiled"].remedy,
+    )  # fmt: skip
+    return [*wrong, note]
 
 
 def _child_alone(*_: object) -> object:

@@ -212,6 +212,8 @@ def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[De
 
 
 def _forms(op: Op, target: Target) -> tuple[str, ...]:
+    if op.digest and target.device.backend not in op.tuned:  # a function of the user's, as it is written
+        return tuple(form for form in target.forms if form == "library")
     return target.forms if op.overhead is None else op.overhead.forms
 
 

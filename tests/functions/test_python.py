@@ -118,6 +118,20 @@ def test_a_script_measures_a_function_of_its_own_once(tmp_path: Path) -> None:
     assert ended.stderr == ""  # nobody watches
 
 
+def test_the_front_page_runs_as_it_stands(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = page.partition("## Your own function")[2].split("```python\n")[1].split("```")[0]
+    (tmp_path / "options.py").write_text(
+        text.replace("budget=20", "sizes=[4096], quick=True"), encoding="utf-8"
+    )
+    ended = subprocess.run(
+        [sys.executable, "options.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "call_price" in ended.stdout
+    assert "NumPy" in ended.stdout
+
+
 def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path: Path) -> None:
     text = (
         SCRIPT.partition("def locked")[0]

@@ -51,7 +51,7 @@ def test_the_page_runs_as_it_stands(gpubench, tmp_path: Path) -> None:
     assert "options.call_price/n=256/float32/library/resident@torch:cpu" in ids
     assert "options.call_price/n=256/float32/tuned/transfer-always@wgpu:0" in ids
     assert "options.pairwise/n=256/float32/library/resident@torch:cpu" in ids
-    assert "pairwise is not compiled: it takes other inputs" in said(report, "not-compiled")
+    assert "measured as written: pairwise (takes other inputs" in said(report, "not-compiled")
 
 
 BAD = """
@@ -205,3 +205,76 @@ def test_an_edited_function_still_compares(gpubench, tmp_path: Path) -> None:
     fields = {row["field"] for row in document["differences"]}
     assert "kernel_hash" in fields
     assert "op_hash" not in fields
+
+
+OTHERS = """
+from dataclasses import dataclass
+
+state = []
+
+@gpubench.function
+def counts(xp, x):  # global state that its result does not show
+    state.append(1)
+    return x.sum()
+
+@gpubench.function
+def moving(xp, x):  # global state that it does
+    state.append(1)
+    return x.sum() + len(state)
+
+@gpubench.function
+def threads(xp, x):
+    import threading
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    return x[:-1]
+
+@gpubench.function(backends="torch")
+def elsewhere(xp, x):
+    return x.sum()
+
+@gpubench.function
+def odd(xp, x):
+    return {"an": object()}
+
+@gpubench.function
+def lossy(xp, x):
+    return xp.sort((x + 1e6) - 1e6)
+
+@gpubench.function(dtypes="float64")
+def wide(xp, x):
+    return x.sum()
+
+@gpubench.function
+def words(x, exponent):
+    return x ** 2.0
+"""
+
+
+def test_more_that_functions_do(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, OTHERS)
+    report = measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")
+    measured = {case.split("/")[0] + " " + case.split("/")[2] for case in times(report)}
+    assert {"mine.counts float32", "mine.threads float32", "mine.wide float64"} <= measured
+    assert not {"mine.moving float32", "mine.elsewhere float32", "mine.odd float32"} & measured
+    wrong = said(report, "bad-function")
+    assert "moving is left out: two calls give different results" in wrong
+    assert "odd is left out: it returns a object, which is no array: say same=" in wrong
+    assert "its first argument is the array library" in wrong
+    details = {case["id"]: case["detail"] for case in report["cases"]}
+    assert details["mine.elsewhere/n=256/float32/library/resident@numpy:0"] == (
+        "mine.elsewhere is declared for torch alone"
+    )
+    lossy = details["mine.lossy/n=256/float32/library/resident@numpy:0"]
+    assert lossy.startswith("in float32 NumPy's own result is off by")
+
+
+def test_own_names_on_the_screen(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, "@gpubench.function\ndef add(xp, a, b):\n    return a + b\n")
+    for ops, name in (((), "add  "), (("--ops", "add"), "mine.add")):
+        ended = gpubench(
+            "run", "mine.py", *ops, "--sizes", "256", "--backends", "numpy", *BRIEF, "-o", "r.json"
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert any(line.startswith(name) for line in ended.stdout.splitlines()), ended.stdout

@@ -38,6 +38,7 @@ from gpubench.report.sections.answer_text import (
     op_sentence,
     sizes_sentence,
     why_text,
+    with_own_names,
 )
 from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.sections.collectives import slow_links
@@ -95,7 +96,10 @@ def answer_screen(
 
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
     """What the run says in words: of the machine, then of splits and placements that pay."""
-    return (*_first_lines(analysis, answer(analysis), ascii_only=False)[0], *_shared_sentences(analysis))
+    return (
+        *_first_lines(analysis, with_own_names(answer(analysis)), ascii_only=False)[0],
+        *_shared_sentences(analysis),
+    )
 
 
 def _shared_sentences(analysis: Analysis) -> tuple[str, ...]:
@@ -150,7 +154,7 @@ def _sentence_lines(levels: Sequence[Sequence[str]], width: int, *, one_more: bo
 def _screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
 ) -> Screen:
-    found = answer(analysis, by_device=options.by_device)
+    found = with_own_names(answer(analysis, by_device=options.by_device))
     ascii_only = options.ascii_only
     alike = [printable(one.text) for one in analysis.twins]
     alone_there = found.absence is not None and bool(analysis.collectives)

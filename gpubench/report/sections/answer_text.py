@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +20,7 @@ from gpubench.analysis.answer import (
     Gain,
     GpuTimes,
     MachineAnswer,
+    Trouble,
     extent,
     threshold,
 )
@@ -172,6 +174,32 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
         return Cell("")
     tone: Tone = "gpu" if gain.winner == "gpu" else "cpu" if gain.winner == "cpu" else "plain"
     return Cell(gain_text(gain) + tail, tone)
+
+
+def with_own_names(answer: MachineAnswer) -> MachineAnswer:
+    """The answer with functions of a user's own by their names, `pairwise` of `options.pairwise`, unless another op has
+    the name."""
+    rows: list[AnswerRow | BestForm | GpuTimes] = [*answer.rows, *answer.forms, *answer.times, *answer.host]
+    ops = {row.op for row in rows}
+    ops |= {op for trouble in (*answer.wrong, *answer.broken) for op in trouble.ops}
+    ops |= {*answer.missing, *(op for op, _, _ in answer.late)}
+    short = Counter(op.rpartition(".")[2] for op in ops)
+    names = {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
+    if all(op == name for op, name in names.items()):
+        return answer
+
+    def renamed(rows: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(msgspec.structs.replace(row, op=names[row.op]) for row in rows)
+
+    def retold(troubles: tuple[Trouble, ...]) -> tuple[Trouble, ...]:
+        return tuple(msgspec.structs.replace(x, ops=tuple(names[op] for op in x.ops)) for x in troubles)
+
+    return msgspec.structs.replace(
+        answer, rows=renamed(answer.rows), forms=renamed(answer.forms), times=renamed(answer.times),
+        host=renamed(answer.host), wrong=retold(answer.wrong), broken=retold(answer.broken),
+        missing=tuple(names[op] for op in answer.missing),
+        late=tuple((names[op], n, kind) for op, n, kind in answer.late),
+    )  # fmt: skip
 
 
 def series_text(row: AnswerRow | BestForm | GpuTimes) -> str:
