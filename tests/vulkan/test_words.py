@@ -37,7 +37,7 @@ def test_a_copy_begins_with_the_bits_of_a_buffer(session, dtype):
     values[5] = math.nan
     buffer = held(session, values)
     copy = session.copy_of(buffer, values.shape, dtype)
-    for n in (2, 1000, values.size):
+    for n in (2, 6, 1000, 1002, values.size):
         part = held(session, values[:n])
         assert session.begins(copy, part, (n,), dtype)
         other = values[:n].copy()

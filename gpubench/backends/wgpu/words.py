@@ -1,4 +1,4 @@
-"""Programs over the 32-bit words of whole buffers: one fills a buffer, one compares two.
+"""Programs over the 32-bit words of whole buffers, four at a time: one fills a buffer, one compares two.
 
 A binding may see less than a buffer: then a program has several passes.
 """
@@ -16,25 +16,29 @@ Run = Callable[[WgslProgram, dict[str, Buffer]], None]
 
 _THREADS, _MOST_GROUPS = 256, 1024
 
-_HEAD = "struct Params { words: u32, step: u32, even: u32, odd: u32 }\n"
+_HEAD = "struct Params { fours: u32, step: u32, even: u32, odd: u32, rest: u32 }\n"
 _MAIN = f"""@compute @workgroup_size({_THREADS})
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
 """
 _FILL = f"""{_HEAD}
-@group(0) @binding(0) var<storage, read_write> out_: array<u32>;
+@group(0) @binding(0) var<storage, read_write> out_: array<vec4<u32>>;
 @group(0) @binding(1) var<uniform> p: Params;
 {_MAIN}
-  for (var i = id.x; i < p.words; i += p.step) {{ out_[i] = select(p.even, p.odd, (i & 1u) == 1u); }}
+  for (var i = id.x; i < p.fours; i += p.step) {{ out_[i] = vec4(p.even, p.odd, p.even, p.odd); }}
 }}"""
 _DIFFER = f"""{_HEAD}
-@group(0) @binding(0) var<storage, read> a: array<u32>;
-@group(0) @binding(1) var<storage, read> b: array<u32>;
+@group(0) @binding(0) var<storage, read> a: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> b: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> out_: array<atomic<u32>>;
 @group(0) @binding(3) var<uniform> p: Params;
 {_MAIN}
-  var differing = 0u;
-  for (var i = id.x; i < p.words; i += p.step) {{ differing |= a[i] ^ b[i]; }}
-  if (differing != 0u) {{ atomicStore(&out_[0], 1u); }}
+  var differing = vec4(0u);
+  for (var i = id.x; i < p.fours; i += p.step) {{ differing |= a[i] ^ b[i]; }}
+  if (id.x == 0u && p.rest > 0u) {{
+    let last = a[p.fours] ^ b[p.fours];
+    differing |= select(vec4(0u), last, vec4(0u, 1u, 2u, 3u) < vec4(p.rest));
+  }}
+  if (any(differing != vec4(0u))) {{ atomicStore(&out_[0], 1u); }}
 }}"""
 
 
@@ -83,9 +87,9 @@ def _pass(
     source: str, bindings: tuple[str, ...], seen: tuple[str, ...], window: tuple[int, int],
     pattern: tuple[int, int], limits: Limits,
 ) -> WgslPass:  # fmt: skip
-    words = window[1] // 4
-    groups = min(-(-words // _THREADS), _MOST_GROUPS, limits.max_groups_per_dimension)
+    fours, rest = divmod(window[1] // 4, 4)
+    groups = max(1, min(-(-fours // _THREADS), _MOST_GROUPS, limits.max_groups_per_dimension))
     return WgslPass(
-        source, (groups, 1, 1), bindings, uniform=(words, groups * _THREADS, *pattern),
-        windows=dict.fromkeys(seen, window),
+        source, (groups, 1, 1), bindings, uniform=(fours, groups * _THREADS, *pattern, rest),
+        windows=dict.fromkeys(seen, (window[0], -(-window[1] // 16) * 16)),
     )  # fmt: skip
