@@ -29,7 +29,8 @@ from gpubench.backends.shared.host import (
     host_dtype,
     no_kernel,
     no_overhead,
-    spin_briefly,
+    on_all_cpus,
+    set_up_threads,
     usable_cpus,
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -507,7 +508,7 @@ def _drives_gpus(version: Mapping[str, Any]) -> bool:
 
 def _quiet() -> None:
     """Before the import: threads that stop spinning soon, and float32 that stays float32."""
-    spin_briefly()
+    set_up_threads()
     for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
         os.environ.pop(name, None)
 
@@ -515,7 +516,8 @@ def _quiet() -> None:
 def import_torch() -> Any:
     _quiet()
     try:
-        import torch
+        with on_all_cpus():
+            import torch
     except (ImportError, OSError) as error:  # OSError: a library that it loads is not there
         raise BackendUnavailable(f"PyTorch cannot be imported: {error}", hint=torch_hint()) from error
     return torch

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = frozenset(os.environ)
 # A session of a CPU sets them for its libraries; neither a program that began with them nor one asked of a server that
 # did could be forked.
-SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_")
+SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_", "OMP_PROC_")
 
 
 def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -113,11 +113,13 @@ def know_documents() -> None:
         msgspec.json.Decoder(kind)
 
 
-def have_threads_spin_briefly() -> None:
-    """As a worker does before it loads a library; a forked one comes too late for that."""
-    from gpubench.backends.shared.host import spin_briefly
+def import_as_a_worker_does() -> None:
+    """Threads are set up before a library is loaded: a forked worker comes too late for that."""
+    from gpubench.backends.shared.host import on_all_cpus, set_up_threads
 
-    spin_briefly()
+    set_up_threads()
+    with on_all_cpus():
+        import_all()
 
 
 def leave_the_load_unread() -> None:
@@ -296,8 +298,7 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # threads are left behind
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
-    have_threads_spin_briefly()
-    import_all()
+    import_as_a_worker_does()
     leave_the_load_unread()
     know_documents()
     gc.collect()

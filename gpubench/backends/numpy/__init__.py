@@ -27,6 +27,7 @@ from gpubench.backends.shared.host import (
     named_buffers,
     no_kernel,
     no_overhead,
+    on_first_cpu,
     settle,
     tuned_kernel,
     usable_cpus,
@@ -228,7 +229,8 @@ class NumpySession(Session):
                     settle()  # threads of another candidate may still spin
                     if repeat > 1:
                         self.run(built[name], 1)  # wakes its own, as the calls before do in a block
-                    return self._took(built[name], repeat)
+                    with on_first_cpu():
+                        return self._took(built[name], repeat)
 
                 return took
 

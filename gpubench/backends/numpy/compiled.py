@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from gpubench import processes
-from gpubench.backends.shared.host import aligned, spin_briefly
+from gpubench.backends.shared.host import aligned, on_all_cpus, set_up_threads
 from gpubench.backends.shared.reference import BLOCK
 from gpubench.model.kernel import NumbaPass, NumbaProgram
 from gpubench.model.op import Array
@@ -80,7 +80,7 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
     if "numba" not in sys.modules:  # afterwards numba refuses another number
         os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
-    spin_briefly()
+    set_up_threads()
     import numba
 
     if numba.config.DISABLE_JIT:
@@ -118,7 +118,7 @@ class NumbaThreads:
 
     def __init__(self, most: int, *, careful: bool = True) -> None:
         """Raises what `import_numba` raises. `careful`: settings that may end the process are tried in another one."""
-        with _survived() if careful else contextlib.nullcontext():
+        with on_all_cpus(), _survived() if careful else contextlib.nullcontext():
             import_numba(most, kernels=False)
             if careful and foreign_variables():
                 _try_elsewhere()

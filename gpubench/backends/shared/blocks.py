@@ -35,7 +35,9 @@ class BlockThreads:
         """
         launch = _Launch(function, length, grain)
         others = min(self.threads, -(-length // grain)) - 1
-        while len(self._others) < others:
+        while (
+            others and len(self._others) < self.threads - 1
+        ):  # all at once: a caller may be bound to a CPU later
             thread = threading.Thread(
                 target=self._serve, name=f"gpubench-block-{len(self._others)}", daemon=True
             )

@@ -5,6 +5,7 @@ NumPy is imported inside the functions: only workers call them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
@@ -41,6 +42,8 @@ SLICE = 1 << 18
 _LOOK_S = 0.0005
 _THREADS = "/proc/self/task"
 _MOST_CHECKERS = 16
+# For OpenMP: each thread stays on a CPU.
+_BOUND = "true"
 
 
 Result = TypeVar("Result")
@@ -61,17 +64,55 @@ def usable_cpus() -> int:
     return min(found, _bound or found)
 
 
-def spin_briefly() -> None:
-    """Threads of an OpenMP or OpenBLAS that is loaded after this spin for half a millisecond while they wait, not for 4
-    to 9, or 120, when they take the cores from whatever comes next: another BLAS, the driver of a GPU. Launches in a
-    row still find them awake."""
+def set_up_threads() -> None:
+    """Say how the threads of an OpenMP or OpenBLAS that is loaded after this wait, and where they run.
+
+    They spin for half a millisecond while they wait, not for 4 to 9, or 120, when they take the cores from whatever
+    comes next: another BLAS, the driver of a GPU. Launches in a row still find them awake. Those of an OpenMP have a
+    CPU each: two that share one wait for each other in every launch, for as long as the system leaves them there.
+    """
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
+    os.environ.setdefault("OMP_PROC_BIND", _BOUND)
+
+
+@contextlib.contextmanager
+def on_all_cpus() -> Iterator[None]:
+    """Leave the calling thread where it may run now: an OpenMP that is loaded meanwhile binds it to one CPU, and with
+    it all threads and processes that it starts."""
+    cpus = _affinity()
+    try:
+        yield
+    finally:
+        _bind(cpus)
+
+
+@contextlib.contextmanager
+def on_first_cpu() -> Iterator[None]:
+    """Keep the calling thread on the CPU that OpenMP has left to it, where the others are bound. Start no thread
+    meanwhile: it would stay there too."""
+    cpus = _affinity() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
+    _bind(set(sorted(cpus)[:1]))
+    try:
+        yield
+    finally:
+        _bind(cpus)
+
+
+def _affinity() -> Set[int]:
+    """The CPUs of the calling thread; none where the system binds no threads."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
+
+
+def _bind(cpus: Set[int]) -> None:
+    if cpus:
+        with contextlib.suppress(OSError):  # a CPU that was taken away meanwhile
+            os.sched_setaffinity(0, cpus)
 
 
 def settle(limit_s: float = 0.25) -> None:
-    """Return once no other thread of this process spins: where `spin_briefly` came too late, OpenBLAS's and OpenMP's do
-    so for up to 0.2 s after a call, on cores that the next thing to be timed needs."""
+    """Return once no other thread of this process spins: where `set_up_threads` came too late, OpenBLAS's and OpenMP's
+    do so for up to 0.2 s after a call, on cores that the next thing to be timed needs."""
     end = time.perf_counter() + limit_s
     while others_run() and time.perf_counter() < end:
         time.sleep(_LOOK_S)

@@ -26,7 +26,7 @@ import gpubench.backends
 import gpubench.kernels
 from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
-from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
+from gpubench.backends.shared.host import bound_cpus, on_all_cpus, on_first_cpu, set_up_threads, settle
 from gpubench.catalogue import Reason
 from gpubench.child_main import Messages
 from gpubench.errors import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 RECORDED = (
-    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
     "WGPU_BACKEND_TYPE",
 )  # fmt: skip
 CallTimer = OverheadTimer | CollectiveTimer
@@ -425,14 +425,16 @@ class DeviceWorker:
         self._suspects.add(timed, request.case_id)
         if self._turns is not None:
             self._turns.next()
-        sampled = timer.sample_block(timed, request, self._since, self._sample_s)
+        on_cpu = self._opened().device.kind == "cpu"
+        with on_first_cpu() if on_cpu else contextlib.nullcontext():
+            sampled = timer.sample_block(timed, request, self._since, self._sample_s)
         cut = self._cuts.get(request.case_id)
         block = msgspec.structs.replace(
             sampled.block,
             fraction=cut if isinstance(cut, float) else None,
             placement=cut if isinstance(cut, str) else UNSET,
         )
-        if self._opened().device.kind == "cpu" and not any(one.scripted_time for one in self._backends):
+        if on_cpu and not any(one.scripted_time for one in self._backends):
             settle()
         return msgspec.structs.replace(sampled, block=block)
 
@@ -569,7 +571,7 @@ def _read_requests(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
 
 def main() -> int:
     """Serve requests until `close` or end-of-file."""
-    spin_briefly()  # before any library is loaded
+    set_up_threads()  # before any library is loaded
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     messages = Messages()
@@ -579,7 +581,8 @@ def main() -> int:
     while True:
         request = protocol.decode_request(requests.get())
         try:
-            line = _line(worker.answer(request))
+            with on_all_cpus():
+                line = _line(worker.answer(request))
         except BaseException as error:  # sys.exit of a library costs the case too
             line = protocol.encode(worker.unforeseen(request, error))
         messages.write(line)

@@ -337,3 +337,19 @@ def test_kernels_are_compiled_ahead_once_by_this_process_or_by_others(no_kernels
     )
     assert first[:2] == ["True", str(own)]
     assert second == ["False", "0", first[2]]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no threads")
+def test_threads_have_a_cpu_each_and_the_caller_keeps_all():
+    """Bound by accident, the caller would hand its one CPU on to all threads and processes that it starts."""
+    program = (
+        "import os\n"
+        "from gpubench.backends.numpy.compiled import NumbaThreads\n"
+        "allowed = os.sched_getaffinity(0)\n"
+        "NumbaThreads(len(allowed))\n"
+        "assert os.sched_getaffinity(0) == allowed\n"
+        "bound = [os.sched_getaffinity(int(name)) for name in os.listdir('/proc/self/task')]\n"
+        "bound = [cpus for cpus in bound if len(cpus) == 1]\n"
+        "assert len(bound) == len(allowed) - 1 == len(set.union(set(), *bound)), bound\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
