@@ -72,7 +72,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def extrapolate(points: Points, n: int) -> float:
-    """The value at n: a polynomial of up to degree 2 if it goes through all points, else a power of n.
+    """The value at n: of a line if three points lie on one, else of a power of n in halves, by the last two.
 
     One point is taken for a multiple of n, of n * n, or for a constant.
     """
@@ -85,23 +85,14 @@ def extrapolate(points: Points, n: int) -> float:
     if first == last:
         whole = 2 if low == first * first else 1 if low and low % first == 0 else 0
         return low * float(n / first) ** whole
-    for degree in (0, 1, 2):
-        chosen = (points[0],) if degree == 0 else (points[0], points[-1]) if degree == 1 else tuple(points[:3])
-        if len(chosen) == degree + 1 and all(
-            abs(_polynomial(chosen, m) - v) < 1e-9 * max(1, v) for m, v in points
-        ):
-            return _polynomial(chosen, n)
-    (before, smaller) = points[-2]
-    power: float = max(0.0, round(2 * math.log(max(high, 1) / max(smaller, 1)) / math.log(last / before)) / 2)
-    return float(high * (n / last) ** power)
-
-
-def _polynomial(points: Sequence[tuple[int, float]], n: int) -> float:
-    """Lagrange's polynomial through the points, at n."""
-    return math.fsum(
-        value * math.prod((n - other) / (at - other) for other, _ in points if other != at)
-        for at, value in points
+    slope = (high - low) / (last - first)
+    if len(points) > 2 and all(abs(low + slope * (m - first) - value) < 0.5 for m, value in points):
+        return max(0.0, low + slope * (n - first))
+    before, smaller = points[-2]
+    power: float = max(
+        0.0, round(2 * math.log(max(high, 1e-9) / max(smaller, 1e-9)) / math.log(last / before)) / 2
     )
+    return float(high * (n / last) ** power)
 
 
 class Code(msgspec.Struct, frozen=True):

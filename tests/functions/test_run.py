@@ -278,3 +278,14 @@ def test_own_names_on_the_screen(gpubench, tmp_path: Path) -> None:
         )
         assert ended.returncode == 0, ended.stderr
         assert any(line.startswith(name) for line in ended.stdout.splitlines()), ended.stdout
+
+
+def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-1:]\n")
+    measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")
+    again = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")
+    assert again.returncode == 0, again.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["settings"]["sessions"] >= 1
+    without = gpubench("run", "--append", "r.json")
+    assert without.returncode == 4
+    assert "name it too: gpubench run mine.py" in without.stderr
