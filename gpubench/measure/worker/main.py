@@ -240,7 +240,8 @@ class DeviceWorker:
         with contextlib.suppress(BackendError, MemoryError):
             workspace = self._workspace(case)
             self._suspects.look()
-            self._tuned_s[case.workload, case.form_id] = choose(workspace, case, self._announce)
+            with workspace.inputs_kept():
+                self._tuned_s[case.workload, case.form_id] = choose(workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
         """Whether it can be built before it is prepared. What is cut is checked at each cut."""

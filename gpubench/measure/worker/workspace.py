@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -178,6 +179,16 @@ class Workspace:
             for i, shared in self._shared.items()
             if shared.restore(self.session, self.inputs[i].size)
         ]
+
+    @contextlib.contextmanager
+    def inputs_kept(self) -> Iterator[None]:
+        """Raise ChangedInput behind launches that changed a shared input, and bring it up again in any case."""
+        try:
+            yield
+        finally:
+            changed = self.restore_inputs()
+        if changed:
+            raise ChangedInput(", ".join(changed))
 
     def rest(self) -> None:
         """Let go of host memory for what is made again when it is needed; what is on the device stays."""
@@ -381,39 +392,32 @@ def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) ->
     began = workspace.session.clock()
     if workspace.session.tunes:
         announce("autotune")
-        try:
-            workspace.tune(case)
-        finally:
-            changed = workspace.restore_inputs()
-        if changed:
-            raise ChangedInput(", ".join(changed))
+        workspace.tune(case)
     return workspace.session.clock() - began
 
 
 def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
     """Build the form's launch, run it once on an output full of sentinels and compare all of it.
 
-    All regimes of the form share the launch. Raises BuildError, Wrong or DeviceOutOfMemory.
+    All regimes of the form share the launch. Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
     """
     session, clock = workspace.session, workspace.session.clock
-    tune_s = choose(workspace, case, announce)  # before the output is filled, and outside the time of building
-    output = workspace.output(case)
-    session.sync()
-    announce("compile")
-    start = clock()
-    launch = workspace.compile(case, workspace.buffers, output)
-    built = clock()
-    announce("first launch")
-    launched = clock()
-    session.run(launch)
-    session.sync()
-    first = clock()
-    announce("check")
-    try:
+    with workspace.inputs_kept():
+        tune_s = choose(
+            workspace, case, announce
+        )  # before the output is filled, and outside the time of building
+        output = workspace.output(case)
+        session.sync()
+        announce("compile")
+        start = clock()
+        launch = workspace.compile(case, workspace.buffers, output)
+        built = clock()
+        announce("first launch")
+        launched = clock()
+        session.run(launch)
+        session.sync()
+        first = clock()
+        announce("check")
         workspace.check_stages(case, launch.output)
         check = workspace.verify(launch, case)
-    finally:
-        changed = workspace.restore_inputs()
-    if changed:
-        raise ChangedInput(", ".join(changed))
     return CheckedLaunch(launch, check, built - start, first - launched, tune_s)
