@@ -1,4 +1,4 @@
-"""What the fleet brings to gpubench: the command `merge`, options of three commands, and three kinds of files."""
+"""Registration of the fleet: the command `merge`, options of three commands, and three kinds of files."""
 
 from gpubench.fleet.options import ClusterDetectOptions, ClusterRunOptions, FleetReportOptions, MergeOptions
 from gpubench.plugins.wings import Wing

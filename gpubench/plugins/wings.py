@@ -18,7 +18,7 @@ OWN = ("fleet",)
 
 
 class Wing(NamedTuple):
-    """What a wing brings."""
+    """The commands, kinds of files and schemas of a wing."""
 
     # By the name of a command: the class of its options, for a command of gpubench a subclass of the options it has.
     commands: Mapping[str, type[Any]]

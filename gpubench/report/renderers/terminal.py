@@ -22,7 +22,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 def draw(documents: Sequence[TextDocument], options: RenderOptions) -> str:
     """Any documents as the characters for a terminal, one after the other."""
-    paint = _coloured if options.color else _plain
+    paint = _add_colour if options.color else _plain
     lines: list[str] = []
     for i, report in enumerate(visible(documents)):
         lines += [("=" if options.ascii_only else "═") * options.width] * bool(i)
@@ -40,7 +40,7 @@ def _plain(text: str, style: str) -> str:
     return text
 
 
-def _coloured(text: str, style: str) -> str:
+def _add_colour(text: str, style: str) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style in _CODES and text.strip() else text
 
 
@@ -57,10 +57,10 @@ def _section(section: Section, options: RenderOptions, paint: Paint) -> list[str
         lines += table_lines(table, width, paint=paint, rule="-" if options.ascii_only else "─")
     for picture in section.pictures:
         lines += ["", *([paint(wrapped(picture.title, width), "bold")] if picture.title else [])]
-        lines += [_cells((row,), paint) for row in picture.rows]
+        lines += [_cells((cell,), paint) for cell in picture.rows]
     return lines
 
 
 def _cells(line: Line, paint: Paint) -> str:
-    """What is drawn fits; the name of a file may not, and is of no use without its end."""
+    """Return a line as it is. Tables fit; a file name may not, and is of no use without its end."""
     return "".join(paint(cell.text, cell.tone) for cell in line).rstrip()
