@@ -15,16 +15,18 @@ import bisect
 import math
 import random
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench import kernels, stats
-from gpubench.analysis.analyse import curves
+from gpubench import curves, kernels, stats
+from gpubench.analysis import analyse
 from gpubench.analysis.answer import SHARP
 from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven
 from gpubench.measure.passes import Passes
@@ -36,13 +38,47 @@ from gpubench.store import files
 
 Key = tuple[str, str, str, str]  # op, device, form, regime
 SAMPLE_S = 1e-3
-# Seconds beside the samples: of a step, a case, an element of a size, a block; before the first step, after the last.
-STEP_S, CASE_S, ELEMENT_S, BLOCK_S, START_S, END_S = 0.1, 0.017, 1.5e-8, 1.5e-3, 4.5, 2.0
-# Standard deviations of ln(time): of a block below and above a millisecond, a case in a step, a case in a session.
-BLOCKS, CASES, SESSION = (0.10, 0.07), 0.04, 0.05
-# Of a whole device in a step, where a launch takes below 30 us, below 300 us, and longer.
-TOGETHER: Mapping[str, float] = {"cupy": 0.13, "wgpu": 0.08}
-SHARES = ((3e-5, 1.0), (3e-4, 0.5), (math.inf, 0.15))
+
+
+class Costs(NamedTuple):
+    """Seconds beside the samples: of a step, a case, an element of a size, and a block; before the first step, and
+    after the last one; and launches of a case beside its samples."""
+
+    step_s: float
+    case_s: float
+    element_s: float
+    block_s: float
+    start_s: float
+    end_s: float
+    launches: float
+
+
+# An H200 host of 16 cores before launches and operands were kept, and as it should be with them.
+COSTS = {
+    "before": Costs(0.06, 0.014, 1.5e-8, 1.5e-3, 7.5, 2.0, 3),
+    "after": Costs(0.03, 0.012, 1e-9, 1.5e-3, 5.0, 2.0, 1.5),
+}
+
+
+class Scatter(NamedTuple):
+    """Standard deviations of ln(time) of a block, without its tail, and of a size in a session; for calls below 50 us,
+    below 1 ms, and longer."""
+
+    block: tuple[float, float, float]
+    size: tuple[float, float, float]
+
+
+# As the blocks of ten default runs and one of five minutes scatter on H200 hosts: one block in seven lies further off.
+SCATTER: Mapping[curves.Kind, Scatter] = {
+    "cpu": Scatter((0.11, 0.16, 0.13), (0.08, 0.12, 0.09)),
+    "copied": Scatter((0.13, 0.075, 0.06), (0.08, 0.06, 0.06)),
+    "queued": Scatter((0.08, 0.03, 0.015), (0.06, 0.04, 0.02)),
+    "waited": Scatter((0.06, 0.06, 0.02), (0.045, 0.045, 0.02)),
+}
+TAIL_SHARE, TAIL = 0.15, 3.5
+# Of a contender in a session, and of a whole device in a step.
+SESSION, TOGETHER = 0.05, 0.05
+QUICK_S = 45.0
 BANDWIDTH = 0.5  # of the smoothing of pooled curves, in ln(n)
 
 
@@ -179,8 +215,10 @@ def _fit_line(
 class Minute:
     """One simulated default run: its steps take no time, the clock moves by what they would have taken."""
 
-    def __init__(self, truth: Truth, like: Run, seed: int, budget_s: float) -> None:
-        self._truth, self._draw = truth, random.Random(seed)
+    def __init__(
+        self, truth: Truth, like: Run, seed: int, budget_s: float, costs: Costs, *, whole: bool = False
+    ) -> None:
+        self._truth, self._draw, self._costs = truth, random.Random(seed), costs
         settings = msgspec.structs.replace(like.settings, budget_s=budget_s)
         devices = [device for device in like.devices if device.kind in ("cpu", "gpu")]
         forms = ("tuned", "library")
@@ -192,20 +230,33 @@ class Minute:
             like, outcomes=[], warnings=[], settings=settings, sessions=like.sessions[:1], devices=devices
         )
         self._recorder = Recorder(empty, lambda run: None)
-        self._now, self._sessions = START_S, dict[Key, float]()
+        self._now, self._sessions, self._sizes = costs.start_s, dict[Key, float](), dict[str, float]()
+        self._kinds = {device.id: device.kind for device in devices}
         series = [Series(kernels.load(op), "float32") for op in truth.ops]
-        self._passes = Passes(series, scope, self._recorder, lambda: budget_s - END_S - self._now)
-        self.answered_s = self.ladder_s = 0.0
+        self._passes = Passes(
+            series, scope, self._recorder, lambda: budget_s - costs.end_s - self._now, whole=whole
+        )
+        self.answered_s = self.ladder_s = self.choosing_s = 0.0
+        self.steps = 0
 
     def run(self) -> Run:
         """All steps."""
-        answered: set[str] = set()
-        for step in self._passes.steps():
+        known: set[str] = set()
+        steps = self._passes.steps()
+        while True:
+            chosen = time.process_time()
+            step = next(steps, None)
+            chosen = time.process_time() - chosen
+            self.choosing_s += chosen
+            self._now += chosen
+            if step is None:
+                break
+            self.steps += 1
             began = self._now
             self._measure(step)
             self._passes.took(step, self._now - began)
-            if not answered.issuperset(item.op.name for item in step.workloads):
-                answered |= {item.op.name for item in step.workloads}
+            if not known.issuperset(item.op.name for item in step.workloads):
+                known |= {item.op.name for item in step.workloads}
                 self.answered_s = self._now
             if step.ends:
                 self.ladder_s = self._now
@@ -214,65 +265,107 @@ class Minute:
     @property
     def ended_s(self) -> float:
         """When the last step was over."""
-        return self._now + END_S
+        return self._now + self._costs.end_s
 
     def _measure(self, step: Step) -> None:
-        self._now += STEP_S
+        self._now += self._costs.step_s
         together: dict[str, float] = {}
         for item in step.workloads:
-            self._now += item.n * ELEMENT_S
+            self._now += item.n * self._costs.element_s
             for case in item.cases:
                 luck = together.setdefault(case.device_id, self._draw.gauss(0, 1))
                 self._case(case, step.purpose.blocks or 4, luck)
 
     def _case(self, case: Case, blocks: int, luck: float) -> None:
-        key, draw = key_of(case), self._draw
+        key, draw, costs = key_of(case), self._draw, self._costs
         true_s = self._truth.seconds(key, case.params["n"])
-        share = next(share for limit, share in SHARES if true_s < limit)
-        spread = luck * TOGETHER.get(case.backend, 0.06) * share
-        own = self._sessions.setdefault(key, draw.gauss(0, SESSION)) + draw.gauss(0, CASES)
+        scatter = SCATTER[curves.kind_of(self._kinds[case.device_id], case.regime_id)]
+        place = bisect.bisect((50e-6, 1e-3), true_s)
+        own = self._sessions.setdefault(key, draw.gauss(0, SESSION)) + self._size(case, scatter.size[place])
         if self._recorder.outcome(case.id) is None:
             check = Check(ok=True, max_error=0, limit=1, scale="value")
             self._recorder.put(Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=check))
         repeat = max(1, math.ceil(SAMPLE_S / true_s))
         for number in range(blocks):
-            level = true_s * math.exp(spread + own + draw.gauss(0, BLOCKS[true_s >= 1e-3]))
+            deviation = scatter.block[place] * (TAIL if draw.random() < TAIL_SHARE else 1.0)
+            level = true_s * math.exp(luck * TOGETHER + own + draw.gauss(0, deviation))
             wall_s = [level * draw.lognormvariate(0, 0.03) for _ in range(2)]
             self._recorder.add_block(
                 case.id, Block(session=0, round=number, position=0, repeat=repeat, wall_s=wall_s)
             )
         launch_s = true_s * (case.calls or 1)
         samples_s = 3 * max(SAMPLE_S, launch_s) if launch_s < 0.02 else launch_s
-        self._now += CASE_S + 3 * launch_s + blocks * (samples_s + BLOCK_S)
+        self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
+
+    def _size(self, case: Case, deviation: float) -> float:
+        """What a case has of its own in this session; memory that is allocated anew changes half of it."""
+        known = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
+        return (known + self._draw.gauss(0, deviation)) / math.sqrt(2)
+
+
+MOST_EQUAL = 6  # of so many cells `about equal` is an answer
 
 
 def width(row: BreakEven) -> float:
-    """High / low of a threshold; 1 for a side that wins at all sizes, infinity where an end is not known."""
+    """Return high / low of a threshold; 1 if one side wins up to the top, infinity if an end is unknown."""
     if row.verdict in ("all-sizes", "no-size"):
-        return 1.0
+        return 1.0 if row.last >= kernels.load(row.op).sizes.high else math.inf
     return row.hi / row.lo if row.lo and row.hi else math.inf
 
 
-def simulated(runs: Sequence[Run], repeats: int, budgets: Sequence[float]) -> None:
-    """A row for each budget: cells, how many are known within 2.25 and 4, intervals that hold the threshold, and the
-    seconds until every op has an answer, the ladder is over, and the run ends."""
+def count_answered(rows: Sequence[BreakEven]) -> int:
+    """Count the cells that say something: a threshold within 4, one side at all sizes, or about equal."""
+    equal = sum(row.reason == "about-equal" and width(row) > WIDEST_INTERVAL for row in rows)
+    return sum(width(row) <= WIDEST_INTERVAL for row in rows) + min(equal, MOST_EQUAL)
+
+
+def simulated(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
+    """Print a row for each engine and budget: the share of cells that are answered and of thresholds within 2.25, the
+    share of intervals that hold the threshold, how far guesses lie off (median and 90 %), the seconds until every op
+    has an answer, until the ladder is over, and until the run ends, and what choosing a step took here. A budget beyond
+    the default one is used whole."""
     truth = Truth(runs)
-    print("| budget | cells | within 2.25 | within 4 | about equal | held | every op | ladder | end |")
-    print("|---" * 9 + "|")
-    for budget_s in budgets:
-        figures: list[tuple[float, ...]] = []
-        held: list[bool] = []
-        for seed in range(repeats):
-            minute = Minute(truth, runs[0], seed, budget_s)
-            rows = curves(minute.run()).break_even
-            widths = [width(row) for row in rows]
-            close, wide = (sum(w <= limit for w in widths) for limit in (SHARP, WIDEST_INTERVAL))
-            equal = sum(row.reason == "about-equal" for row in rows)
-            figures.append((len(rows), close, wide, equal, minute.answered_s, minute.ladder_s, minute.ended_s))
-            held += _held(truth, [row for row, w in zip(rows, widths, strict=True) if 1 < w < math.inf])
-        share = f"{100 * sum(held) / len(held):.0f} % of {len(held)}" if held else "-"
-        means = [f"{math.fsum(values) / repeats:.1f}" for values in zip(*figures, strict=True)]
-        print(f"| {budget_s:g} s | {' | '.join([*means[:4], share, *means[4:]])} |", flush=True)
+    print("| engine | budget | answered | within 2.25 | held | off by | every op | ladder | end | choosing |")
+    print("|---" * 10 + "|")
+    for engine in engines:
+        for budget_s in budgets:
+            print(
+                f"| {engine} | {budget_s:g} s | {_row(truth, runs[0], repeats, budget_s, engine)} |", flush=True
+            )
+
+
+def _row(truth: Truth, like: Run, repeats: int, budget_s: float, engine: str) -> str:
+    figures: list[tuple[float, ...]] = []
+    held: list[bool] = []
+    off: list[float] = []
+    for seed in range(repeats):
+        minute = Minute(truth, like, seed, budget_s, COSTS[engine], whole=budget_s > QUICK_S)
+        cells = analyse.curves(minute.run()).break_even
+        widths = [width(row) for row in cells]
+        spans = [w for w in widths if 1 < w < math.inf]
+        figures.append(
+            (
+                count_answered(cells) / len(cells), sum(w <= SHARP for w in spans) / len(spans),
+                minute.answered_s, minute.ladder_s, minute.ended_s, minute.choosing_s / max(minute.steps, 1),
+            )
+        )  # fmt: skip
+        sure = [row for row, w in zip(cells, widths, strict=True) if 1 < w < math.inf]
+        held += _held(truth, sure)
+        off += [
+            abs(math.log(row.n / n))
+            for row in sure
+            if row.n is not None and (n := truth.crossing(row)) is not None
+        ]
+    answered, sharp, *times = (math.fsum(values) / repeats for values in zip(*figures, strict=True))
+    guesses = " and ".join(f"{math.exp(stats.quantile(sorted(off), q)):.2f}" for q in (0.5, 0.9))
+    columns = [
+        f"{100 * answered:.0f} %",
+        f"{100 * sharp:.0f} %",
+        f"{100 * sum(held) / len(held):.0f} %",
+        guesses,
+    ]
+    columns += [f"{value:.1f}" for value in times[:-1]] + [f"{1e3 * times[-1]:.0f} ms"]
+    return " | ".join(columns)
 
 
 def _held(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
@@ -290,12 +383,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--budgets", default="45,100")
+    parser.add_argument("--budgets", default="45,300")
+    parser.add_argument("--engines", default=",".join(COSTS))
     asked = parser.parse_args()
     runs = [files.load(name) for name in asked.files]
     scatter(runs)
     print()
-    simulated(runs, asked.repeats, [float(value) for value in asked.budgets.split(",")])
+    budgets = [float(value) for value in asked.budgets.split(",")]
+    simulated(runs, asked.repeats, budgets, asked.engines.split(","))
 
 
 if __name__ == "__main__":

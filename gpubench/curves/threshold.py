@@ -51,14 +51,15 @@ def normal(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Threshold | None:
-    """The threshold from which the fastest of `case` beats the fastest of `other`; None without a common size."""
+def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
+    """Return the threshold from which the fastest of `case` beats the fastest of `other`; None without a common size.
+    Both are looked at in steps of ln(n)."""
     if not case or not other:
         return None
     low, high = _shared(case, other)
     if low > high + 1e-9:
         return None
-    steps = max(1, math.ceil((high - low) / STEP))
+    steps = max(1, math.ceil((high - low) / step))
     places = sorted({low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low})
     margins = [margin_at(case, other, x) for x in places]
     return _threshold(margins)

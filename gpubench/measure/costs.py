@@ -13,9 +13,9 @@ from gpubench.measure.points import Points, Slot, slot
 # Before anything is known: seconds of a step, of a case beside its launches, and of a byte of its operands (they are
 # drawn, go up, and are compared).
 STEP_S, CASE_S, BYTE_S = 0.08, 0.02, 4e-9
-# Launches of a case: the first one, trials, samples, checks. A reference in float64 takes as long as so many of the
-# slowest launches.
-LAUNCHES, REFERENCE_LAUNCHES = 6, 4
+# Launches of a case with one block: the first one, trials, samples, checks; and seconds and launches of each further
+# block. A reference in float64 takes as long as so many of the slowest launches.
+LAUNCHES, BLOCK_S, BLOCK_LAUNCHES, REFERENCE_LAUNCHES = 6, 0.005, 2, 4
 # So many steps tell what a case and a byte take.
 REMEMBERED = 9
 # What an op takes beyond the usual, as far as it is believed.
@@ -40,17 +40,17 @@ class CostModel:
         if not items:
             return
         slots = {item.n: {slot(case) for case in item.cases} for item in items}
-        cases = sum(map(len, slots.values()))
+        cases, more = sum(map(len, slots.values())), (step.purpose.blocks or 1) - 1
         moved = sum(item.series.op.bytes(item.params, item.dtype) for item in items)
-        launches_s = math.fsum(self._launches_s(item.series, item.n, slots[item.n]) for item in items)
-        rest_s = max(0.0, took_s - STEP_S - launches_s)
+        launches_s = math.fsum(self._launches_s(item.series, item.n, slots[item.n], more) for item in items)
+        rest_s = max(0.0, took_s - STEP_S - launches_s - cases * more * BLOCK_S)
         if moved * self.byte_s <= cases * self.case_s:
             self._case_s.append(max(0.0, rest_s - moved * self.byte_s) / cases)
         else:
             self._byte_s.append(max(0.0, rest_s - cases * self.case_s) / moved)
         key = items[0].series.key
         self._scale.pop(key, None)
-        expected_s = self.of(items[0].series, slots)
+        expected_s = self.of(items[0].series, slots, more + 1)
         self._scale[key] = min(max(took_s / expected_s, LEAST_SCALE), MOST_SCALE)
 
     @property
@@ -63,19 +63,22 @@ class CostModel:
         """Seconds for each byte of the operands."""
         return stats.median(self._byte_s) if self._byte_s else BYTE_S
 
-    def of(self, series: Series, slots: Mapping[int, Collection[Slot]]) -> float:
-        """Predict the seconds of a step with these sizes, and the contenders at each."""
+    def of(self, series: Series, slots: Mapping[int, Collection[Slot]], blocks: int = 1) -> float:
+        """Predict the seconds of a step with these sizes, the contenders at each, and so many blocks of each case."""
         total_s = STEP_S
         for n, names in slots.items():
-            total_s += len(names) * self.case_s + self._launches_s(series, n, names)
+            total_s += len(names) * (self.case_s + (blocks - 1) * BLOCK_S)
+            total_s += self._launches_s(series, n, names, blocks - 1)
             total_s += self.byte_s * series.op.bytes(series.params(n), series.dtype)
         return total_s * self._scale.get(series.key, 1.0)
 
-    def _launches_s(self, series: Series, n: int, names: Collection[Slot]) -> float:
-        """Seconds of all launches at size `n`, those of the reference included."""
+    def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
+        """Seconds of all launches at size `n`, those of the reference and of `more` blocks included."""
         times = {name: self._launch_s(series, name, n) for name in names}
         every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
-        return LAUNCHES * every + REFERENCE_LAUNCHES * max(times.values(), default=0.0)
+        return (LAUNCHES + more * BLOCK_LAUNCHES) * every + REFERENCE_LAUNCHES * max(
+            times.values(), default=0.0
+        )
 
     def _count(self, name: Slot) -> int:
         return self._calls if name[2].startswith("transfer-once") else 1

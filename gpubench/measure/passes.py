@@ -19,12 +19,14 @@ from gpubench import curves
 from gpubench.curves.threshold import fastest_at
 from gpubench.measure.climb import MARGIN, Climb, Rungs
 from gpubench.measure.costs import CostModel
-from gpubench.measure.plan import ONE_BLOCK, Constraints, Series, Step, together, workload
+from gpubench.measure.plan import Constraints, Purpose, Series, Step, together, workload
 from gpubench.measure.points import Cell, Points, Rows, Slot, cells, slot
 from gpubench.measure.recorder import Recorder
 
 # This share of the time is kept for what comes after the ladder.
-KEPT_SHARE = 0.35
+KEPT_SHARE = 0.25
+# To choose sizes it is enough to look at two curves in such steps of ln(n).
+COARSE = math.log(1.4)
 # Sizes that are asked for lie on a grid of so many an octave, which is another one for each op: relatives share curves.
 GRID = 8
 # A size within this factor of an interval still tells something of its ends, and competes around there who is not
@@ -36,20 +38,22 @@ QUIET = 0.25
 MOST_SIZES, WORTH_IT = 3, 0.5
 # Times of the top, each in memory that was allocated anew: how far those of a CPU lie apart, and how many tell that.
 PLACEMENTS, PLACEMENT, GAIN_WEIGHT = 3, 0.3, 0.3
-# How often a budget that somebody named measures the ladder anew.
-LADDERS = 3
+# How often the top is measured again at most, where it is open who wins there.
+MOST_TOPS = 6
 
 
 class Goal(NamedTuple):
     """When a threshold needs no more sizes: high / low within `sharp`, so many sizes around it, or the best of those
-    that are left would narrow ln(high / low) by less than `least`."""
+    that are left would narrow ln(high / low) by less than `least`. `purpose`: how often a size is measured. A second
+    block lowers the variance of a size by a third, and costs a third of a new size."""
 
     sharp: float
     most_around: int
     least: float
+    purpose: Purpose
 
 
-USUAL, WHOLE = Goal(2.25, 14, 0.05), Goal(1.1, 40, 0.005)
+USUAL, WHOLE = Goal(2.25, 14, 0.05, Purpose(blocks=2)), Goal(1.1, 40, 0.005, Purpose(blocks=4))
 
 
 class Unsharp(NamedTuple):
@@ -74,13 +78,14 @@ class Unsharp(NamedTuple):
         """The same once x was measured, as far as that is known before."""
         return self._replace(sizes=tuple(sorted((*self.sizes, x))))
 
-    def narrowing(self, x: float) -> float:
+    def narrowing(self, x: float, tops: int | None = None) -> float:
         """Return by how much ln(high / low) is expected to shrink by a size at x: it splits a gap between sizes, or is
-        one more that tells the ratio; more so the less is known of who wins there."""
+        one more that tells the ratio; more so the less is known of who wins there. At the top, which was measured again
+        `tops` times, that alone closes an interval."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)
-        width, count = self.high - self.low, self.around
+        width, count = self.high - self.low, self.around if tops is None else tops + 1
         place = bisect_right(self.sizes, x)
         split = 0.0
         if 0 < place < len(self.sizes):
@@ -158,8 +163,12 @@ class Passes:
         if self._compares:
             yield from self._passes()
         yield from climb.late()
-        if self._whole and math.isfinite(left_s):
+        while self._whole and math.isfinite(left_s):
+            before_s = self._left_s()
             yield from self._again()
+            yield from self._passes()
+            if self._left_s() == before_s:
+                break
 
     def _passes(self) -> Iterator[Step]:
         """The step that is worth the most, again and again."""
@@ -191,7 +200,7 @@ class Passes:
                 self._tops[wish.series.key] = self._tops.get(wish.series.key, 0) + 1
         self._asked |= {(wish.series.key, n) for n in slots}
         for group in together([item for item in items if item.cases], self._scope):
-            yield Step(group, ONE_BLOCK)
+            yield Step(group, self._goal.purpose)
 
     # ---------------------------------------------------------------- what an op asks for
 
@@ -227,10 +236,11 @@ class Passes:
         """The size that narrows the most for its cost, what it narrows, and who competes there."""
         best: tuple[float, int, float, set[Slot]] | None = None
         for n in self._grid(rungs, opens):
-            if n in taken or (rungs.series.key, n) in self._asked or n in self.points.rows(rungs.series):
+            if n in taken or (n != rungs.top and (rungs.series.key, n) in self._asked):
                 continue
             x = math.log(n)
-            worths = [(item, item.narrowing(x)) for item in opens if self._counts(item)]
+            tops = self._tops.get(rungs.series.key, 0) if n == rungs.top else None
+            worths = [(item, item.narrowing(x, tops)) for item in opens if self._counts(item)]
             worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
             if not worths:
                 continue
@@ -245,7 +255,7 @@ class Passes:
         return item.around < self._goal.most_around
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
-        """The sizes in and near the intervals, within the ladder."""
+        """Return the new sizes in and near the intervals, within the ladder; and its top, where it is open who wins."""
         ladder, step = rungs.series.ladder, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
         first, last = math.log(rungs.sizes[0]), math.log(rungs.top)
@@ -256,7 +266,12 @@ class Passes:
                 range(math.ceil((low - first) / step - place), math.floor((high - first) / step - place) + 1)
             )
         sizes = {ladder.whole(math.exp(first + (i + place) * step)) for i in steps}
-        return sorted(n for n in sizes if rungs.sizes[0] < n < rungs.top and rungs.series.work(n))
+        known = self.points.rows(rungs.series)
+        sizes = {n for n in sizes if rungs.sizes[0] < n < rungs.top and rungs.series.work(n) and n not in known}
+        open_top = any(item.threshold.high == math.inf for item in opens)
+        if open_top and rungs.top in known and self._tops.get(rungs.series.key, 0) < MOST_TOPS:
+            sizes.add(rungs.top)
+        return sorted(sizes)
 
     def _open(self, series: Series, fitted: Mapping[Slot, curves.TimeCurve]) -> list[Unsharp]:
         """The thresholds of an op that are not sharp."""
@@ -266,7 +281,7 @@ class Passes:
         opens = []
         for cell in cells(rows, self._cpu, self._software):
             ours = {name: curve for name, curve in fitted.items() if (name[0], name[2]) == cell}
-            threshold = curves.compare(list(ours.values()), cpu)
+            threshold = curves.compare(list(ours.values()), cpu, COARSE)
             if threshold is None or threshold.state in ("always", "never"):
                 continue
             low, high = (math.log(min(max(end, threshold.first), threshold.last)) for end in threshold[2:4])
@@ -307,9 +322,8 @@ class Passes:
         fitted = self.points.fitted(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in row and name[0] in self._cpu}
         names = _competing(cpu, math.log(rungs.top))
-        count = max((sum(map(len, row[name].values())) for name in names), default=PLACEMENTS)
-        count = max(count, 1 + self._tops.get(rungs.series.key, 0))
-        if count >= PLACEMENTS:
+        count = 1 + self._tops.get(rungs.series.key, 0)
+        if not names or count >= PLACEMENTS:
             return None
         gains = len(cells({rungs.top: row}, self._cpu, self._software))
         value = GAIN_WEIGHT * gains * PLACEMENT * (1 - math.sqrt(count / (count + 1)))
@@ -317,7 +331,7 @@ class Passes:
         return Wish(rungs.series, slots, value, self._cost(rungs, slots)) if gains else None
 
     def _cost(self, rungs: Rungs, slots: Mapping[int, set[Slot]]) -> float:
-        return self._costs.of(rungs.series, slots)
+        return self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1)
 
     # ---------------------------------------------------------------- beside the thresholds
 
@@ -354,13 +368,12 @@ class Passes:
     def _again(self) -> Iterator[Step]:
         """All ladders once more, in fresh buffers: what a named budget leaves goes there."""
         order = random.Random(f"{self._scope.settings.seed} again")
-        for _ in range(LADDERS):
-            for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
-                rows = self.points.rows(rungs.series)
-                slots = {n: set(rows[n]) for n in rungs.sizes if n in rows}
-                cost_s = self._cost(rungs, slots) if slots else math.inf
-                if MARGIN * cost_s <= self._left_s():
-                    yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
+        for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
+            rows = self.points.rows(rungs.series)
+            slots = {n: set(rows[n]) for n in rungs.sizes if n in rows}
+            cost_s = self._cost(rungs, slots) if slots else math.inf
+            if MARGIN * cost_s <= self._left_s():
+                yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
 
 
 def _variance(fitted: Sequence[curves.TimeCurve], x: float) -> float:

@@ -37,10 +37,11 @@ class Points:
         self._times: dict[str, dict[Slot, dict[int, float]]] = {}
         self._contenders: dict[str, dict[tuple[str, Slot], curves.TimedSizes]] = {}
         self._curves: dict[str, dict[Slot, curves.TimeCurve]] = {}
+        self._fitted: dict[str, dict[Slot, curves.Blocks]] = {}  # the times that these curves were fitted to
 
     def forget(self, key: str) -> None:
-        """Read the times of a series anew; its curves change with them."""
-        for known in (self._rows, self._times, self._contenders, self._curves):
+        """Read the times of a series anew; the curves of those that have new ones change with them."""
+        for known in (self._rows, self._times, self._contenders):
             known.pop(key, None)
 
     def rows(self, series: Series) -> Rows:
@@ -60,12 +61,16 @@ class Points:
         return self._times[series.key]
 
     def fitted(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
-        """Return the curve of each contender that has a time, by what its relatives had when the op was measured."""
-        if series.key not in self._curves:
-            every = {name: curve for item in self._series.values() for name, curve in self._of(item).items()}
-            fitted = curves.fit(every, only=lambda key: key[0] == series.key)
-            self._curves[series.key] = {name: curve for (_, name), curve in fitted.items()}
-        return self._curves[series.key]
+        """Return the curve of each contender that has a time, by what its relatives had when it was timed last."""
+        key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
+        before = self._fitted.get(key, {})
+        changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}
+        if changed:
+            every = {name: item for other in self._series.values() for name, item in self._of(other).items()}
+            fitted = curves.fit(every, only=changed.__contains__)
+            self._curves[key] = self._curves.get(key, {}) | {name: curve for (_, name), curve in fitted.items()}
+            self._fitted[key] = blocks
+        return self._curves.get(key, {})
 
     def _of(self, series: Series) -> Mapping[tuple[str, Slot], curves.TimedSizes]:
         """Return the times of each contender of a series."""
