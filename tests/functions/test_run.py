@@ -289,3 +289,33 @@ def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path: Path) ->
     without = gpubench("run", "--append", "r.json")
     assert without.returncode == 4
     assert "name it too: gpubench run mine.py" in without.stderr
+
+
+FORMULAS = {
+    "exp": "xp.exp(x)", "log": "xp.log(x)", "log1p": "xp.log1p(x)", "expm1": "xp.expm1(x)", "sqrt": "xp.sqrt(x)",
+    "sin": "xp.sin(x)", "cos": "xp.cos(x)", "tan": "xp.tan(x * 0.5)", "sinh": "xp.sinh(x)", "cosh": "xp.cosh(x)",
+    "tanh": "xp.tanh(x - 1)", "asin": "xp.asin(x * 0.4)", "acos": "xp.acos(x * 0.4)", "atan": "xp.atan(x)",
+    "abs": "xp.abs(x - 1)", "where": "xp.where((x > 1) & (x < 1.5), x**3, -x)", "clip": "xp.clip(x, 0.8, 1.2)",
+    "ends": "xp.minimum(x, 1.0) + xp.maximum(x, 1.1)", "log2": "xp.log2(x) + xp.log10(x)",
+    "power": "x**-2 + x**0.5 + xp.square(x)", "softplus": "xp.where(x > 1, x, 0) + xp.log1p(xp.exp(-xp.abs(x)))",
+    "inverse": "xp.asin(x * 0.4) + xp.acos(x * 0.2) + xp.log(x) * xp.log1p(x)",
+}  # fmt: skip
+
+
+@pytest.mark.vulkan
+def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "\n".join(f"@gpubench.function\ndef f_{k}(xp, x):\n    return {v}\n" for k, v in FORMULAS.items()),
+    )
+    ended = gpubench(
+        "run", "mine.py", "--sizes", "1003", "--backends", "numpy,wgpu", "--allow-software", "--check-only",
+        "--no-progress", "--regimes", "resident-queued", "-o", "r.json",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
+    wrong = {
+        case["id"]: case["detail"] for case in report["cases"] if case["reason"] not in (None, "check-only")
+    }
+    assert wrong == {}
+    assert len(report["cases"]) == 3 * len(FORMULAS)

@@ -35,11 +35,43 @@ _ALIASES = {
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 
-# WGSL text of functions that the language lacks, or whose bound says nothing near 0.
+# WGSL text of functions that the language lacks, or whose bound there says nothing near 0 (log, tanh) or is far from
+# float32's precision (asin, acos, atan). Polynomials of Cephes' single-precision library.
+_WGSL_LOG_NEAR = """fn log_near(z: f32) -> f32 {
+  var p = fma(fma(fma(7.0376836292e-2, z, -1.1514610310e-1), z, 1.1676998740e-1), z, -1.2420140846e-1);
+  p = fma(fma(fma(p, z, 1.4249322787e-1), z, -1.6668057665e-1), z, 2.0000714765e-1);
+  p = fma(fma(p, z, -2.4999993993e-1), z, 3.3333331174e-1);
+  return fma(z * z, fma(p, z, -0.5), z);
+}"""
+_WGSL_ASIN_NEAR = """fn asin_near(x: f32) -> f32 {
+  let z = x * x;
+  let p = fma(fma(fma(4.2163199048e-2, z, 2.4181311049e-2), z, 4.5470025998e-2), z, 7.4953002686e-2);
+  return fma(fma(p, z, 1.6666752422e-1) * z, x, x);
+}"""
 _WGSL_FUNCTIONS = {
-    "log1p": """fn log1p(x: f32) -> f32 {
-  let u = 1.0 + x;
-  return select(log(u) * (x / (u - 1.0)), x, u == 1.0);
+    "log": f"""{_WGSL_LOG_NEAR}
+fn log_accurate(x: f32) -> f32 {{ return select(log(x), log_near(x - 1.0), x > 0.7072 && x < 1.4142); }}""",
+    "log1p": f"""{_WGSL_LOG_NEAR}
+fn log1p(x: f32) -> f32 {{ return select(log(1.0 + x), log_near(x), x > -0.2928 && x < 0.4142); }}""",
+    "asin": f"""{_WGSL_ASIN_NEAR}
+fn asin_accurate(x: f32) -> f32 {{
+  let far = 1.57079633 - 2.0 * asin_near(sqrt(0.5 * (1.0 - abs(x))));
+  return select(sign(x) * far, asin_near(x), abs(x) <= 0.5);
+}}""",
+    "acos": f"""{_WGSL_ASIN_NEAR}
+fn acos_accurate(x: f32) -> f32 {{
+  let far = 2.0 * asin_near(sqrt(0.5 * (1.0 - abs(x))));
+  return select(select(far, 3.14159265 - far, x < 0.0), 1.57079633 - asin_near(x), abs(x) <= 0.5);
+}}""",
+    "atan": """fn atan_accurate(x: f32) -> f32 {
+  let a = abs(x);
+  let far = a > 2.41421356;
+  let middle = a > 0.41421356;
+  let t = select(select(a, (a - 1.0) / (a + 1.0), middle), -1.0 / a, far);
+  let z = t * t;
+  let p = fma(fma(fma(8.05374449538e-2, z, -1.38776856032e-1), z, 1.99777106478e-1), z, -3.33329491539e-1);
+  let start = select(select(0.0, 0.785398163, middle), 1.57079633, far);
+  return sign(x) * (start + fma(p * z, t, t));
 }""",
     "expm1": """fn expm1(x: f32) -> f32 {
   let series = x * fma(x, fma(x, fma(x, fma(x, 0.00833333333, 0.0416666667), 0.166666667), 0.5), 1.0);
@@ -54,7 +86,12 @@ _WGSL_FUNCTIONS = {
 }""",
 }
 _SPELLING = {
-    "wgsl": {"where": "select({2}, {1}, {0})", "tanh": "tanh_accurate({0})"},
+    "wgsl": {
+        "where": "select({2}, {1}, {0})",
+        "log1p": "log1p({0})",
+        "expm1": "expm1({0})",
+        **{name: f"{name}_accurate({{0}})" for name in ("log", "asin", "acos", "atan", "tanh")},
+    },
     "cuda": {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"},
     "python": {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"},
 }
@@ -219,10 +256,13 @@ class Formula(NamedTuple):
 
     def wgsl(self) -> str:
         """Text of `formula` and of what it calls, in f32."""
-        called = [text for name, text in _WGSL_FUNCTIONS.items() if self._calls(name)]
+        texts = "\n".join(text for name, text in _WGSL_FUNCTIONS.items() if self._calls(name))
+        for shared in (_WGSL_LOG_NEAR, _WGSL_ASIN_NEAR):  # once
+            first, found, rest = texts.partition(shared)
+            texts = first + found + rest.replace(shared, "")
         lines, result = self._write("wgsl", "  let {} = {};")
         head = f"fn formula({', '.join(f'{name}: f32' for name in self.names)}) -> f32 {{"
-        return "\n".join([*called, head, *lines, f"  return {result};", "}"])
+        return "\n".join([texts, head, *lines, f"  return {result};", "}"])
 
     def cuda(self) -> str:
         """Text of `formula` in `real`; a condition is a bool."""
@@ -282,7 +322,7 @@ class Formula(NamedTuple):
 
         def of(operand: Any) -> tuple[Array, Array]:
             if not isinstance(operand, Symbol):
-                return operand, 0.0
+                return operand, abs(operand)  # it may have no exact place in the dtype
             return spreads[operand.call] if not operand.operands else spreads[_key(operand)]
 
         for step in self.steps:
