@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import tempfile
 import pytest
 
 from gpubench.errors import GpubenchError
+from gpubench.measure import scratch
 from gpubench.measure.scratch import MARKER, Scratch
 
 _KILLED = """
@@ -144,3 +146,24 @@ def test_a_temporary_folder_that_takes_nothing_is_named_with_its_remedy(temporar
     assert str(temporary) in caught.value.why
     assert caught.value.hint.startswith(mend)
     assert "TMPDIR" in caught.value.hint
+
+
+@pytest.mark.parametrize("free", ["enough", "little"])
+def test_references_lie_in_memory_where_it_has_room(tmp_path, monkeypatch, free):
+    """A disk that writes them back takes a CPU from what is timed."""
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(scratch, "MEMORY", memory)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    usage = shutil.disk_usage(memory)
+    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    made = Scratch(host_bytes=16 * (400 if free == "enough" else 600))
+    assert (made.folder.parent == memory) == (free == "enough")
+    made.remove()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    named = Scratch(host_bytes=16)
+    assert named.folder.parent == tmp_path, "who names a folder gets it"
+    named.remove()
