@@ -126,7 +126,7 @@ class Result:
             pandas = importlib.import_module("pandas")
         except ImportError as error:
             raise UsageError(
-                "no-columns", "pandas is not installed", why=str(error), hint="pip install pandas"
+                "unavailable", "pandas is not installed", why=str(error), hint="install pandas"
             ) from error
         from gpubench import report
 
