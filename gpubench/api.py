@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RunSettings(TypedDict, total=False):
-    """What `bench` and `run` take beside ops: the options of `gpubench run`, with underscores."""
+    """The settings of `bench` and `run` beside ops: the options of `gpubench run`, with underscores."""
 
     sizes: str | int | Iterable[int]  # as "1k:64k", 4096 or [1024, 4096]; default: found by a search
     budget: str | float  # seconds, or "2m"
@@ -53,7 +53,7 @@ class BenchOptions(RunSettings, Meaning, total=False):
 
 
 class Result:
-    """What was measured: print it, ask it, save it."""
+    """A measured run: print it, ask it, save it."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -114,8 +114,8 @@ class Result:
         from gpubench.curves import speedup_at
 
         name, regime = resolve_op(op, self.ops), situation_regime(situation)
-        rows = [row for row in self._analysis.break_even if row.op == name and row.regime == regime]
-        ratios = [ratio for row in rows if (ratio := speedup_at(row.threshold, n)) is not None]
+        curves = [curve for curve in self._analysis.break_even if (curve.op, curve.regime) == (name, regime)]
+        ratios = [ratio for curve in curves if (ratio := speedup_at(curve.threshold, n)) is not None]
         return max(ratios, default=None)
 
     def to_pandas(self) -> Any:
@@ -152,7 +152,7 @@ class Result:
 
 
 class DetectedMachine:
-    """What this machine is made of, and whether to compute on its CPU, its GPU or both."""
+    """The parts of this machine, and whether to compute on its CPU, its GPU or both."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -177,7 +177,7 @@ class DetectedMachine:
 
 
 class Unmeasured:
-    """What `bench` and `run` return while a child process of gpubench imports the caller's file: it says nothing."""
+    """The result of `bench` and `run` while a child process of gpubench imports the caller's file: it says nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -241,7 +241,7 @@ def bench(
             raise UsageError(
                 "bad-function", "the function cannot be measured", why=note.message, hint=note.hint
             )
-        return _measured(chosen.replace(ops=",".join(ids)))
+        return _measure(chosen.replace(ops=",".join(ids)))
 
 
 def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings]) -> Result:
@@ -251,7 +251,7 @@ def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings])
     from gpubench.cli import own
 
     text = ops if ops is None or isinstance(ops, str) else ",".join(ops)
-    return _measured(own.with_functions(_options(text, settings)))
+    return _measure(own.with_functions(_options(text, settings)))
 
 
 def load(path: str | Path) -> Result:
@@ -274,12 +274,12 @@ def detect() -> DetectedMachine:
 def _options(ops: str | None, settings: RunSettings) -> Any:
     from gpubench.cli.options import RunOptions
 
-    known = RunSettings.__annotations__
+    names = RunSettings.__annotations__
     for name in settings:
-        if name not in known:
+        if name not in names:
             raise UsageError(
-                "unknown-option", f"there is no option {name!r}", why="the options are " + ", ".join(known),
-                hint=suggest(name, known) or None,
+                "unknown-option", f"there is no option {name!r}", why="the options are " + ", ".join(names),
+                hint=suggest(name, names) or None,
             )  # fmt: skip
     words: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if "sizes" in words:
@@ -303,7 +303,7 @@ def _numbers(sizes: Any) -> list[int]:
     return sorted({n for text in texts for n in units.parse_sizes(text.rpartition("=")[2])})
 
 
-def _measured(options: Any) -> Result:
+def _measure(options: Any) -> Result:
     from gpubench.cli import progress, resume, saving
     from gpubench.measure import runner
 
@@ -323,7 +323,7 @@ def _shows_progress() -> bool:
 
 @contextmanager
 def _source(function: UserFunction) -> Iterator[CodeSource]:
-    """Where children find the function: in the module that declares it, or pickled with all that it refers to."""
+    """Tell where children find the function: in the module that declares it, or pickled with all that it refers to."""
     from gpubench.functions.manifest import CodeSource
 
     module = sys.modules.get(function.__module__)

@@ -55,19 +55,19 @@ def situation_regime(situation: str) -> str:
     return regime
 
 
-def resolve_op(op: str | None, known: Iterable[str]) -> str:
+def resolve_op(op: str | None, names: Iterable[str]) -> str:
     """The op of that name; `pairwise` names `options.pairwise`, and None the only op. Raises UsageError."""
-    known = list(dict.fromkeys(known))
-    matches = known if op is None else [name for name in known if op in (name, name.rpartition(".")[2])]
+    names = list(dict.fromkeys(names))
+    matches = names if op is None else [name for name in names if op in (name, name.rpartition(".")[2])]
     if op in matches:
         return op
     if len(matches) == 1:
         return matches[0]
-    short = {name.rpartition(".")[2]: name for name in known}
+    short = {name.rpartition(".")[2]: name for name in names}
     raise UsageError(
         "unknown-op", "several ops were measured" if op is None else f"there is no op {op[:40]!r}",
-        why="measured: " + ", ".join(known),
-        hint="name one of them" if op is None else suggest(op, [*known, *short]) or "name one of these",
+        why="measured: " + ", ".join(names),
+        hint="name one of them" if op is None else suggest(op, [*names, *short]) or "name one of these",
     )  # fmt: skip
 
 
@@ -79,39 +79,47 @@ def find_threshold(
     measured = [outcome.case.op for run in runs for outcome in run.outcomes]
     name = resolve_op(op, measured)
     for run in runs:
-        rows = [
-            row
-            for row in curves(run).break_even
-            if row.op == name and row.regime == regime and dtype in (None, row.dtype)
-            and backend in (None, row.case.backend, row.device_id)
+        candidates = [
+            curve
+            for curve in curves(run).break_even
+            if curve.op == name and curve.regime == regime and dtype in (None, curve.dtype)
+            and backend in (None, curve.case.backend, curve.device_id)
         ]  # fmt: skip
-        row = earliest(rows) or next(iter(rows), None)
-        if row is not None:
-            return _threshold(row, situation)
+        curve = earliest(candidates) or next(iter(candidates), None)
+        if curve is not None:
+            return _threshold(curve, situation)
     text = "unknown: no GPU was compared with the CPU"
     return GpuThreshold("undecided", None, None, None, text, None, name, situation)
 
 
-def _threshold(row: BreakEven, situation: str) -> GpuThreshold:
-    bracketed = row.verdict == "undecided" and row.lo is not None and row.hi is not None
-    n: float | None = row.n
-    if row.verdict == "no-size":
+def _threshold(curve: BreakEven, situation: str) -> GpuThreshold:
+    bracketed = curve.verdict == "undecided" and curve.lo is not None and curve.hi is not None
+    n: float | None = curve.n
+    if curve.verdict == "no-size":
         n = math.inf
-    elif row.verdict == "all-sizes":
-        n = row.first
+    elif curve.verdict == "all-sizes":
+        n = curve.first
     elif bracketed:
-        n = math.sqrt((row.lo or 1) * (row.hi or 1))
-    first, last = (_size(size) for size in (row.first, row.last))
-    if row.verdict == "no-size":
+        n = math.sqrt((curve.lo or 1) * (curve.hi or 1))
+    first, last = (_size(size) for size in (curve.first, curve.last))
+    if curve.verdict == "no-size":
         text = f"no size up to {last}"
-    elif row.verdict == "all-sizes":
+    elif curve.verdict == "all-sizes":
         text = f"every size from {first} to {last}"
-    elif row.lo is not None and row.hi is not None and n is not None:
-        text = f"from about {_size(round(n))} ({_size(row.lo)} to {_size(row.hi)})"
+    elif curve.lo is not None and curve.hi is not None and n is not None:
+        text = f"from about {_size(round(n))} ({_size(curve.lo)} to {_size(curve.hi)})"
     else:
-        text = f"unknown: {(row.reason or 'undecided').replace('-', ' ')}"
+        text = f"unknown: {(curve.reason or 'undecided').replace('-', ' ')}"
     return GpuThreshold(
-        row.verdict, n, row.lo, row.hi, text, (row.first, row.last), row.op, situation, row.device_id
+        curve.verdict,
+        n,
+        curve.lo,
+        curve.hi,
+        text,
+        (curve.first, curve.last),
+        curve.op,
+        situation,
+        curve.device_id,
     )
 
 
