@@ -60,8 +60,8 @@ class Scratch:
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
                 sizes[file] = file.stat().st_size
-        known = {file for files in self._references.values() for file in files}
-        self._references.setdefault(self._served, set()).update(sizes.keys() - known)
+        listed = {file for files in self._references.values() for file in files}
+        self._references.setdefault(self._served, set()).update(sizes.keys() - listed)
         self._served = frozenset(series)
         self._references[self._served] = self._references.pop(self._served, set())
         for other in list(self._references)[:-1]:
