@@ -262,6 +262,16 @@ def _squares(logs: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in logs)
 
 
+# Something else had a CPU while a call took so many times as long as another one of its size: that tells nothing of the
+# call. Slow moments of a machine, in which everything takes longer, are shorter of that.
+INTERRUPTED = 2.5
+
+
+def uninterrupted(blocks: Sequence[float]) -> tuple[float, ...]:
+    """Return the times of those blocks of a case that nothing interrupted."""
+    return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
+
+
 def mean_log(values: Iterable[float]) -> float:
     """Return the mean of ln(value)."""
     logs = [math.log(value) for value in values]

@@ -96,8 +96,8 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 
 def block_values(kept: BlockSamples) -> dict[int, tuple[float, ...]]:
-    """The median of each block, by session: what an interval takes for its observations."""
-    return {session: tuple(map(median, blocks)) for session, blocks in kept.items()}
+    """The median of each block that nothing interrupted, by session: what an interval takes for its observations."""
+    return {session: stats.uninterrupted([*map(median, blocks)]) for session, blocks in kept.items()}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:

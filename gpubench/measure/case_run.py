@@ -174,6 +174,8 @@ BLOCK_SAMPLES = 2
 LONG_S = 0.005
 # A first launch so long is not made again to warm up: where it was its program that took so long, the block tells.
 ONCE_S = 0.25
+# So many blocks of a CPU have to agree, or it has this many.
+AGREEING, MOST_TRIES = 2, 4
 # Of a share of a split that is only tried.
 LARGEST_BLOCK = 5
 
@@ -299,7 +301,7 @@ class CaseRun:
             len(self.kept), progress.remaining(),
         )  # fmt: skip
         self.runtime.sink(done)
-        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, wanted=self.purpose.blocks)
+        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, wanted=self._wanted)
         if reason is not None:
             self.stop(reason)
 
@@ -494,6 +496,16 @@ class CaseRun:
     @property
     def _long(self) -> bool:
         return self._launch_s * (self.case.calls or 1) >= LONG_S
+
+    @property
+    def _wanted(self) -> int | None:
+        """How many blocks are asked for. All threads of a CPU wait for one that something else keeps from its core: of
+        two blocks the longer tells that, and where no two agree there are more."""
+        wanted = self.purpose.blocks
+        if wanted is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
+            return wanted
+        agreeing = len(stats.uninterrupted(self._medians)) if self._medians else 0
+        return max(wanted, min(len(self._medians) + max(0, AGREEING - agreeing), MOST_TRIES))
 
     @property
     def _medians(self) -> list[float]:
