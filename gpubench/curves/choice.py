@@ -34,7 +34,7 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
         lost = 0.0
         for chance, mean in differences(height, rival.at(x)):
             wrong += chance * normal((-LOG_WRONG - mean) / deviation)
-            lost += chance * _expected_loss(-mean, deviation)
+            lost += chance * expected_loss(-mean, deviation)
         cost = max(cost, lost)
     return Doubt(min(wrong, 1.0), cost)
 
@@ -54,7 +54,7 @@ def variance(curve: TimeCurve, x: float) -> float:
 WIDE_GAP = 0.03
 
 
-def _expected_loss(mean: float, deviation: float) -> float:
+def expected_loss(mean: float, deviation: float) -> float:
     """Return the mean of max(0, exp(d) - 1) for a normal d."""
     shifted = mean + deviation**2
     return math.exp(mean + deviation**2 / 2) * normal(shifted / deviation) - normal(mean / deviation)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
-from gpubench.curves.process import Conditioned, LaunchTime, Process, Sum, Walk, Warp
+from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Process, Walk, Warp
 from gpubench.curves.time_curve import TimeCurve
 
 
@@ -173,7 +173,7 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
             low, 0.0, level=own.level * apart, slope=own.slope * apart,
             warp=Warp.even(low, LINE.height * own.share), bend=LINE.bend * own.share,
         )  # fmt: skip
-        found.append(Conditioned(Sum(common, alone), places))
+        found.append(Conditioned(Deviating(common, alone), places))
     return found
 
 
@@ -204,13 +204,11 @@ def _together(near: Sequence[Point], level: float) -> Point:
 
 
 def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
-    fixed_s, per_n_s = _fixed_and_per_n(kind, places)
+    fixed_s, per_n_s = fixed_and_per_n(kind, places)
     return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
 
 
-def _launch_process(
-    kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own, *, centred: bool = False
-) -> LaunchTime:
+def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:
     rates = LAUNCH[kind]
     walk = Walk(
         low,
@@ -221,9 +219,7 @@ def _launch_process(
         bend=rates.bend * own.share,
     )
     power = OVERLAP.get(kind, 1.0)
-    return LaunchTime(
-        fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power, centred=centred
-    )
+    return LaunchTime(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
 
 
 def _beside_launches(
@@ -235,12 +231,12 @@ def _beside_launches(
         if len(knots) < 3:
             continue
         low = min(knots[0].x, places[0].x)
-        fixed_s, per_n_s = _fixed_and_per_n(kind, knots)
+        fixed_s, per_n_s = fixed_and_per_n(kind, knots)
         common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
         apart = _apart(relatives)
         further = Own(own.level * apart, own.slope * apart, own.share)
-        alone = _launch_process(kind, low, fixed_s, per_n_s, further, centred=True)
-        found.append(_eased(Sum(common, alone), places, 0))
+        alone = _launch_process(kind, low, fixed_s, per_n_s, further)
+        found.append(_eased(Deviating(common, alone), places, 0))
     return found
 
 
@@ -253,7 +249,7 @@ def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
     return Conditioned(prior, [point._replace(variance=point.variance * factor) for point in places])
 
 
-def _fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
+def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
     """The a and b of a launch that fit best, in seconds: a profile over b / a, which is refined twice."""
     power = OVERLAP.get(kind, 1.0)
     low, high = math.log(1e-14), math.log(1.0)

@@ -166,13 +166,12 @@ class Walk:
 class LaunchTime:
     """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
     standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
-    the larger of both the larger it is. `centred`: how far one lies off another such time, with a mean of 0."""
+    the larger of both the larger it is."""
 
     def __init__(
-        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0,
-        centred: bool = False,
-    ) -> None:  # fmt: skip
-        self._fixed_s, self._per_n_s, self._power, self._centred = fixed_s, per_n_s, power, centred
+        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0
+    ) -> None:
+        self._fixed_s, self._per_n_s, self._power = fixed_s, per_n_s, power
         self._fixed, self._per_n, self._walk = fixed**2, per_n**2, walk
 
     def place(self, x: float) -> tuple[float, float, tuple[float, float]]:
@@ -181,27 +180,27 @@ class LaunchTime:
         return height, ratio / (1 + ratio), self._walk.place(x)
 
     def mean(self, place: tuple[float, float, Any]) -> float:
-        return 0.0 if self._centred else place[0]
+        return place[0]
 
     def covariance(self, a: tuple[float, float, Any], b: tuple[float, float, Any]) -> float:
         (_, u, walk), (_, v, other) = a, b
         return self._fixed * (1 - u) * (1 - v) + self._per_n * u * v + self._walk.covariance(walk, other)
 
 
-class Sum:
-    """Two independent processes together."""
+class Deviating:
+    """A curve that lies off a common one: by as much as another process, independent of it, varies about its mean."""
 
-    def __init__(self, first: Process, second: Process) -> None:
-        self._first, self._second = first, second
+    def __init__(self, common: Process, own: Process) -> None:
+        self._common, self._own = common, own
 
     def place(self, x: float) -> tuple[Any, Any]:
-        return self._first.place(x), self._second.place(x)
+        return self._common.place(x), self._own.place(x)
 
     def mean(self, place: tuple[Any, Any]) -> float:
-        return self._first.mean(place[0]) + self._second.mean(place[1])
+        return self._common.mean(place[0])
 
     def covariance(self, a: tuple[Any, Any], b: tuple[Any, Any]) -> float:
-        return self._first.covariance(a[0], b[0]) + self._second.covariance(a[1], b[1])
+        return self._common.covariance(a[0], b[0]) + self._own.covariance(a[1], b[1])
 
 
 class Conditioned:

@@ -62,7 +62,7 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
     steps = max(1, math.ceil((high - low) / step))
     places = sorted({low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low})
     margins = [margin_at(case, other, x) for x in places]
-    return _threshold(margins)
+    return threshold_of(margins)
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
@@ -145,7 +145,8 @@ NEAREST = 4.0
 LEAST_VARIANCE = 1e-9
 
 
-def _threshold(margins: Sequence[Margin]) -> Threshold:
+def threshold_of(margins: Sequence[Margin]) -> Threshold:
+    """Return the threshold that margins at rising sizes tell."""
     wins = [margin.wins for margin in margins]
     begin, mixed = _last_rise(wins)
     x = [margin.x for margin in margins]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval, traffic_of
-from gpubench.curves.choice import _expected_loss
-from gpubench.curves.families import _fixed_and_per_n
+from gpubench.curves.choice import expected_loss
+from gpubench.curves.families import fixed_and_per_n
 from gpubench.curves.noise import Point
-from gpubench.curves.process import Conditioned, LaunchTime, Sum, Walk, Warp
-from gpubench.curves.threshold import _threshold, fastest_at, normal
+from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Walk, Warp
+from gpubench.curves.threshold import fastest_at, normal, threshold_of
 from gpubench.curves.time_curve import Height
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
 
@@ -224,7 +224,7 @@ def walk():
 
 @pytest.mark.parametrize("prior", [
     walk(), LaunchTime(0.05, 0.01, fixed=0.3, per_n=0.4, walk=walk()),
-    LaunchTime(0.05, 0.01, fixed=0.3, per_n=0.4, walk=walk(), power=3.0), Sum(walk(), walk()),
+    LaunchTime(0.05, 0.01, fixed=0.3, per_n=0.4, walk=walk(), power=3.0), Deviating(walk(), walk()),
 ])  # fmt: skip
 @pytest.mark.parametrize("x", [1.0, 1.7, 3.9, 6.0])
 def test_a_belief_after_points_is_that_of_the_textbook(prior, x):
@@ -301,15 +301,15 @@ def test_the_fastest_of_several_is_that_of_many_draws(others):
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-0.3, 0.2), (0.0, 0.1), (1.5, 0.4)])
-def test_an_expected_loss_is_that_of_many_draws(mean, deviation):
+def test_anexpected_loss_is_that_of_many_draws(mean, deviation):
     lost = np.maximum(0.0, np.expm1(np.random.default_rng(4).normal(mean, deviation, 1_000_000)))
-    assert _expected_loss(mean, deviation) == pytest.approx(lost.mean(), rel=0.02)
+    assert expected_loss(mean, deviation) == pytest.approx(lost.mean(), rel=0.02)
 
 
 def test_a_threshold_reads_its_probabilities_straight_between_two_places():
     wins = [0.01, 0.02, 0.03, 0.4, 0.6, 0.97, 0.99]
     margins = [Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)]
-    found = _threshold(margins)
+    found = threshold_of(margins)
     assert (found.state, found.mixed) == ("at", False)
     places = [math.log(size) for size in (found.low, found.n, found.high)]
     assert places == pytest.approx([1.5, 3.5, 5.25])
@@ -323,7 +323,7 @@ def test_a_threshold_reads_its_probabilities_straight_between_two_places():
     ([0.975, 0.01, 0.99], "unsure", False), ([0.99, 0.025, 0.99], "unsure", False), ([0.99, 0.01, 0.02], "never", True),
 ])  # fmt: skip
 def test_two_and_a_half_percent_on_either_side_is_sure(wins, state, mixed):
-    found = _threshold([Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)])
+    found = threshold_of([Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)])
     assert (found.state, found.mixed) == (state, mixed)
 
 
@@ -357,7 +357,7 @@ def test_a_launch_and_its_bytes_are_found_in_their_times(kind, power):
             Point(math.log(n), math.log(a**power + (b * n) ** power) / power, 0.01)
             for n in (1 << 10, 1 << 14, 1 << 18, 1 << 24)
         ]
-        found = _fixed_and_per_n(kind, places)
+        found = fixed_and_per_n(kind, places)
         assert math.log(found[1] / found[0]) == pytest.approx(math.log(b / a), abs=0.03)
         assert found[0] == pytest.approx(a, rel=0.03)
 

@@ -25,6 +25,9 @@ def asked(monkeypatch):
     class Worker:
         next_id = 1
 
+        def __init__(self, threads):
+            pass
+
         def ask(self, request, deadline_s):
             found.append((request.backend, request.host_only))
             kinds = ["gpu"] if gpus.get(request.backend) and not request.host_only else []
