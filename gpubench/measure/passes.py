@@ -7,6 +7,7 @@ time, because what comes next depends on what was measured.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from bisect import bisect_right
@@ -164,11 +165,12 @@ class Passes:
             yield from self._passes()
         yield from climb.late()
         while self._whole and math.isfinite(left_s):
-            before_s = self._left_s()
-            yield from self._again()
-            yield from self._passes()
-            if self._left_s() == before_s:
+            turn = itertools.chain(self._again(), self._passes())
+            first = next(turn, None)
+            if first is None:
                 break
+            yield first
+            yield from turn
 
     def _passes(self) -> Iterator[Step]:
         """The step that is worth the most, again and again."""

@@ -6,12 +6,13 @@ import itertools
 import math
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure.passes import PLACEMENTS, USUAL
+from gpubench.measure.passes import PLACEMENTS, USUAL, Passes
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
 
@@ -269,6 +270,25 @@ def test_a_new_size_has_two_blocks_and_in_a_named_budget_four():
 def test_a_named_budget_is_used_up():
     simulation = Simulation(["add", "relu"], noise=(0.05, 0.05), whole=True, budget_s=30.0).run()
     assert simulation.now > 28
+
+
+@pytest.mark.parametrize("devices", ["both", "cpu"])
+def test_a_named_budget_ends_though_each_look_at_the_clock_takes_time(devices):
+    simulation = Simulation(["add"], noise=(0.05, 0.05), whole=True, budget_s=5.0)
+    if devices == "cpu":
+        targets = [target for target in simulation.constraints.targets if target.device.kind == "cpu"]
+        simulation.constraints = msgspec.structs.replace(simulation.constraints, targets=targets)
+    looks = itertools.count()
+
+    def left_s():
+        look = next(looks)
+        assert look < 100_000, "it looks at the clock for ever"
+        return simulation.budget_s - simulation.now - 1e-6 * look
+
+    simulation.passes = Passes(
+        simulation.series, simulation.constraints, simulation.recorder, left_s, whole=True
+    )
+    assert simulation.run().now < 6
 
 
 def test_a_default_run_ends_early_and_a_named_budget_goes_on():
