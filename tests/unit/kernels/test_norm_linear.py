@@ -9,7 +9,6 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
-from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.backends.shared.reference import compare
 from gpubench.errors import Unsupported
@@ -61,28 +60,23 @@ def test_it_costs_what_its_parts_do(op: Op):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("threads", [1, 2])
 @each_op
-def test_numpy_alone_and_behind_a_compiled_norm_are_right(op: Op, threads, dtype):
+def test_the_layer_behind_a_compiled_norm_is_right(op: Op, threads, dtype):
     """Twice: the rows between the two stay, and are written anew."""
-    blocks = BlockThreads(threads, lambda count: None)
     session = BACKEND.open("numpy:0", threads=threads, autotune=False)
-    (alone,) = [kernel for kernel in op.tuned["numpy"] if kernel.language == "numpy"]
     for n, m, k in ((1, 768, 256), (3, 5, 257), (600, 7, 9), (2, 3, 1), (4, 2, 5000)):
         shape = params(n, m, k)
         case = Case(op.name, op.group, shape, dtype, "tuned", "resident", "numpy:0")
         inputs = random_inputs(op, shape, dtype, seed=2)
         output = allocate_outputs(session, op, case, inputs)
-        in_numpy, compiled = alone.build(np, blocks, shape), session.compile(op, case, inputs, output)
-        for launch in (lambda: in_numpy(inputs, output), compiled):  # noqa: B023
-            for gain in (1, 2):
-                inputs[1] *= gain
-                output.fill(np.nan)
-                with np.errstate(all="ignore"):
-                    launch()
-                wide = [one.astype(np.float64) for one in inputs]
-                want, scale = (op.reference or op.expr)(np, *wide), op.tolerance.scale(np, *wide)
-                assert compare(op, dtype, output, want, scale).ok, (shape, gain)
+        compiled = session.compile(op, case, inputs, output)
+        for gain in (1, 2):
+            inputs[1] *= gain
+            output.fill(np.nan)
+            compiled()
+            wide = [one.astype(np.float64) for one in inputs]
+            want, scale = (op.reference or op.expr)(np, *wide), op.tolerance.scale(np, *wide)
+            assert compare(op, dtype, output, want, scale).ok, (shape, gain)
     session.close()
-    blocks.close()
 
 
 @each_op
