@@ -49,7 +49,7 @@ def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
     assert set(LADDER) <= set(sizes)
     new = set(sizes) - set(LADDER)
     assert [n for n in new if TRUE_N / 3 < n < TRUE_N * 3]
-    assert all(sizes[n] <= 2 for n in new), "a block a side"
+    assert all(sizes[n] <= 4 for n in new), "two blocks a side"
     row = break_even(ran, gpubench)
     assert row["verdict"] == "at"
     assert row["n"] == pytest.approx(TRUE_N, rel=0.15)
