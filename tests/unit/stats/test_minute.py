@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.minute import Minute, Truth, width
+from benchmarks.minute import COSTS, Minute, Truth, width
 from gpubench.analysis.analyse import curves
 from gpubench.analysis.break_even import WIDEST_INTERVAL
 from gpubench.store import files
@@ -27,7 +27,7 @@ def truth(runs):
 
 @pytest.mark.slow
 def test_a_simulated_run_has_the_cells_of_the_real_one_and_ends_in_time(runs, truth):
-    minute = Minute(truth, runs[0], 1, 60.0)
+    minute = Minute(truth, runs[0], 1, 60.0, COSTS["after"])
     cells, real = (curves(run).break_even for run in (minute.run(), runs[0]))
 
     def names(rows):
@@ -39,7 +39,7 @@ def test_a_simulated_run_has_the_cells_of_the_real_one_and_ends_in_time(runs, tr
 
 
 def test_the_same_seed_is_the_same_run(runs, truth):
-    first, second = (Minute(truth, runs[0], 2, 18.0).run() for _ in range(2))
+    first, second = (Minute(truth, runs[0], 2, 18.0, COSTS["after"]).run() for _ in range(2))
     assert first.outcomes == second.outcomes
 
 

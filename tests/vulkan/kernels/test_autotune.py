@@ -58,7 +58,7 @@ def scripted(session, costs: dict) -> list[str]:
     """Trials take what `costs` says (1 ms otherwise); returns the names of those that were tried, as they are."""
     tried: list[str] = []
 
-    def trial(op, candidate, inputs, output):
+    def trial(op, case, candidate, inputs, output):
         tried.append(candidate.name)
         cost = costs.get(candidate.name, 1e-3)
         if isinstance(cost, Exception):
