@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from gpubench import kernels, store
 from gpubench.analysis.advice import advise
 from gpubench.analysis.break_even import ContenderKey
@@ -150,7 +152,9 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
         measured = [{n: at for n in _sizes(whole) if (at := times_at(whole, n))} for whole in wholes]
         for n in sorted({*itertools.chain(*measured)}):
             series = {
-                key: one._replace(blocks={size: blocks for size, blocks in one.blocks.items() if size != n})
+                key: msgspec.structs.replace(
+                    one, blocks={size: blocks for size, blocks in one.blocks.items() if size != n}
+                )
                 for key, one in first.group.series.items()
             }
             rest = list(contenders(first.without(n, series), first.regime))

@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.curves import Threshold, TimeCurve, TimedSizes, compare, fit, kind_of, traffic_of
+from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit, kind_of, traffic_of
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import DeviceKind, Run
 
@@ -118,8 +118,9 @@ def break_evens(
     for result in cases:
         if result.time is None:
             missing.setdefault(result.case.series, []).append(result)
+    sides: dict[tuple[ContenderKey, ...], Side] = {}
     return tuple(
-        _judge(run, missing.get(series, ()), points, _threshold(curves, points[0], baselines[series]))
+        _judge(run, missing.get(series, ()), points, _threshold(curves, points[0], baselines[series], sides))
         for points in by_device.values()
         for series in [points[0].case.case.series]
     )
@@ -157,18 +158,18 @@ def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> TimedSizes:
 
 
 def _threshold(
-    curves: Mapping[ContenderKey, TimeCurve], row: Speedup, baselines: Iterable[ContenderKey]
-) -> Threshold | None:
-    """Where the device of `row`, by its fastest implementation, overtakes the fastest of the baselines."""
+    curves: Mapping[ContenderKey, TimeCurve], row: Speedup, baselines: Iterable[ContenderKey],
+    sides: dict[tuple[ContenderKey, ...], Side],
+) -> Threshold | None:  # fmt: skip
+    """Where the device of `row`, by its fastest implementation, overtakes the fastest of the baselines. `sides`:
+    baselines that other rows were compared with."""
     case, regime = row.case.case, row.baseline.case.regime_id
     place = (case.series, case.device_id, case.regime_id)
     ours = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == place]
-    theirs = [
-        curves[key]
-        for key in sorted(baselines)
-        if key in curves and key[3] == regime and key[1] != case.device_id
-    ]
-    return compare(ours, theirs)
+    theirs = tuple(
+        key for key in sorted(baselines) if key in curves and key[3] == regime and key[1] != case.device_id
+    )
+    return compare(ours, sides.setdefault(theirs, Side(curves[key] for key in theirs)))
 
 
 def state(row: Speedup) -> State:

@@ -7,7 +7,7 @@ the curves of two sides into a `Threshold`. Pure functions of numbers: nothing h
 from gpubench.curves.choice import Doubt, doubt, interval
 from gpubench.curves.families import TimedSizes, fit, traffic_of
 from gpubench.curves.noise import Blocks, Kind, kind_of
-from gpubench.curves.threshold import TAIL, Margin, Threshold, compare, speedup_at
+from gpubench.curves.threshold import TAIL, Margin, Side, Threshold, compare, speedup_at
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Doubt",
     "Kind",
     "Margin",
+    "Side",
     "Threshold",
     "TimeCurve",
     "TimedSizes",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
-from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Process, Walk, Warp
+from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Process, Walk, Warp, dot
 from gpubench.curves.time_curve import TimeCurve
 
 
-class TimedSizes(NamedTuple):
+class TimedSizes(msgspec.Struct, frozen=True, dict=True):
     """The times of one contender: an op, a device and an implementation in one situation.
 
     `family`: contenders with the same value may share a curve; the op is no part of it. `traffic`: bytes that a launch
@@ -24,6 +26,11 @@ class TimedSizes(NamedTuple):
     blocks: Blocks
     family: Hashable = None
     traffic: float = 0.0
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The points of the curve, ascending."""
+        return points(self.kind, self.blocks)
 
 
 class WalkRates(NamedTuple):
@@ -87,18 +94,16 @@ def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: 
             shape = one.traffic if one.kind == "cpu" else None
             families.setdefault((one.family, one.kind, shape), []).append(key)
     members = {key: [other for other in keys if other != key] for keys in families.values() for key in keys}
-    chosen = {key: (key, *members.get(key, ())) for key in series if only(key)}
-    known = {key: points(series[key].kind, series[key].blocks) for key in {*itertools.chain(*chosen.values())}}
     curves: dict[K, TimeCurve] = {}
-    for key in chosen:
-        one, places = series[key], known[key]
+    for key in filter(only, series):
+        one, places = series[key], series[key].points
         if not places:
             continue
         shift = math.log(one.traffic) if one.traffic > 0 else 0.0
         relatives = [
-            [_shifted(point, math.log(series[other].traffic)) for point in known[other]]
+            [_shifted(point, math.log(series[other].traffic)) for point in series[other].points]
             for other in members.get(key, ())
-            if known[other]
+            if series[other].points
         ]
         belief = _belief(one.kind, [_shifted(point, shift) for point in places], relatives)
         offset = offset_variance(one.kind, one.blocks)
@@ -252,23 +257,22 @@ def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
     """The a and b of a launch that fit best, in seconds: a profile over b / a, which is refined twice."""
     power = OVERLAP.get(kind, 1.0)
+    weights = [1 / point.variance for point in places]
+    units = [math.exp(power * point.x) for point in places]
+    total = sum(weights)
+
+    def misfit(log_ratio: float) -> tuple[float, float]:
+        """Return the weighted sum of squares for b / a = exp(`log_ratio`), and ln(a)."""
+        ratio = math.exp(power * log_ratio)
+        rest = [point.y - math.log1p(ratio * unit) / power for point, unit in zip(places, units, strict=True)]
+        log_a = dot(rest, weights) / total
+        return sum(weight * (value - log_a) ** 2 for value, weight in zip(rest, weights, strict=True)), log_a
+
     low, high = math.log(1e-14), math.log(1.0)
     best = 0.0
     for steps in (28, 12, 12):
-        grid = [low + (high - low) * i / steps for i in range(steps + 1)]
-        best = min(grid, key=lambda log_ratio: _misfit(places, log_ratio, power)[0])
         width = (high - low) / steps
+        best = min((low + width * i for i in range(steps + 1)), key=lambda log_ratio: misfit(log_ratio)[0])
         low, high = best - width, best + width
-    fixed = math.exp(_misfit(places, best, power)[1])
-    return fixed, fixed * math.exp(best)
-
-
-def _misfit(places: Iterable[Point], log_ratio: float, power: float) -> tuple[float, float]:
-    """The weighted sum of squares for b / a = exp(`log_ratio`), and ln(a)."""
-    rest = [
-        (point.y - math.log1p(math.exp(power * (log_ratio + point.x))) / power, 1 / point.variance)
-        for point in places
-    ]
-    total = sum(weight for _, weight in rest)
-    log_a = sum(value * weight for value, weight in rest) / total
-    return sum(weight * (value - log_a) ** 2 for value, weight in rest), log_a
+    fixed_s = math.exp(misfit(best)[1])
+    return fixed_s, fixed_s * math.exp(best)

@@ -1,7 +1,7 @@
 """Gaussian processes over x = ln(size): what is believed of ln(seconds) before and after some points are known.
 
-A process answers two questions about places that it has prepared: the mean at one, and the covariance of two. Preparing
-a place once makes the answers cheap, since each place is asked about together with many others.
+A process answers two questions about places that it has prepared: the mean at one, and its covariances with others.
+Preparing a place once, and asking about many others at once, makes the answers cheap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import mul
+from operator import add, mul
 from typing import Any, NamedTuple, Protocol
 
 from gpubench.curves.noise import Point
@@ -54,8 +54,8 @@ class Process(Protocol):
     def mean(self, place: Any) -> float:
         """The expected ln(seconds) there."""
 
-    def covariance(self, a: Any, b: Any) -> float:
-        """The covariance of ln(seconds) at two places."""
+    def covariances(self, place: Any, others: Sequence[Any]) -> list[float]:
+        """The covariance of ln(seconds) at a place with that at each of the others."""
 
 
 # So many times the variance that chance explains makes a step of what a curve rises in a gap.
@@ -156,11 +156,15 @@ class Walk:
     def mean(self, place: tuple[float, float]) -> float:
         return self._mean
 
-    def covariance(self, a: tuple[float, float], b: tuple[float, float]) -> float:
-        (u, s), (v, t) = a, b
-        near, far = (u, v) if u < v else (v, u)
-        bent = self._bend * near * near * (3 * far - near) / 6 if near > 0 else 0.0
-        return self._level + self._slope * u * v + (s if s < t else t) + bent
+    def covariances(self, place: tuple[float, float], others: Sequence[tuple[float, float]]) -> list[float]:
+        u, s = place
+        level, slope, bend = self._level, self._slope * u, self._bend
+        values = []
+        for v, t in others:
+            near, far = (u, v) if u < v else (v, u)
+            bent = bend * near * near * (3 * far - near) / 6 if near > 0 else 0.0
+            values.append(level + slope * v + (s if s < t else t) + bent)
+        return values
 
 
 class LaunchTime:
@@ -182,9 +186,12 @@ class LaunchTime:
     def mean(self, place: tuple[float, float, Any]) -> float:
         return place[0]
 
-    def covariance(self, a: tuple[float, float, Any], b: tuple[float, float, Any]) -> float:
-        (_, u, walk), (_, v, other) = a, b
-        return self._fixed * (1 - u) * (1 - v) + self._per_n * u * v + self._walk.covariance(walk, other)
+    def covariances(
+        self, place: tuple[float, float, Any], others: Sequence[tuple[float, float, Any]]
+    ) -> list[float]:
+        fixed, per_n = self._fixed * (1 - place[1]), self._per_n * place[1]
+        walked = self._walk.covariances(place[2], [walk for _, _, walk in others])
+        return [fixed * (1 - v) + per_n * v + walk for (_, v, _), walk in zip(others, walked, strict=True)]
 
 
 class Deviating:
@@ -199,8 +206,9 @@ class Deviating:
     def mean(self, place: tuple[Any, Any]) -> float:
         return self._common.mean(place[0])
 
-    def covariance(self, a: tuple[Any, Any], b: tuple[Any, Any]) -> float:
-        return self._common.covariance(a[0], b[0]) + self._own.covariance(a[1], b[1])
+    def covariances(self, place: tuple[Any, Any], others: Sequence[tuple[Any, Any]]) -> list[float]:
+        commons = self._common.covariances(place[0], [common for common, _ in others])
+        return list(map(add, commons, self._own.covariances(place[1], [own for _, own in others])))
 
 
 class Conditioned:
@@ -211,7 +219,7 @@ class Conditioned:
         self._places = [prior.place(point.x) for point in points]
         matrix = []
         for i, (place, point) in enumerate(zip(self._places, points, strict=True)):
-            values = [prior.covariance(place, other) for other in self._places[: i + 1]]
+            values = prior.covariances(place, self._places[: i + 1])
             values[i] += point.variance
             matrix.append(values)
         self._lower = cholesky(matrix)
@@ -222,15 +230,18 @@ class Conditioned:
 
     def place(self, x: float) -> tuple[Any, list[float]]:
         place = self._prior.place(x)
-        return place, solve_lower(self._lower, [self._prior.covariance(place, other) for other in self._places])
+        return place, solve_lower(self._lower, self._prior.covariances(place, self._places))
 
     def mean(self, place: tuple[Any, list[float]]) -> float:
         return self._prior.mean(place[0]) + dot(place[1], self._whitened)
 
-    def covariance(self, a: tuple[Any, list[float]], b: tuple[Any, list[float]]) -> float:
-        return self._prior.covariance(a[0], b[0]) - dot(a[1], b[1])
+    def covariances(
+        self, place: tuple[Any, list[float]], others: Sequence[tuple[Any, list[float]]]
+    ) -> list[float]:
+        before = self._prior.covariances(place[0], [other for other, _ in others])
+        return [value - dot(place[1], solved) for value, (_, solved) in zip(before, others, strict=True)]
 
     def at(self, x: float) -> tuple[float, float]:
         """The mean and the variance of ln(seconds) at x."""
         place = self.place(x)
-        return self.mean(place), max(0.0, self.covariance(place, place))
+        return self.mean(place), max(0.0, *self.covariances(place, [place]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gpubench.curves.time_curve import Height, TimeCurve
@@ -51,11 +52,28 @@ def normal(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
+class Side(tuple[TimeCurve, ...]):
+    """The curves of one side of comparisons, which keeps its fastest time at each x: what the CPU takes is asked for
+    again by every device and situation that it is compared with."""
+
+    @cached_property
+    def _fastest(self) -> dict[float, Height]:
+        return {}
+
+    def fastest(self, x: float) -> Height:
+        """Return `fastest_at` x."""
+        height = self._fastest.get(x)
+        if height is None:
+            height = self._fastest[x] = fastest_at(self, x)
+        return height
+
+
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
     """Return the threshold from which the fastest of `case` beats the fastest of `other`; None without a common size.
     Both are looked at in steps of ln(n)."""
     if not case or not other:
         return None
+    case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
     low, high = _shared(case, other)
     if low > high + 1e-9:
         return None
@@ -88,23 +106,23 @@ def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[floa
     )
 
 
-def margin_at(case: Sequence[TimeCurve], other: Sequence[TimeCurve], x: float) -> Margin:
+def margin_at(case: Side, other: Side, x: float) -> Margin:
     """Both sides at x = ln(n)."""
-    ours, theirs = (_settled(height, case, other) for height in (fastest_at(case, x), fastest_at(other, x)))
+    ours, theirs = (_settled(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = theirs.mean - ours.mean, math.sqrt(ours.variance + theirs.variance + offsets)
     wins = sum(chance * normal(mean / deviation) for chance, mean in differences(ours, theirs))
     return Margin(x, log_ratio, deviation, wins)
 
 
-def _settled(height: Height, case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> Height:
+def _settled(height: Height, case: Side, other: Side) -> Height:
     """The height without its step where the same side clearly wins at both ends of the step's gap: there it does not
     matter where the step lies."""
     if not height.jump:
         return height
     low, high = _shared(case, other)
     places = [min(max(x, low), high) for x in height.gap]
-    ends = [fastest_at(other, x).mean - fastest_at(case, x).mean for x in places]
+    ends = [other.fastest(x).mean - case.fastest(x).mean for x in places]
     deviation = math.sqrt(height.variance)
     return height if min(ends) < deviation and max(ends) > -deviation else height._replace(jump=0.0)
 

@@ -33,6 +33,10 @@ class CostModel:
         self._case_s: deque[float] = deque(maxlen=REMEMBERED)
         self._byte_s: deque[float] = deque(maxlen=REMEMBERED)
         self._scale: dict[str, float] = {}
+        # Bytes and work of a launch, which some ops add up from many stages.
+        self._sizes: dict[tuple[str, int], tuple[int, int]] = {}
+        # Seconds of launches by series, and the times that they follow from.
+        self._launches: dict[str, tuple[object, dict[tuple[Slot, int], float]]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
         """Learn from a step whose times are among the points by now."""
@@ -41,7 +45,7 @@ class CostModel:
             return
         slots = {item.n: {slot(case) for case in item.cases} for item in items}
         cases, more = sum(map(len, slots.values())), (step.purpose.blocks or 1) - 1
-        moved = sum(item.series.op.bytes(item.params, item.dtype) for item in items)
+        moved = sum(self._size(item.series, item.n)[0] for item in items)
         launches_s = math.fsum(self._launches_s(item.series, item.n, slots[item.n], more) for item in items)
         rest_s = max(0.0, took_s - STEP_S - launches_s - cases * more * BLOCK_S)
         if moved * self.byte_s <= cases * self.case_s:
@@ -69,7 +73,7 @@ class CostModel:
         for n, names in slots.items():
             total_s += len(names) * (self.case_s + (blocks - 1) * BLOCK_S)
             total_s += self._launches_s(series, n, names, blocks - 1)
-            total_s += self.byte_s * series.op.bytes(series.params(n), series.dtype)
+            total_s += self.byte_s * self._size(series, n)[0]
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
@@ -83,13 +87,31 @@ class CostModel:
     def _count(self, name: Slot) -> int:
         return self._calls if name[2].startswith("transfer-once") else 1
 
+    def _size(self, series: Series, n: int) -> tuple[int, int]:
+        """Return the bytes and the work of a launch."""
+        key = (series.key, n)
+        if key not in self._sizes:
+            self._sizes[key] = (series.op.bytes(series.params(n), series.dtype), series.work(n))
+        return self._sizes[key]
+
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
         """Seconds of a launch: between measured sizes by the line, above them as its work or its bytes grow."""
-        known = self._points.times(series)
-        times = known.get(name)
+        every = self._points.times(series)
+        source, launches = self._launches.get(series.key, (None, {}))
+        if source is not every:
+            launches = {}
+            self._launches[series.key] = (every, launches)
+        if (name, n) not in launches:
+            launches[name, n] = self._predicted_s(series, name, n, every)
+        return launches[name, n]
+
+    def _predicted_s(
+        self, series: Series, name: Slot, n: int, every: Mapping[Slot, Mapping[int, float]]
+    ) -> float:
+        times = every.get(name)
         if not times:  # about as long as the others of its side
             side = self._cpu if name[0] in self._cpu else ()
-            rivals = [other for other in known if other[0] in side]
+            rivals = [other for other in every if other[0] in side]
             return max((self._launch_s(series, rival, n) for rival in rivals), default=0.0)
         if n in times:
             return times[n]
@@ -104,9 +126,8 @@ class CostModel:
 
     def _grown_s(self, series: Series, name: Slot, launch_s: float, low: int, n: int) -> float:
         if name[2].startswith("transfer"):
-            moved = [series.op.bytes(series.params(size), series.dtype) for size in (low, n)]
-            return launch_s * moved[1] / max(moved[0], 1)
-        grown_s = launch_s * series.work(n) / max(series.work(low), 1)
+            return launch_s * self._size(series, n)[0] / max(self._size(series, low)[0], 1)
+        grown_s = launch_s * self._size(series, n)[1] / max(self._size(series, low)[1], 1)
         if name[0] not in self._gpu:
             return grown_s
         # A GPU that waits for its next launch takes hardly longer: it competes with the CPU, or is not worth it.

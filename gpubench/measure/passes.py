@@ -11,13 +11,12 @@ import itertools
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from gpubench import curves
-from gpubench.curves.threshold import fastest_at
 from gpubench.measure.climb import MARGIN, Climb, Rungs
 from gpubench.measure.costs import CostModel
 from gpubench.measure.plan import Constraints, Purpose, Series, Step, together, workload
@@ -69,15 +68,13 @@ class Unsharp(NamedTuple):
     gpu: bool
     sizes: tuple[float, ...]
     share: float
+    around: int = 0  # how many of the sizes lie in or near the interval
 
-    @property
-    def around(self) -> int:
-        """How many of the sizes lie in or near the interval."""
-        return sum(self.low - NEAR <= x <= self.high + NEAR for x in self.sizes)
-
-    def with_size(self, x: float) -> Unsharp:
-        """The same once x was measured, as far as that is known before."""
-        return self._replace(sizes=tuple(sorted((*self.sizes, x))))
+    def with_sizes(self, *more: float) -> Unsharp:
+        """Return this threshold as it will be once more sizes were measured, as far as that is known before."""
+        sizes = tuple(sorted((*self.sizes, *more)))
+        around = sum(self.low - NEAR <= x <= self.high + NEAR for x in sizes)
+        return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
         """Return by how much ln(high / low) is expected to shrink by a size at x: it splits a gap between sizes, or is
@@ -108,6 +105,31 @@ class Wish(NamedTuple):
     def rate(self) -> float:
         """What decides which step is next."""
         return self.value / self.cost_s
+
+
+class Race:
+    """The curves of an op by side: of the CPU, and of each cell. Who competes at a size is found once."""
+
+    def __init__(self, fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]) -> None:
+        self._sides: dict[Cell | None, dict[Slot, curves.TimeCurve]] = {None: {}}
+        for name, curve in fitted.items():
+            self._sides.setdefault(None if name[0] in cpu else (name[0], name[2]), {})[name] = curve
+        self._fastest = {cell: curves.Side(side.values()) for cell, side in self._sides.items()}
+        self._competing: dict[tuple[Cell | None, float], set[Slot]] = {}
+
+    def names(self, cell: Cell | None) -> list[Slot]:
+        """Return the contenders of a cell; None: of the CPU."""
+        return list(self._sides.get(cell, ()))
+
+    def curves(self, cell: Cell | None) -> curves.Side:
+        """Return their curves."""
+        return self._fastest.get(cell, curves.Side())
+
+    def competing(self, cell: Cell | None, x: float) -> set[Slot]:
+        """Return those that are not far behind the fastest of them at x."""
+        if (cell, x) not in self._competing:
+            self._competing[cell, x] = _competing(self._sides.get(cell, {}), x)
+        return self._competing[cell, x]
 
 
 class Passes:
@@ -211,42 +233,45 @@ class Passes:
         key = rungs.series.key
         if key not in self._wishes:
             self._wishes[key] = self._new_sizes(rungs)
-        wishes = [self._wishes[key], self._top_again(rungs) if may_repeat else None]
-        return max((wish for wish in wishes if wish is not None), key=lambda wish: wish.rate, default=None)
+        wishes = (self._wishes[key], self._top_again(rungs) if may_repeat else None)
+        return max(filter(None, wishes), key=lambda wish: wish.rate, default=None)
 
     def _new_sizes(self, rungs: Rungs) -> Wish | None:
         """Up to MOST_SIZES new sizes, the best first."""
-        fitted = self.points.fitted(rungs.series)
-        opens = self._open(rungs.series, fitted)
+        race = self._race(rungs.series)
+        opens = self._open(rungs.series, race)
+        sizes = self._grid(rungs, opens)
         slots: dict[int, set[Slot]] = {}
         value, first = 0.0, 0.0
         for _ in range(MOST_SIZES):
-            best = self._best_size(rungs, fitted, opens, slots)
+            best = self._best_size(
+                rungs,
+                race,
+                [item for item in opens if self._counts(item)],
+                [n for n in sizes if n not in slots],
+            )
             if best is None or best[1] / self._cost(rungs, {best[0]: best[2]}) < WORTH_IT * first:
                 break
             n, worth, names = best
             slots[n] = names
             value += worth
             first = first or worth / self._cost(rungs, {n: names})
-            opens = [item.with_size(math.log(n)) for item in opens]
+            opens = [item.with_sizes(math.log(n)) for item in opens]
         return Wish(rungs.series, slots, value, self._cost(rungs, slots)) if slots else None
 
     def _best_size(
-        self, rungs: Rungs, fitted: Mapping[Slot, curves.TimeCurve], opens: Sequence[Unsharp],
-        taken: Mapping[int, set[Slot]],
+        self, rungs: Rungs, race: Race, opens: Sequence[Unsharp], sizes: Sequence[int],
     ) -> tuple[int, float, set[Slot]] | None:  # fmt: skip
         """The size that narrows the most for its cost, what it narrows, and who competes there."""
         best: tuple[float, int, float, set[Slot]] | None = None
-        for n in self._grid(rungs, opens):
-            if n in taken or (n != rungs.top and (rungs.series.key, n) in self._asked):
-                continue
+        top, again = rungs.top, self._tops.get(rungs.series.key, 0)
+        for n in sizes:
             x = math.log(n)
-            tops = self._tops.get(rungs.series.key, 0) if n == rungs.top else None
-            worths = [(item, item.narrowing(x, tops)) for item in opens if self._counts(item)]
+            worths = [(item, item.narrowing(x, again if n == top else None)) for item in opens]
             worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
             if not worths:
                 continue
-            names = self._contenders(fitted, [item for item, _ in worths], x)
+            names = _contenders(race, [item for item, _ in worths], x)
             total = math.fsum(worth for _, worth in worths)
             rate = total / self._cost(rungs, {n: names})
             if best is None or rate > best[0]:
@@ -258,9 +283,10 @@ class Passes:
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
         """Return the new sizes in and near the intervals, within the ladder; and its top, where it is open who wins."""
+        key, top = rungs.series.key, rungs.top
         ladder, step = rungs.series.ladder, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
-        first, last = math.log(rungs.sizes[0]), math.log(rungs.top)
+        first, last = math.log(rungs.sizes[0]), math.log(top)
         steps: set[int] = set()
         for item in opens:
             low, high = max(item.low - NEAR, first), min(item.high + NEAR, last)
@@ -269,54 +295,45 @@ class Passes:
             )
         sizes = {ladder.whole(math.exp(first + (i + place) * step)) for i in steps}
         known = self.points.rows(rungs.series)
-        sizes = {n for n in sizes if rungs.sizes[0] < n < rungs.top and rungs.series.work(n) and n not in known}
+        sizes = {
+            n for n in sizes if rungs.sizes[0] < n < top and n not in known and (key, n) not in self._asked
+        }
+        sizes = {n for n in sizes if rungs.series.work(n)}
         open_top = any(item.threshold.high == math.inf for item in opens)
-        if open_top and rungs.top in known and self._tops.get(rungs.series.key, 0) < MOST_TOPS:
-            sizes.add(rungs.top)
+        if open_top and top in known and self._tops.get(key, 0) < MOST_TOPS:
+            sizes.add(top)
         return sorted(sizes)
 
-    def _open(self, series: Series, fitted: Mapping[Slot, curves.TimeCurve]) -> list[Unsharp]:
+    def _race(self, series: Series) -> Race:
+        return Race(self.points.fitted(series), self._cpu)
+
+    def _open(self, series: Series, race: Race) -> list[Unsharp]:
         """The thresholds of an op that are not sharp."""
         rows = self.points.rows(series)
-        cpu = [curve for name, curve in fitted.items() if name[0] in self._cpu]
-        timed = [name for name in fitted if name[0] in self._cpu]
+        cpu = race.curves(None)
         opens = []
         for cell in cells(rows, self._cpu, self._software):
-            ours = {name: curve for name, curve in fitted.items() if (name[0], name[2]) == cell}
-            threshold = curves.compare(list(ours.values()), cpu, COARSE)
+            ours = race.curves(cell)
+            threshold = curves.compare(ours, cpu, COARSE)
             if threshold is None or threshold.state in ("always", "never"):
                 continue
             low, high = (math.log(min(max(end, threshold.first), threshold.last)) for end in threshold[2:4])
             if high - low <= math.log(self._goal.sharp) and threshold.state == "at":
                 continue
             x = min(max((low + high) / 2, math.log(threshold.first)), math.log(threshold.last))
-            case, base = _variance(list(ours.values()), x), _variance(cpu, x)
+            case, base = _variance(ours, x), _variance(cpu, x)
             total = case + base
-            offsets = max(curve.offset for curve in ours.values()) + max(curve.offset for curve in cpu)
-            sides = [names for names, part in ((timed, base), (list(ours), case)) if part >= QUIET * total]
+            offsets = max(curve.offset for curve in ours) + max(curve.offset for curve in cpu)
+            sides = [race.names(side) for side, part in ((None, base), (cell, case)) if part >= QUIET * total]
             known = [[n for n, row in rows.items() if any(name in row for name in names)] for names in sides]
-            sizes = tuple(sorted(math.log(n) for n in min(known, key=len)))
+            sizes = [math.log(n) for n in min(known, key=len)]
             opens.append(
                 Unsharp(
-                    cell, threshold, low, high, cpu=base >= QUIET * total, gpu=case >= QUIET * total, sizes=sizes,
+                    cell, threshold, low, high, cpu=base >= QUIET * total, gpu=case >= QUIET * total, sizes=(),
                     share=total / (total + offsets),
-                )
+                ).with_sizes(*sizes)
             )  # fmt: skip
         return opens
-
-    def _contenders(
-        self, fitted: Mapping[Slot, curves.TimeCurve], opens: Sequence[Unsharp], x: float
-    ) -> set[Slot]:
-        """Who competes at x on the sides that make these thresholds wide."""
-        names: set[Slot] = set()
-        if any(item.cpu for item in opens):
-            names |= _competing({name: c for name, c in fitted.items() if name[0] in self._cpu}, x)
-        for item in opens:
-            if item.gpu:
-                names |= _competing(
-                    {name: c for name, c in fitted.items() if (name[0], name[2]) == item.cell}, x
-                )
-        return names
 
     def _top_again(self, rungs: Rungs) -> Wish | None:
         """The top once more on the CPU, in memory that is allocated anew: gains depend on where that lies."""
@@ -341,8 +358,8 @@ class Passes:
         """A size just past a power of two, where padded and tiled kernels lose again, or are wrong: above the
         thresholds, as far as that is below the top."""
         rungs, rows = self._ladders[series.key], self.points.rows(series)
-        fitted = self.points.fitted(series)
-        highest = max((item.threshold.n for item in self._open(series, fitted) if item.threshold.state == "at"),
+        race = self._race(series)
+        highest = max((item.threshold.n for item in self._open(series, race) if item.threshold.state == "at"),
                       default=0.0)  # fmt: skip
         step = max(1, series.ladder.granule)
         powers = [
@@ -352,10 +369,8 @@ class Passes:
         if n in rows or not rungs.sizes[0] < n < rungs.top or not series.work(n):
             return {}
         x = math.log(n)
-        names: set[Slot] = _competing({name: c for name, c in fitted.items() if name[0] in self._cpu}, x)
-        for cell in cells(rows, self._cpu):
-            if not cell[1].startswith("transfer"):
-                names |= _competing({name: c for name, c in fitted.items() if (name[0], name[2]) == cell}, x)
+        resident = [cell for cell in cells(rows, self._cpu) if not cell[1].startswith("transfer")]
+        names = set[Slot]().union(*(race.competing(side, x) for side in (None, *resident)))
         return {n: names} if names else {}
 
     def _checks(self) -> Iterator[Step]:
@@ -378,9 +393,15 @@ class Passes:
                 yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
 
 
-def _variance(fitted: Sequence[curves.TimeCurve], x: float) -> float:
+def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:
+    """Return who competes at x on the sides that make these thresholds wide."""
+    sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
+    return set[Slot]().union(*(race.competing(side, x) for side in sides))
+
+
+def _variance(side: curves.Side, x: float) -> float:
     """The variance of ln(seconds) of the fastest at x, a step that may lie on either side of it included."""
-    height = fastest_at(fitted, x)
+    height = side.fastest(x)
     return height.variance + height.jump**2 * height.share * (1 - height.share)
 
 

@@ -84,6 +84,8 @@ class Series(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """`matmul,k=64/float32`."""
+        if not self.shape:  # asked for again and again
+            return f"{self.op.name}/{self.dtype}"
         shape = "".join(f",{name}={value}" for name, value in sorted(self.shape.items()))
         return f"{self.op.name}{shape}/{self.dtype}"
 

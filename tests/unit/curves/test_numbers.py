@@ -207,12 +207,12 @@ def brute(prior, points, x):
     """Mean and variance at x by the textbook formula, in NumPy."""
     places = [prior.place(point.x) for point in points]
     here = prior.place(x)
-    matrix = np.array([[prior.covariance(a, b) for b in places] for a in places])
+    matrix = np.array([prior.covariances(place, places) for place in places])
     matrix += np.diag([point.variance for point in points])
-    cross = np.array([prior.covariance(here, place) for place in places])
+    cross = np.array(prior.covariances(here, places))
     rest = np.array([point.y - prior.mean(place) for point, place in zip(points, places, strict=True)])
     weights = np.linalg.solve(matrix, cross)
-    return prior.mean(here) + weights @ rest, prior.covariance(here, here) - weights @ cross
+    return prior.mean(here) + weights @ rest, prior.covariances(here, [here])[0] - weights @ cross
 
 
 POINTS = [Point(1.0, -3.0, 0.01), Point(2.5, -2.2, 0.02), Point(4.0, -1.0, 0.015), Point(6.0, 0.3, 0.01)]
@@ -230,7 +230,8 @@ def walk():
 def test_a_belief_after_points_is_that_of_the_textbook(prior, x):
     belief = Conditioned(prior, POINTS)
     assert belief.at(x) == pytest.approx(brute(prior, POINTS, x), rel=1e-9)
-    matrix = np.array([[prior.covariance(prior.place(a.x), prior.place(b.x)) for b in POINTS] for a in POINTS])
+    places = [prior.place(point.x) for point in POINTS]
+    matrix = np.array([prior.covariances(place, places) for place in places])
     matrix += np.diag([point.variance for point in POINTS])
     rest = np.array([point.y - prior.mean(prior.place(point.x)) for point in POINTS])
     misfit = rest @ np.linalg.solve(matrix, rest)
@@ -252,8 +253,9 @@ def test_the_covariances_of_a_walk_are_those_of_walks_that_were_drawn():
     for i, j in ((steps - 1, steps - 1), (steps // 2, steps - 1), (steps // 4, steps // 2)):
         places = [process.place(1.0 + dx * (k + 1)) for k in (i, j)]
         seen = np.cov(heights[:, i], heights[:, j])[0, 1]
-        assert process.covariance(*places) == pytest.approx(seen, rel=0.06)
-        assert process.covariance(*places) == process.covariance(*reversed(places))
+        here, there = places
+        assert process.covariances(here, [there]) == [pytest.approx(seen, rel=0.06)]
+        assert process.covariances(here, [there]) == process.covariances(there, [here])
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0])
@@ -275,7 +277,8 @@ def test_a_launch_time_moves_with_its_parts_as_its_formula_does(power):
     for x, u, v in parts:
         for y, s, t in parts:
             expected = 0.2**2 * u * s + 0.5**2 * v * t
-            assert process.covariance(process.place(x), process.place(y)) == pytest.approx(expected, rel=1e-4)
+            covariances = process.covariances(process.place(x), [process.place(y)])
+            assert covariances == [pytest.approx(expected, rel=1e-4)]
 
 
 class Fixed(TimeCurve):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.curves import TimedSizes, compare, fit
+from gpubench.curves import Side, TimeCurve, TimedSizes, compare, fit
 from gpubench.curves.threshold import isotonic, margin_at
 from tests.examples import examples
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, scattered, threshold
@@ -106,7 +106,7 @@ def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
     assert beside.n == pytest.approx(alone.n, rel=0.02)
     there, elsewhere = math.log(1 << 13), math.log(1 << 14)
     without, with_it = (
-        [margin_at([curves["gpu"]], other, x).log_ratio for x in (there, elsewhere)]
+        [margin_at(Side([curves["gpu"]]), Side(other), x).log_ratio for x in (there, elsewhere)]
         for other in ([curves["cpu"]], [curves["cpu"], curves["once"]])
     )
     assert without[0] - with_it[0] == pytest.approx(math.log(3), abs=0.1)
@@ -192,3 +192,17 @@ def test_intervals_hold_the_truth(power, step, at):
         offs.append(abs(math.log(found.n / crossing)) if 0 < found.n < math.inf else math.inf)
     assert hits / runs >= 0.9 - 3 * math.sqrt(0.9 * 0.1 / runs)
     assert statistics.median(offs) < math.log(1.6)
+
+
+def test_a_side_is_looked_at_once_however_often_it_is_compared(monkeypatch):
+    """What the CPU takes is the same for each device and situation."""
+    series = {"gpu": TimedSizes("waited", exact(gpu)), "copied": TimedSizes("copied", exact(gpu))}
+    curves = fit({**series, "cpu": TimedSizes("cpu", exact(cpu))})
+    asked = []
+    at = TimeCurve.at
+    monkeypatch.setattr(TimeCurve, "at", lambda curve, x: asked.append((id(curve), x)) or at(curve, x))
+    host = Side([curves["cpu"]])
+    alone = [compare([curves[name]], [curves["cpu"]]) for name in series]
+    asked.clear()
+    assert [compare([curves[name]], host) for name in series] == alone
+    assert len(asked) == len(set(asked))
