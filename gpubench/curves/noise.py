@@ -6,13 +6,12 @@ minutes on three virtual machines (docs/statistics.md).
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpubench.stats import INTERRUPTED
+from gpubench.stats import uninterrupted
 
 Kind = Literal["cpu", "waited", "queued", "copied"]
 Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds of each block
@@ -67,17 +66,13 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
-    """One point for each size that has a block, ascending. Blocks that were interrupted are left out: more elements
-    take no less time, so that a larger size tells, too."""
-    found, limit = list[Point](), math.inf
-    for n in sorted(blocks, reverse=True):
-        sessions = [[math.log(value) for value in session] for session in blocks[n] if session]
-        least = min(itertools.chain(*sessions), default=math.inf)
-        limit = min(limit, least + math.log(INTERRUPTED))
-        kept = [[value for value in session if value <= limit] for session in sessions]
-        if any(kept):
-            found.append(_point(kind, n, [session for session in kept if session]))
-    return found[::-1]
+    """One point for each size that has a block, ascending. Blocks that were interrupted are left out."""
+    found = list[Point]()
+    for n in sorted(blocks):
+        sessions = [uninterrupted(session) for session in blocks[n] if session]
+        if sessions:
+            found.append(_point(kind, n, [[math.log(value) for value in session] for session in sessions]))
+    return found
 
 
 def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:

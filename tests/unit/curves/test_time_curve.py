@@ -204,11 +204,13 @@ def test_the_unit_of_time_shifts_a_curve_and_changes_no_more():
 
 
 def test_a_size_has_the_mean_of_the_logarithms_of_its_blocks():
-    """And a block that took three times as long does not make it look surer."""
-    even, uneven = ({4096: [values]} for values in ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 3.0]))
+    """And a block that took twice as long does not make it look surer; one that took thrice was interrupted."""
+    even, uneven = ({4096: [values]} for values in ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]))
     points = [fit({"it": TimedSizes("cpu", blocks)})["it"].points[0] for blocks in (even, uneven)]
     assert points[1].y == pytest.approx(statistics.fmean(map(math.log, uneven[4096][0])))
     assert points[1].variance > points[0].variance
+    interrupted = fit({"it": TimedSizes("cpu", {4096: [[1.0, 1.0, 3.0, 1.0, 1.0]]})})["it"].points[0]
+    assert interrupted == points[0]
 
 
 def test_it_is_known_between_two_sizes_whatever_lies_beyond_them():
