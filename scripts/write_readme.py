@@ -166,7 +166,7 @@ def _answered(analysis: Analysis) -> str:
     gpus = len({curve.device_id for curve in curves})
     regimes = len({curve.regime for curve in curves})
     return (
-        f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This minute answers "
+        f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This run answers "
         f"{done} of them: within 2 times, by `no size`, or because the sides are about equal "
         "([how far to trust it](docs/breakeven.md#how-far-to-trust-it)). `--ops add` asks about one op alone "
         "([how](docs/measuring.md))."
