@@ -17,7 +17,7 @@ from gpubench.measure import protocol
 from gpubench.measure.monitor import SLOWED
 from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose
-from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Recorder, Sink, Warned
+from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Progress, Recorder, Sink, Warned
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.model.case import Case, inner_device
 from gpubench.model.result import (
@@ -133,17 +133,6 @@ def warn_once(recorder: Recorder, sink: Sink, found: RunWarning) -> None:
     if all((known.code, known.message) != (found.code, found.message) for known in recorder.run.warnings):
         recorder.warn(found)
         sink(Warned(found))
-
-
-class Progress:
-    """Counts for whoever watches: cases begun, finished and planned, and the time that is left."""
-
-    def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
-        self.number = 0
-        self.finished = 0
-        self.cases = cases
-        self.sessions = sessions
-        self.remaining = remaining
 
 
 class Runtime(msgspec.Struct, frozen=True):

@@ -54,6 +54,17 @@ Save = Callable[[Run], None]
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
+class Progress:
+    """Counts for whoever watches: cases begun, finished and planned, and the time that is left."""
+
+    def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
+        self.number = 0
+        self.finished = 0
+        self.cases = cases
+        self.sessions = sessions
+        self.remaining = remaining
+
+
 class Recorder:
     """Collects outcomes by case id; `save` writes the document as it stands."""
 

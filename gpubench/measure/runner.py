@@ -19,7 +19,6 @@ from gpubench.measure.case_run import (
     LEAST_BLOCKS,
     WRONG_RESULT,
     CaseRun,
-    Progress,
     Runtime,
     to_be_tried,
     warn_once,
@@ -27,7 +26,17 @@ from gpubench.measure.case_run import (
 from gpubench.measure.pace import Pace
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload, asked
-from gpubench.measure.recorder import Recorder, RunDone, RunStarted, Save, SessionAgain, Sink, Warned, utc_now
+from gpubench.measure.recorder import (
+    Progress,
+    Recorder,
+    RunDone,
+    RunStarted,
+    Save,
+    SessionAgain,
+    Sink,
+    Warned,
+    utc_now,
+)
 from gpubench.measure.schedule import RunSpec, Schedule, searched
 from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep

@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench import cpu_load
 from gpubench.measure import split_search
-from gpubench.measure.case_run import Progress, settled_block
+from gpubench.measure.case_run import settled_block
 from gpubench.measure.climb import Rungs
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import (
@@ -28,7 +28,7 @@ from gpubench.measure.plan import (
     together,
     workload,
 )
-from gpubench.measure.recorder import Recorder
+from gpubench.measure.recorder import Progress, Recorder
 from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import Case

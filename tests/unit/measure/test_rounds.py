@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
-from gpubench.measure.case_run import LEAST_BLOCKS, Progress, Runtime, stop_reason
+from gpubench.measure.case_run import LEAST_BLOCKS, Runtime, stop_reason
 from gpubench.measure.pace import Pace
 from gpubench.measure.plan import Workload
-from gpubench.measure.recorder import Recorder
+from gpubench.measure.recorder import Progress, Recorder
 from gpubench.measure.worker_pool import DeviceGone
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
