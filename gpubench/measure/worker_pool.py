@@ -256,6 +256,7 @@ class WorkerPool:
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
         self._flush_bytes = 2 * caches if settings.cache == "cold" else None
         self.monitor = of_session(devices, machine, self._since)
+        self._ahead: dict[str, bool] = {}  # whether the worker that opens a device had imported ahead
 
     def worker(self, device_id: str) -> Worker:
         """The open worker of this device. Raises DeviceGone."""
@@ -455,7 +456,9 @@ class WorkerPool:
     def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:
         """A fresh worker that opens the device. The caller's thread is its parent: it dies with that. Raises
         WorkerGone."""
-        worker = self._spares.take(_backend(device_id)) or Worker(self._settings.threads)
+        spare = self._spares.take(_backend(device_id))
+        self._ahead[device_id] = spare is not None
+        worker = spare or Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
@@ -474,9 +477,12 @@ class WorkerPool:
         worker, request = self._starting[device_id]
         try:
             reply = worker.wait(request, OPEN_DEADLINE_S)
-        except WorkerGone:
+        except WorkerGone as gone:
             del self._starting[device_id]
             worker.kill()
+            # One that imported ahead left no word of what it died of: that is no start of the device yet.
+            if self._ahead[device_id] and gone.reason == "worker-crashed":
+                return self._start(device_id)
             raise
         del self._starting[device_id]
         if isinstance(reply, protocol.Opened):

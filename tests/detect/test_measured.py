@@ -75,7 +75,10 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
     }
     assert found == want
     assert "at" in {p["verdict"] for p in reported["break_even"]}
-    assert msgspec.to_builtins(advice.measured) == {**reported["recommendation"]["measured"], "file": "r.json"}
+    quoted = json.loads(
+        json.dumps(msgspec.to_builtins(advice.measured)), parse_float=lambda text: float(f"{float(text):.6g}")
+    )
+    assert quoted == {**reported["recommendation"]["measured"], "file": "r.json"}
     assert advice.mode == reported["recommendation"]["mode"]
     drawn = picture.render(msgspec.structs.replace(here, recommendation=advice), "markdown")
     (at,) = (p for p in reported["break_even"] if (p["op"], p["regime"]) == ("matmul", "resident-waited"))
