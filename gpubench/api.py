@@ -232,7 +232,7 @@ def bench(
     chosen = _options(None, settings)
     with _source(declared) as source:
         names = [source.only] if source.kind == "pickle" else [declared.name]
-        numbers = _numbers(settings.get("sizes"))
+        numbers = own.named_sizes(chosen.sizes or [])
         ids = sources.add(source, names, sizes=numbers, dtype=own.first_dtype(chosen.dtypes))
         if not ids:
             from gpubench import kernels
@@ -294,13 +294,6 @@ def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
     if isinstance(sizes, str | int):
         return [str(sizes)]
     return [",".join(map(str, sizes))]
-
-
-def _numbers(sizes: Any) -> list[int]:
-    from gpubench import units
-
-    texts = [] if sizes is None else _size_texts(sizes)
-    return sorted({n for text in texts for n in units.parse_sizes(text.rpartition("=")[2])})
 
 
 def _measure(options: Any) -> Result:

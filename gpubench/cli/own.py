@@ -30,7 +30,7 @@ def with_functions(options: RunOptions) -> RunOptions:
             "not-with-cluster", "a function of your own is measured on this machine",
             why="the nodes of a cluster do not have its file", hint="leave --cluster out",
         )  # fmt: skip
-    ids = sources.declare(files, sizes=_sizes(options.sizes or []), dtype=first_dtype(options.dtypes))
+    ids = sources.declare(files, sizes=named_sizes(options.sizes or []), dtype=first_dtype(options.dtypes))
     dtypes = options.dtypes
     if dtypes == options.declared["dtypes"].default:  # nobody named any: functions may
         declared = [kernels.own()[name].dtypes for name in ids]
@@ -53,8 +53,8 @@ def _file(word: str) -> CodePlace:
     )  # fmt: skip
 
 
-def _sizes(texts: list[str]) -> list[int]:
-    """All sizes that are named, of whatever op: at no other one is a function called."""
+def named_sizes(texts: list[str]) -> list[int]:
+    """Return all sizes that are named, of whatever op: at no other one is a function called."""
     lists = [text.rpartition("=")[2] for text in texts]
     return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
 

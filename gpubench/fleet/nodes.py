@@ -6,7 +6,8 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -247,49 +248,21 @@ def _joined(group: Sequence[tuple[int, Outcome]], numbering: Numbering) -> Outco
 def _measurement(group: Sequence[tuple[int, Measurement]], numbering: Numbering) -> Measurement:
     parts = [part for _, part in group]
     check_case(parts)
-    blocks = [
-        msgspec.structs.replace(block, session=numbering[i, block.session])
-        for i, part in group
-        for block in part.blocks
-    ]
+
+    def rows(name: str, *order: str) -> list[Any]:
+        """Return the rows of that name of all parts, each with the number that its session has in the whole."""
+        renumbered = [
+            msgspec.structs.replace(row, session=numbering[i, row.session])
+            for i, part in group
+            for row in getattr(part, name)
+        ]
+        return sorted(renumbered, key=attrgetter("session", *order))
+
     return msgspec.structs.replace(
-        parts[0],
-        kernel=_kernels(parts),
-        check=max((part.check for part in parts), key=_error),
-        blocks=sorted(blocks, key=lambda block: (block.session, block.round, block.position)),
-        parts=sorted(
-            (
-                msgspec.structs.replace(one, session=numbering[i, one.session])
-                for i, part in group
-                for one in part.parts
-            ),
-            key=lambda one: one.session,
-        ),
-        stages=sorted(
-            (
-                msgspec.structs.replace(one, session=numbering[i, one.session])
-                for i, part in group
-                for one in part.stages
-            ),
-            key=lambda one: one.session,
-        ),
-        placings=sorted(
-            (
-                msgspec.structs.replace(one, session=numbering[i, one.session])
-                for i, part in group
-                for one in part.placings
-            ),
-            key=lambda one: one.session,
-        ),
-        stops=sorted(
-            (
-                msgspec.structs.replace(one, session=numbering[i, one.session])
-                for i, part in group
-                for one in part.stops
-            ),
-            key=lambda one: one.session,
-        ),
-    )
+        parts[0], kernel=_kernels(parts), check=max((part.check for part in parts), key=_error),
+        blocks=rows("blocks", "round", "position"), parts=rows("parts"), stages=rows("stages"),
+        placings=rows("placings"), stops=rows("stops"),
+    )  # fmt: skip
 
 
 def _kernels(parts: Sequence[Measurement]) -> str | None:

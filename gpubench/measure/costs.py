@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from gpubench import stats
+from gpubench.measure.pace import between
 from gpubench.measure.plan import Constraints, Series, Step
 from gpubench.measure.points import Points, Slot, slot
 
@@ -113,16 +114,11 @@ class CostModel:
             side = self._cpu if name[0] in self._cpu else ()
             rivals = [other for other in every if other[0] in side]
             return max((self._launch_s(series, rival, n) for rival in rivals), default=0.0)
-        if n in times:
-            return times[n]
-        below, above = (
-            max((m for m in times if m < n), default=None),
-            min((m for m in times if m > n), default=None),
-        )
-        if below is None or above is None:
-            return times[min(times)] if below is None else self._grown_s(series, name, times[below], below, n)
-        share = math.log(n / below) / math.log(above / below)
-        return math.exp((1 - share) * math.log(times[below]) + share * math.log(times[above]))
+        if n < min(times):
+            return times[min(times)]
+        if (launch_s := between(times, n)) is not None:
+            return launch_s
+        return self._grown_s(series, name, times[max(times)], max(times), n)
 
     def _grown_s(self, series: Series, name: Slot, launch_s: float, low: int, n: int) -> float:
         if name[2].startswith("transfer"):

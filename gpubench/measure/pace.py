@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gpubench.model.case import Case
 
 # A time grows no faster with the size than this power of it: matmul's, whose size is a side.
 STEEPEST = 3.0
+
+
+def between(times: Mapping[int, float], n: int) -> float | None:
+    """Return the seconds at size `n` by the straight line, on logarithmic axes, between the measured sizes around it.
+    Returns None beyond them."""
+    below, above = (
+        max((m for m in times if m <= n), default=None),
+        min((m for m in times if m >= n), default=None),
+    )
+    if below is None or above is None:
+        return None
+    return times[below] * math.pow(n / below, _power(times, below, above))
+
+
+def _power(times: Mapping[int, float], low: int, high: int) -> float:
+    """Return the slope of the line through two sizes."""
+    return math.log(times[high] / times[low]) / math.log(high / low) if high > low else 0.0
 
 
 class Pace:
@@ -32,14 +50,12 @@ class Pace:
         if not times:
             return None
         n, sizes = case.params["n"], sorted(times)
-        below, above = [m for m in sizes if m <= n], [m for m in sizes if m >= n]
-        if not below:
-            return times[above[0]]
-        if above:
-            power = self._power(times, below[-1], above[0])
-        else:
-            power = min(max(self._power(times, *below[-2:]), 1.0), STEEPEST) if len(below) > 1 else 1.0
-        return times[below[-1]] * math.pow(n / below[-1], power)
+        if n < sizes[0]:
+            return times[sizes[0]]
+        if (seconds := between(times, n)) is not None:
+            return seconds
+        power = min(max(_power(times, *sizes[-2:]), 1.0), STEEPEST) if len(sizes) > 1 else 1.0
+        return times[sizes[-1]] * math.pow(n / sizes[-1], power)
 
     def least_s(self, case: Case) -> float:
         """Return about what a launch takes, and rather less: in proportion to the nearest size. Returns 0 where no size
@@ -47,11 +63,6 @@ class Pace:
         n, times = case.params["n"], self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
-
-    @staticmethod
-    def _power(times: dict[int, float], low: int, high: int) -> float:
-        """The slope of the line through two sizes."""
-        return math.log(times[high] / times[low]) / math.log(high / low) if high > low else 0.0
 
     @staticmethod
     def _curve(case: Case) -> tuple[object, ...]:

@@ -155,6 +155,7 @@ class Passes:
         self._costs = CostModel(self.points, constraints)
         self._ladders: dict[str, Rungs] = {}
         self._asked: set[tuple[str, int]] = set()
+        self._races: dict[str, Race] = {}
         self._wishes: dict[str, Wish | None] = {}
         self._checked: set[str] = set()
         self._tops: dict[str, int] = {}  # how often the top was asked for again
@@ -168,6 +169,7 @@ class Passes:
         for item in step.workloads:
             key = item.series.key
             self.points.forget(key)
+            self._races.pop(key, None)
             self._wishes.pop(key, None)
             self._asked.add((key, item.n))  # also where it failed: nothing is asked for again and again
         if all(item.series.key in self._ladders for item in step.workloads):
@@ -305,7 +307,9 @@ class Passes:
         return sorted(sizes)
 
     def _race(self, series: Series) -> Race:
-        return Race(self.points.fitted(series), self._cpu)
+        if series.key not in self._races:
+            self._races[series.key] = Race(self.points.fitted(series), self._cpu)
+        return self._races[series.key]
 
     def _open(self, series: Series, race: Race) -> list[Unsharp]:
         """The thresholds of an op that are not sharp."""

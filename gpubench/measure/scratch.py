@@ -40,7 +40,7 @@ class Scratch:
         try:
             room = int(_REFERENCES_SHARE * (UNKNOWN_MEMORY_BYTES if host_bytes is None else host_bytes))
             memory = _memory(room) if prefix == PREFIX else None
-            for place in {memory or MEMORY, Path(tempfile.gettempdir())}:
+            for place in {MEMORY, Path(tempfile.gettempdir())}:
                 _remove_orphans(place)
             self.folder, self._lock = _make_folder(prefix, memory)
             self._room = min(room, shutil.disk_usage(self.folder).free // 2)

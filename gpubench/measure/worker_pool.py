@@ -7,6 +7,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -216,6 +217,14 @@ CEILING_DEADLINE_S = 30.0
 FAILED_STARTS = 2
 
 
+class Start(NamedTuple):
+    """A worker that was asked to open a device. `ahead`: it had imported before anybody wanted it."""
+
+    worker: Worker
+    request: protocol.Open
+    ahead: bool
+
+
 class DeviceGone(Exception):
     """The device cannot be opened: what is left of it is skipped with this reason."""
 
@@ -241,7 +250,7 @@ class WorkerPool:
         self._tuned = Selection(ops=[])
         self.once_s = 0.0
         self.workers: dict[str, Worker] = {}
-        self._starting: dict[str, tuple[Worker, protocol.Open]] = {}
+        self._starting: dict[str, Start] = {}
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
@@ -256,7 +265,6 @@ class WorkerPool:
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
         self._flush_bytes = 2 * caches if settings.cache == "cold" else None
         self.monitor = of_session(devices, machine, self._since)
-        self._ahead: dict[str, bool] = {}  # whether the worker that opens a device had imported ahead
 
     def worker(self, device_id: str) -> Worker:
         """The open worker of this device. Raises DeviceGone."""
@@ -436,8 +444,9 @@ class WorkerPool:
         """End all workers at once, as an interrupt does."""
         self.monitor.close()
         self._spares.end()
-        beside = (worker for worker, _ in (*self._starting.values(), *self._opened.values()))
-        for worker in (*self.workers.values(), *beside):
+        starting = (start.worker for start in self._starting.values())
+        opened = (worker for worker, _ in self._opened.values())
+        for worker in (*self.workers.values(), *starting, *opened):
             worker.kill()
         self.workers.clear()
 
@@ -453,11 +462,10 @@ class WorkerPool:
             clock_cost_s=reply.clock_cost_s,
         )
 
-    def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:
+    def _asked_to_open(self, device_id: str) -> Start:
         """A fresh worker that opens the device. The caller's thread is its parent: it dies with that. Raises
         WorkerGone."""
         spare = self._spares.take(_backend(device_id))
-        self._ahead[device_id] = spare is not None
         worker = spare or Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
@@ -468,20 +476,20 @@ class WorkerPool:
         )  # fmt: skip
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)
-        return worker, request
+        return Start(worker, request, ahead=spare is not None)
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
         """The worker that opens the device, once it is open. Raises WorkerGone and DeviceGone."""
         if device_id not in self._starting:
             self._starting[device_id] = self._asked_to_open(device_id)
-        worker, request = self._starting[device_id]
+        worker, request, ahead = self._starting[device_id]
         try:
             reply = worker.wait(request, OPEN_DEADLINE_S)
         except WorkerGone as gone:
             del self._starting[device_id]
             worker.kill()
             # One that imported ahead left no word of what it died of: that is no start of the device yet.
-            if self._ahead[device_id] and gone.reason == "worker-crashed":
+            if ahead and gone.reason == "worker-crashed":
                 return self._start(device_id)
             raise
         del self._starting[device_id]

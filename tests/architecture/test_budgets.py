@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-WEIGHT = Path(__file__).parents[2] / "benchmarks" / "weight.py"
-
-
-@pytest.fixture(scope="module")
-def weight():
-    spec = importlib.util.spec_from_file_location("weight", WEIGHT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from benchmarks import weight
 
 pytestmark = pytest.mark.check
 
 
-def test_no_package_weighs_more_than_its_budget(weight):
+def test_no_package_weighs_more_than_its_budget():
     weights, limits = weight.packages(), weight.budgets()
     assert weights.keys() == limits.keys()
     over = {name: (tokens, limits[name]) for name, tokens in weights.items() if tokens > limits[name]}
@@ -40,5 +28,5 @@ def test_no_package_weighs_more_than_its_budget(weight):
         ('x = f"""one {a}\ntwo\nthree\nfour"""\n', 2 + 14),
     ],
 )
-def test_what_weighs_how_much(weight, text, tokens):
+def test_what_weighs_how_much(text, tokens):
     assert weight.weigh(text) == tokens

@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).parents[2] / "benchmarks" / "house.py"
-
-
-@pytest.fixture(scope="module")
-def house():
-    spec = importlib.util.spec_from_file_location("house", HOUSE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from benchmarks import house
 
 pytestmark = pytest.mark.check
 
 
-def test_no_public_type_is_defined_twice(house):
+def test_no_public_type_is_defined_twice():
     assert house.types_defined_twice() == []
 
 
-def test_a_small_module_is_a_room_of_its_own_only_where_several_go_there(house):
+def test_a_small_module_is_a_room_of_its_own_only_where_several_go_there():
     assert house.small_with_one_importer() == []
 
 
-def test_few_functions_take_many_parameters(house):
+def test_few_functions_take_many_parameters():
     assert len(house.long_signatures()) <= 10
 
 
-def test_the_way_down_is_short(house):
+def test_the_way_down_is_short():
     way = house.longest_path()
     assert way[0] == "cli"
     assert way[-1] == "model"
     assert len(way) <= 7
 
 
-def test_the_page_leads_one_size_through_a_dozen_files(house):
+def test_the_page_leads_one_size_through_a_dozen_files():
     way = house.PAGE.read_text(encoding="utf-8").partition("## One size")[2].partition("\n## ")[0]
     stops = re.findall(r"^\d+\. `([a-z_/]+\.py)`", way, re.M)
     assert 6 <= len(stops) <= 12
@@ -55,7 +45,7 @@ def test_tests_use_public_names_alone():
     # A tenth of the files: to parse all of them takes seconds.
     suspect = re.compile(r"\._[a-zA-Z]|\bimport\b[^\n(]*\b_[a-zA-Z]|\bimport \([^)]*\b_[a-zA-Z]")
     found = []
-    for path in sorted((HOUSE.parents[1] / "tests").rglob("*.py")):
+    for path in sorted((Path(__file__).parents[2] / "tests").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if not suspect.search(text):
             continue
