@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit, kind_of, traffic_of
+from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import DeviceKind, Run
 
@@ -146,15 +146,10 @@ def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
 
 
 def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> TimedSizes:
-    """The times of one contender. It shares a curve with others of its device where each element costs the same bytes
-    at every size, and nothing but the size shapes it."""
-    (_, dtype, params), device_id, form, regime = key
-    sizes = {} if params else {row.case.params["n"]: row.bytes for row in rows}
-    return TimedSizes(
-        kind=kind_of(rows[0].device_kind, regime),
-        blocks={row.case.params["n"]: list(row.blocks.values()) for row in rows},
-        family=(dtype, device_id, form, regime), traffic=traffic_of(sizes),
-    )  # fmt: skip
+    (_, dtype, params), *place = key
+    blocks = {row.case.params["n"]: list(row.blocks.values()) for row in rows}
+    moved = {} if params else {row.case.params["n"]: row.bytes for row in rows}
+    return TimedSizes.of(rows[0].device_kind, (dtype, *place), blocks, moved)
 
 
 def _threshold(

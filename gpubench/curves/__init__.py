@@ -5,7 +5,7 @@ the curves of two sides into a `Threshold`. Pure functions of numbers: nothing h
 """
 
 from gpubench.curves.choice import Doubt, doubt, interval
-from gpubench.curves.families import TimedSizes, fit, traffic_of
+from gpubench.curves.families import TimedSizes, fit
 from gpubench.curves.noise import Blocks, Kind, kind_of
 from gpubench.curves.threshold import TAIL, Margin, Side, Threshold, compare, speedup_at
 from gpubench.curves.time_curve import TimeCurve
@@ -26,5 +26,4 @@ __all__ = [
     "interval",
     "kind_of",
     "speedup_at",
-    "traffic_of",
 ]  # fmt: skip

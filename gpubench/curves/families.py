@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gpubench.curves.noise import Blocks, Kind, Point, offset_variance, points
+from gpubench.curves.noise import Blocks, Kind, Point, kind_of, offset_variance, points
 from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Process, Walk, Warp, dot
 from gpubench.curves.time_curve import TimeCurve
 
@@ -26,6 +26,14 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
     blocks: Blocks
     family: Hashable = None
     traffic: float = 0.0
+
+    @classmethod
+    def of(
+        cls, device_kind: str, family: tuple[str, str, str, str], blocks: Blocks, moved: Mapping[int, int]
+    ) -> TimedSizes:
+        """Return the times of a contender. `family`: its dtype, device, implementation and regime, by id. `moved`: the
+        bytes of a launch by size; empty if params beside the size shape it, and it shares nothing."""
+        return cls(kind_of(device_kind, family[-1]), blocks, family, traffic_of(moved))
 
     @cached_property
     def points(self) -> list[Point]:

@@ -61,7 +61,7 @@ class Rungs:
 
     @property
     def middle(self) -> int:
-        return self.sizes[max(0, len(self.sizes) - 3)]
+        return self.series.ladder.ends(self.sizes)[1]
 
     @property
     def ends(self) -> list[int]:

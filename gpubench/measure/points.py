@@ -85,12 +85,8 @@ class Points:
         return self._contenders[series.key]
 
     def _contender(self, series: Series, name: Slot, times: curves.Blocks) -> curves.TimedSizes:
-        device_id, form, regime = name
-        sizes = {} if series.shape else {n: series.op.bytes(series.params(n), series.dtype) for n in times}
-        return curves.TimedSizes(
-            kind=curves.kind_of(self._kinds[device_id], regime), blocks=times,
-            family=(series.dtype, device_id, form, regime), traffic=curves.traffic_of(sizes),
-        )  # fmt: skip
+        moved = {} if series.shape else {n: series.op.bytes(series.params(n), series.dtype) for n in times}
+        return curves.TimedSizes.of(self._kinds[name[0]], (series.dtype, *name), times, moved)
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:

@@ -163,6 +163,12 @@ class Ladder(msgspec.Struct, frozen=True):
         below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
         return sorted({n for n in below if n < self.high} | {self.high})
 
+    @staticmethod
+    def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
+        """The lowest, a middle and the highest of rungs. GPUs are timed at these three in any case, and outputs are
+        compared whole there."""
+        return rungs[0], rungs[-3:][0], rungs[-1]
+
     def whole(self, n: float) -> int:
         """The number of whole granules that is nearest to `n`; below one granule the nearest whole number."""
         step = self.granule if n >= self.granule else 1

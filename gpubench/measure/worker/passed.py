@@ -55,12 +55,12 @@ class Passed:
         """Return the check of outputs with the same bits. Returns None if no copy has them."""
         if _bytes(op, case) < LEAST_BYTES:
             return None
-        form, n = _form(case), case.params["n"]
+        form, n, whole = _form(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
         sizes = sorted(size for known, size in self._copies if known == form and size >= n)
         for size in sizes:
             copy = self._copies.pop((form, size))
             self._copies[form, size] = copy
-            if size > n and (n in _whole_sizes(op) or not op.begins(case.params, copy.case.params)):
+            if size > n and (n in whole or not op.begins(case.params, copy.case.params)):
                 continue
             if self._has_bits(op, case, outputs, copy):
                 return copy.check if size == n else msgspec.structs.replace(copy.check, index=[])
@@ -135,8 +135,3 @@ def _form(case: Case) -> Form:
 
 def _bytes(op: Op, case: Case) -> int:
     return sum(operand.bytes(case.params, case.dtype) for operand in op.outputs)
-
-
-def _whole_sizes(op: Op) -> tuple[int, ...]:
-    rungs = op.sizes.rungs()
-    return rungs[0], rungs[len(rungs) // 2], rungs[-1]

@@ -12,9 +12,9 @@ import random
 import numpy as np
 import pytest
 
-from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval, traffic_of
+from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval
 from gpubench.curves.choice import expected_loss
-from gpubench.curves.families import fixed_and_per_n
+from gpubench.curves.families import fixed_and_per_n, traffic_of
 from gpubench.curves.noise import Point
 from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Walk, Warp
 from gpubench.curves.threshold import fastest_at, normal, threshold_of

@@ -11,14 +11,14 @@ from gpubench.errors import DeviceOutOfMemory
 from gpubench.kernels.families.elementwise import elementwise
 from gpubench.measure.worker import workspace as workspace_module
 from gpubench.measure.worker.operands import Operands
-from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
+from gpubench.measure.worker.passed import Passed, copies_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.model.case import Case
 from gpubench.model.op import Tolerance
 
 RELU = kernels.load("relu")
-TOP, BETWEEN, MIDDLE, SMALL = 2**20, 3 * 2**18, 2**18, 2**17
+TOP, BETWEEN, MIDDLE, SMALL = 2**22, 3 * 2**20, 2**20, 2**17
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_kernel_that_rounds_otherwise_at_another_size_is_compared_whole(sessio
 
 
 def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(session, tmp_path, judged):
-    bench = Bench(session, tmp_path, room=4 * TOP + LEAST_BYTES)
+    bench = Bench(session, tmp_path, room=4 * (TOP + MIDDLE))
     first = bench.check(TOP)
     bench.check(MIDDLE)
     first.verify()
