@@ -11,6 +11,8 @@ from gpubench.model.case import Case
 STEEPEST = 3.0
 
 
+# No TimeCurve: after each new time one takes 0.3 to 2.5 ms to fit, some 2 s of a default run, and it says nothing of
+# larger sizes, which the ladder asks for.
 def between(times: Mapping[int, float], n: int) -> float | None:
     """Return the seconds at size `n` by the straight line, on logarithmic axes, between the measured sizes around it.
     Returns None beyond them."""

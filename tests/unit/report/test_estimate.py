@@ -524,8 +524,11 @@ def test_a_first_sample_that_hardly_differs_is_no_finding():
     assert row_of(run_of([measured(case(), 1e-3, factors=(1.001, *[1.0] * 12))])).findings == ()
 
 
-@pytest.mark.parametrize(("hot", "label"), [([1.2e-3, 1.3e-3], "implausible"), ([0.9e-3, 1.3e-3], "ok")])
+@pytest.mark.parametrize(
+    ("hot", "label"), [([1.2e-3, 1.3e-3], "implausible"), ([0.9e-3, 1.3e-3], "ok"), ([1.05e-3], "ok")]
+)
 def test_a_device_time_surely_above_wall_time_is_implausible(hot, label):
+    """A few percent above it is chance: default runs have a single sample of the device."""
     outcome = with_blocks(measured(case(device="cupy:0"), 1e-3), device_hot_s=hot)
     assert row_of(run_of([outcome])).label == label
 
