@@ -139,11 +139,25 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         """The candidate of this device; None where it has no time."""
         return next((one for one in self.candidates if one.device_id == device_id and one.time), None)
 
+    @property
+    def why(self) -> str:
+        """The grounds of the answer, or what is missing."""
+        best = self.candidate(self.device_id)
+        if best is None:
+            return self.reason or ""
+        low, high = best.between or (self.n, self.n)
+        place = "measured" if low == high else f"between the measured sizes {low} and {high}"
+        if self.gain is None:
+            return f"{place}; nothing else was measured, or could run it"
+        ends = f"{self.gain.lo:.3g} to {self.gain.hi:.3g}"
+        return f"{place}; {self.gain.ratio:.3g} times as fast as {self.gain.device_id} ({ends})"
 
-def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
-    """The answer for a call of this regime, with its evidence. The advised candidate stands first."""
+
+def advise(key: Key, contenders: ContenderSet, n: int, regime: str, *, hybrid: bool = True) -> Advice:
+    """The answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`: it may be
+    a split."""
     decision = choose(contenders, n)
-    split = split_of(contenders, n, decision)
+    split = split_of(contenders, n, decision) if hybrid else None
     candidates, known = _candidates(contenders, n, decision, split)
     best_id, against_id = (one and one.device_id for one in (decision.best, decision.against))
     if split is not None:
@@ -162,7 +176,7 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
         gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
         if gain is not None and against is not None and against_id is not None else None,
         confidence=_confidence(contenders, n, decision, split), reason=_reason(contenders, n, decision, candidates),
-        command=_command(key, n) if decision.best is None else None, split=split and _split(split),
+        command=measuring_command(key, n) if decision.best is None else None, split=split and _split(split),
         candidates=tuple(candidates), source=_source(contenders.run),
     )  # fmt: skip
 
@@ -311,11 +325,13 @@ def _reason(
     return "; ".join(missing) or f"nothing was measured around n = {n}"
 
 
-def _command(key: Key, n: int) -> str:
+def measuring_command(key: Key, n: int) -> str:
     """Return the command that measures the size that was asked for."""
     params = f" --params {','.join(f'{name}={value}' for name, value in key.params)}" if key.params else ""
     dtype = f" --dtypes {key.dtype}" if key.dtype != "float32" else ""
-    return f"gpubench run --ops {key.op} --sizes {n}{dtype}{params}"
+    file, dot, name = key.op.partition(".")
+    what = f"{file}.py:{name}" if dot else f"--ops {key.op}"  # a function of the user's own
+    return f"gpubench run {what} --sizes {n}{dtype}{params}"
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:

@@ -128,11 +128,12 @@ class Curves(msgspec.Struct, frozen=True):
     break_even: tuple[BreakEven, ...]
 
 
-def curves(run: Run) -> Curves:
-    """The times of `run`, and where one side overtakes the other."""
+def curves(run: Run, op: str | None = None) -> Curves:
+    """The times of `run`, and where one side overtakes the other: for all ops, or for one."""
     cases = tuple(case_results(run))
     compared = [row for row in cases if _compared(row)]
-    return Curves(run, cases, _curves(run, compared, speedups(compared)))
+    ratios = speedups([row for row in compared if op in (None, row.case.op)])
+    return Curves(run, cases, _curves(run, compared, ratios))
 
 
 def recommended(run: Run, found: Measured | None) -> Recommendation | None:

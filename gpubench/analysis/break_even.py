@@ -110,7 +110,8 @@ def break_evens(
             by_device.setdefault((case.series, case.regime_id, case.device_id), []).append(row)
     if not by_device:
         return ()
-    curves = fit_cases(cases)
+    wanted = {row.case.case.series for row in rows}
+    curves = fit(case_series(cases), lambda key: key[0] in wanted)
     baselines: dict[SeriesKey, set[ContenderKey]] = {}
     for row in rows:
         baselines.setdefault(row.case.case.series, set()).add(contender_key(row.baseline.case))

@@ -173,9 +173,11 @@ class Decision(NamedTuple):
 UNDECIDED = Decision(None, math.inf, None, math.inf)
 
 
-def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """The cases that can advise, by op, dtype and params; without variants, overheads and adapters."""
-    rows = [row for row in case_results(run) if row.case.variant is None and row.case.group not in CALLS]
+def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key, CaseGroup]:
+    """The cases that can advise, by op, dtype and params; without variants, overheads and adapters. `cases` are the
+    rows of the run, if they are at hand."""
+    cases = case_results(run) if cases is None else cases
+    rows = [row for row in cases if row.case.variant is None and row.case.group not in CALLS]
     alone = [row for row in rows if row.case.shared_with is None and row.device_kind != "software"]
     groups: dict[Key, list[CaseResult]] = {}
     for row in alone:

@@ -5,16 +5,21 @@ The first call for an op, dtype and regime fits its curves; every other one look
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import math
 import os
+import threading
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from gpubench.analysis.advice import Advice, AdviceConfidence, advise, measuring_command
 from gpubench.analysis.contenders import (
     Basis,
     CaseGroup,
@@ -26,11 +31,14 @@ from gpubench.analysis.contenders import (
     case_groups,
     choose,
     contender_set,
+    first_to_know,
     may_know,
     split_of,
 )
+from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.machine import experiment
+from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
@@ -38,16 +46,17 @@ from gpubench.model.case import QUEUED, RESIDENT, WAITED, beside_size
 from gpubench.model.identity import measured_gpus
 from gpubench.model.op import Op, Params, Shape
 from gpubench.model.result import Measurement, Run
+from gpubench.store.cache import user_cache
 
 # The size, one array's shape, the shapes of all inputs, or the params by name.
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
 Others = tuple[tuple[str, int], ...]  # the params beside the size, by name
 # A caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory.
 MOST_QUESTIONS = MOST_SHAPES = 4096
-_Question = tuple[str, str, Others, str]
+_Call = tuple[str, str, Others, str]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, dict=True):
     """The place where to run: `device_id` as "cupy:0", its `backend`, and the form that was the fastest there.
 
     `expected_s` is the time of one call, transfers included where the regime has them; `gain` how many times as long
@@ -66,31 +75,72 @@ class Answer(msgspec.Struct, frozen=True):
     fraction: float | None = None
     placement: str | None = None
 
+    @cached_property
+    def advice(self) -> Advice | None:
+        """The evidence, worked out when it is asked for. Returns None if no result has the op, dtype and params."""
+        question: _Question | None = vars(self).get("_question")
+        return question and question.advise()
+
+    @property
+    def confidence(self) -> AdviceConfidence:
+        """`clear`, `close`, `noisy` or `alone` (docs/advice.md); `none` if the answer is unknown."""
+        return self.advice.confidence if self.advice else "none"
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The seconds between which one call takes its time with 95 %."""
+        time = self.advice and self.advice.time
+        return (time.low, time.high) if time else None
+
+    @property
+    def why(self) -> str:
+        """The grounds of the answer, or what is missing."""
+        return self.advice.why if self.advice else "no result has this op, dtype and shape"
+
+    @property
+    def command(self) -> str | None:
+        """The command that measures this very call. Returns None if it was measured."""
+        question: _Question | None = vars(self).get("_question")
+        return measuring_command(question.key, question.n) if question and self.basis != "measured" else None
+
 
 UNKNOWN = Answer(None, None, None, None, None, "unknown")
+
+
+class _Question(NamedTuple):
+    """A question to a policy, kept by its answer."""
+
+    sets: _Sets
+    key: Key
+    n: int
+    hybrid: bool
+
+    def advise(self) -> Advice | None:
+        known = first_to_know(self.sets, self.n)
+        return known and advise(self.key, known, self.n, self.sets.regime, hybrid=self.hybrid)
 
 
 class Policy:
     """Measured results as a function from op, shape, dtype and regime to a device. Immutable; safe among threads."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """`runs`, the newest first: an op is answered by the newest that compares two devices there."""
-        self._groups: dict[Key, list[tuple[Run, CaseGroup]]] = {}
-        self._runs = list(runs)
-        for run in self._runs:
-            for key, group in case_groups(run).items():
-                self._groups.setdefault(key, []).append((run, group))
-        self._sets: dict[_Question, _Sets] = {}
+        """`runs`, the newest first: an op is answered by the newest that compares two devices there. Each is read when
+        an answer needs it."""
+        self._runs = _Runs(runs)
+        self._sets: dict[_Call, _Sets] = {}
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Policy:
         """The policy of a result file, of this machine's results in a folder, or (None) of those that
         `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is none that is usable."""
-        return cls(runs(path))
+        policy = cls(runs(path))
+        next(iter(policy._runs), None)
+        return policy
 
     @property
     def ops(self) -> tuple[str, ...]:
-        return tuple(sorted({key.op for key in self._groups}))
+        """The ids of all measured ops, sorted."""
+        return tuple(sorted(set().union(*(measured.ops for measured in self._runs))))
 
     def choose(
         self,
@@ -114,34 +164,14 @@ class Policy:
         without n.
         """
         n, params = size_and_others(op, shape)
-        if n < 1:
-            return UNKNOWN
         name = dtype if type(dtype) is str else _dtype_name(dtype)
         sets = self._sets.get((op, name, params, regime))
         if sets is None:
             sets = self._prepare(op, name, params, regime)
-        answer = UNKNOWN
-        for one in sets:
-            if not may_know(one, n, two_sides=answer is not UNKNOWN):
-                continue
-            decision = choose(one, n)
-            if decision.best is not None and (decision.against is not None or answer is UNKNOWN):
-                split = split_of(one, n, decision) if hybrid and one.splits else None
-                if split is not None:
-                    return _splitting(split)
-                best = decision.best
-                seconds = decision.seconds
-                gain = None if decision.against is None else decision.against_s / seconds
-                answer = Answer(
-                    best.device_id,
-                    best.device_id.partition(":")[0],
-                    best.form,
-                    seconds,
-                    gain,
-                    basis(decision, n),
-                )
-                if decision.against is not None:
-                    break
+        answer = _answer(sets, n, hybrid=hybrid) if n > 0 else UNKNOWN
+        if answer is UNKNOWN:
+            answer = msgspec.structs.replace(UNKNOWN)
+        vars(answer)["_question"] = _Question(sets, sets.key, n, hybrid)
         return answer
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
@@ -149,40 +179,124 @@ class Policy:
 
         Raises UsageError for an op that was not measured.
         """
-        return find_threshold(self._runs, op, situation, backend)
+        return find_threshold([measured.run for measured in self._runs], op, situation, backend)
 
     def __repr__(self) -> str:
-        return f"<gpubench.Policy of {len(self._runs)} results: {', '.join(self.ops)}>"
+        return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _named(self, op: str) -> str:
         """The measured op of that name. Raises UsageError for a name that neither the results nor gpubench have."""
-        if op in self.ops or _load(op) is not None:
-            return op
-        return resolve_op(op, self.ops)
+        return op if _load(op) is not None else resolve_op(op, self.ops)
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Sets:
-        regime_id = require_regime(regime)
-        groups = self._groups.get(Key(self._named(op), dtype, params))
-        sets = _Sets(groups or (), regime_id)
+        sets = _Sets(self._runs, Key(self._named(op), dtype, params), require_regime(regime))
         # What a caller makes up must not fill the memory.
-        if groups is not None and len(self._sets) < MOST_QUESTIONS:
+        if len(self._sets) < MOST_QUESTIONS and any(sets.key in measured.keys for measured in self._runs):
             self._sets[op, dtype, params, regime] = sets
         return sets
 
 
-class _Sets:
-    """The contenders for one kind of call by each file, the newest first. A curve is fitted when it is asked for."""
+class _MeasuredRun:
+    """A run, and its cases that can advise."""
 
-    def __init__(self, groups: Sequence[tuple[Run, CaseGroup]], regime: str) -> None:
-        self._groups, self._regime = groups, regime
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        cases = [
+            outcome.case for outcome in run.outcomes if isinstance(outcome, Measurement) and outcome.blocks
+        ]
+        cases = [case for case in cases if case.variant is None and case.group not in CALLS]
+        self.keys = {Key(*case.series) for case in cases}
+        self.ops = {key.op for key in self.keys}
+
+    @cached_property
+    def groups(self) -> dict[Key, CaseGroup]:
+        """The groups of cases; derived when they are asked for."""
+        return case_groups(self.run, _kept_rows(self.run))
+
+
+class _Runs:
+    """Runs, the newest first, each read once, when somebody gets to it."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._rest = iter(runs)
+        self._read: list[_MeasuredRun] = []
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[_MeasuredRun]:
+        for i in itertools.count():
+            if i >= len(self._read):
+                with self._lock:
+                    if i >= len(self._read):
+                        run = next(self._rest, None)
+                        if run is None:
+                            return
+                        self._read.append(_MeasuredRun(run))
+            yield self._read[i]
+
+
+class _Sets:
+    """The contenders for one kind of call by each run, the newest first. A curve is fitted when it is asked for."""
+
+    def __init__(self, runs: _Runs, key: Key, regime: str) -> None:
+        self._runs, self.key, self.regime = runs, key, regime
         self._sets: dict[int, ContenderSet] = {}
 
     def __iter__(self) -> Iterator[ContenderSet]:
-        for i, (run, group) in enumerate(self._groups):
+        for i, measured in enumerate(self._runs):
             known = self._sets.get(i)
             if known is None:
-                known = self._sets[i] = contender_set(run, group, self._regime)
+                if self.key not in measured.keys or self.key not in measured.groups:
+                    continue
+                known = contender_set(measured.run, measured.groups[self.key], self.regime)
+                self._sets[i] = known
             yield known
+
+
+def _answer(sets: _Sets, n: int, *, hybrid: bool) -> Answer:
+    answer = UNKNOWN
+    for contenders in sets:
+        if not may_know(contenders, n, two_sides=answer is not UNKNOWN):
+            continue
+        decision = choose(contenders, n)
+        best = decision.best
+        if best is None or (decision.against is None and answer is not UNKNOWN):
+            continue
+        split = split_of(contenders, n, decision) if hybrid and contenders.splits else None
+        if split is not None:
+            return _splitting(split)
+        gain = None if decision.against is None else decision.against_s / decision.seconds
+        backend = best.device_id.partition(":")[0]
+        answer = Answer(best.device_id, backend, best.form, decision.seconds, gain, basis(decision, n))
+        if decision.against is not None:
+            break
+    return answer
+
+
+# A run of fewer cases is derived as quickly as looked up.
+FEWEST_KEPT = 200
+
+
+def _kept_rows(run: Run) -> tuple[CaseResult, ...]:
+    """The rows of a run, from the user's cache if this very code derived them from this very content, else derived."""
+    if len(run.outcomes) < FEWEST_KEPT:
+        return case_results(run)
+    key = hashlib.sha256(_code_stamp() + msgspec.msgpack.encode(run)).digest()
+    name, cache = f"cases-{hashlib.sha256(run.id.encode()).hexdigest()[:16]}", user_cache()
+    kept = cache.read(name, "what a result says") or b""
+    if kept.startswith(key):
+        with contextlib.suppress(msgspec.MsgspecError, zlib.error):
+            return msgspec.msgpack.decode(zlib.decompress(kept[len(key) :]), type=tuple[CaseResult, ...])
+    rows = case_results(run)
+    cache.write(name, key + zlib.compress(msgspec.msgpack.encode(rows), 1))
+    return rows
+
+
+@lru_cache
+def _code_stamp() -> bytes:
+    """Bytes that differ after each edit or installation of gpubench."""
+    folder = Path(__file__).parents[1]
+    states = ((path, path.stat()) for path in sorted(folder.rglob("*.py")))
+    return repr([(str(path), state.st_mtime_ns, state.st_size) for path, state in states]).encode()
 
 
 def _splitting(split: TimedSplit) -> Answer:

@@ -81,7 +81,7 @@ def find_threshold(
     for run in runs:
         candidates = [
             curve
-            for curve in curves(run).break_even
+            for curve in curves(run, name).break_even
             if curve.op == name and curve.regime == regime and dtype in (None, curve.dtype)
             and backend in (None, curve.case.backend, curve.device_id)
         ]  # fmt: skip

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import gpubench
@@ -148,3 +149,46 @@ print(f"{result.threshold().n:.0f}")
         "run", "script.py", "--sizes", "256", "--backends", "numpy", "--check-only", "--no-progress"
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_an_answer_tells_what_it_rests_on() -> None:
+    policy = gpubench.Policy.load(H200)
+    answer = policy.choose("dot", 3_000_000, regime="resident")
+    low, high = answer.interval
+    assert low < answer.expected_s < high
+    assert answer.confidence in ("clear", "close")
+    assert answer.why.startswith("between the measured sizes ")
+    assert "times as fast as" in answer.why
+    assert answer.command == "gpubench run --ops dot --sizes 3000000"
+    outside = policy.choose("dot", 2**40)
+    assert (outside.confidence, outside.interval) == ("none", None)
+    assert "measured from n = " in outside.why
+    assert policy.choose("linear", 512).why == "no result has this op, dtype and shape"
+    assert policy.choose("linear", 512).command == "gpubench run --ops linear --sizes 512"
+
+
+def test_a_policy_keeps_what_it_derived_and_reads_no_other(monkeypatch, tmp_path: Path) -> None:
+    from gpubench.analysis import policy
+
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
+    derived = []
+    derive = policy.case_results
+    monkeypatch.setattr(policy, "case_results", lambda run: derived.append(run.id) or derive(run))
+
+    def ask(run=None):
+        asked = gpubench.Policy.load(H200) if run is None else gpubench.Policy([run])
+        return asked.choose("dot", 3_000_000)
+
+    first = ask()
+    assert ask() == first
+    assert len(derived) == 1
+    (kept,) = tmp_path.rglob("cases-*")
+    run = gpubench.load(H200).run
+    ask(msgspec.structs.replace(run, label="another"))  # of the same id
+    assert len(derived) == 2
+    kept.write_bytes(kept.read_bytes()[:-9] + b"otherbyte")
+    assert ask() == first
+    assert len(derived) == 3
+    monkeypatch.setattr(policy, "_code_stamp", lambda: b"edited")
+    assert ask() == first
+    assert len(derived) == 4
