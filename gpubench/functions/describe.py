@@ -86,7 +86,9 @@ def extrapolate(points: Points, n: int) -> float:
         whole = 2 if low == first * first else 1 if low and low % first == 0 else 0
         return low * float(n / first) ** whole
     slope = (high - low) / (last - first)
-    if len(points) > 2 and all(abs(low + slope * (m - first) - value) < 0.5 for m, value in points):
+    # Extents are whole numbers, so that half of them is on no line; of seconds, which are small, 1 % is off it.
+    close = min(0.5, 0.01 * high)
+    if len(points) > 2 and all(abs(low + slope * (m - first) - value) <= close for m, value in points):
         return max(0.0, low + slope * (n - first))
     before, smaller = points[-2]
     power: float = max(
@@ -133,6 +135,10 @@ def operand(shown: Shown) -> Operand:
 def make_op(description: Description, code: Code) -> Op:
     """The op of a function as its child described it."""
     ladder = Ladder(description.low, description.high)
+
+    def seconds(params: Params) -> float:
+        return extrapolate(description.seconds, params["n"])
+
     flops, only = description.flops, tuple(description.backends or ())
     if description.operations is not None:
         names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a word of WGSL
@@ -149,7 +155,7 @@ def make_op(description: Description, code: Code) -> Op:
         )  # fmt: skip
         return msgspec.structs.replace(
             op, name=description.id, torch=code.torch, sizes=ladder, digest=description.digest, only=only,
-            split=None if description.own_inputs else op.split,
+            split=None if description.own_inputs else op.split, seconds=seconds,
         )  # fmt: skip
     first, *others = description.results
     # Several results are downloaded as one.
@@ -166,7 +172,7 @@ def make_op(description: Description, code: Code) -> Op:
         output=operand(together if others else first), between=(operand(beside),),
         flops=lambda params: round(extrapolate(flops, params["n"])) if flops else 0,
         expr=code.expr, tolerance=code.tolerance or Tolerance(UNITS), digest=description.digest, calls=code.calls,
-        only=only,
+        only=only, seconds=seconds,
     )  # fmt: skip
 
 

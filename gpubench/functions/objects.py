@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from gpubench.model.op import UNIT_ROUNDOFF, Array
 
-# A result passes within so many roundings, or so many times the error that NumPy itself makes in the dtype.
-ROUNDINGS, TIMES_NUMPY = 256, 64
-# Where NumPy itself is farther off than this, the function tells nothing in the dtype.
-MOST_ERROR = 0.01
+# A result passes within so many roundings, or so many times the error that NumPy itself makes in the dtype, as far as
+# that is no more than MOST_ERROR, or else twice that error. Where NumPy itself is farther off than MOST_ERROR, a
+# floating result tells nothing in the dtype.
+ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
 class Unreadable(Exception):
@@ -104,46 +104,64 @@ class Discrepancy(NamedTuple):
     limit: float
     place: list[int]
     words: str = ""
+    integers: bool = False
 
     @property
     def right(self) -> bool:
         return not self.words and self.error <= self.limit
 
 
-def allowed_error(want: Any, got: Any, dtype: str) -> float:
-    """The error that a result may have in the dtype, by that of NumPy's own result `got`."""
-    own = compare(got, want, math.inf)
-    return max(ROUNDINGS * UNIT_ROUNDOFF[dtype], TIMES_NUMPY * own.error if math.isfinite(own.error) else 0.0)
+class Allowed(NamedTuple):
+    """The relative errors that results may have: floating ones each element, counts and labels all together."""
+
+    floating: float
+    integers: float
 
 
-def compare(got: Any, want: Any, limit: float) -> Discrepancy:
-    """Compare every element: floating ones by |got - want| / (|want| + the root mean square of all), others exactly."""
+def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
+    """The errors that a result may have in the dtype, by those of NumPy's own result `got`.
+
+    Counts and labels have to be equal, unless NumPy in the dtype finds others itself, as where a number lies on the
+    edge of two bins.
+    """
+    limit, integers = ROUNDINGS * UNIT_ROUNDOFF[dtype], 0.0
+    for leaf in _discrepancies(got, want, Allowed(math.inf, math.inf)):
+        own = min(TIMES_NUMPY * leaf.error, max(MOST_ERROR, 2 * leaf.error))
+        if math.isfinite(own) and leaf.integers:
+            integers = max(integers, own)
+        elif math.isfinite(own):
+            limit = max(limit, own)
+    return Allowed(limit, integers)
+
+
+def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
+    """Compare every element: floating ones by |got - want| / (|want| + the root mean square of all), integers by the
+    sum of |got - want| / the sum of |want|."""
+    all_leaves = _discrepancies(got, want, allowed)
+    wrong = [leaf for leaf in all_leaves if leaf.words]
+    return max(wrong or all_leaves, key=lambda leaf: leaf.error)
+
+
+def _discrepancies(got: Any, want: Any, allowed: Allowed) -> list[Discrepancy]:
     got_leaves, want_leaves = leaves(got), leaves(want)
     if len(got_leaves) != len(want_leaves):
-        return Discrepancy(math.inf, limit, [], f"it returns {len(got_leaves)} results, not {len(want_leaves)}")
-    worst = Discrepancy(0.0, limit, [])
-    for (name, mine), (_, other) in zip(got_leaves, want_leaves, strict=True):
-        leaf = _compare_leaf(name, on_host(mine), on_host(other), limit)
-        if leaf.words:
-            return leaf
-        if leaf.error >= worst.error:
-            worst = leaf
-    return worst
+        words = f"it returns {len(got_leaves)} results, not {len(want_leaves)}"
+        return [Discrepancy(math.inf, allowed.floating, [], words)]
+    return [
+        _compare_leaf(name, on_host(mine), on_host(other), allowed)
+        for (name, mine), (_, other) in zip(got_leaves, want_leaves, strict=True)
+    ]
 
 
-def _compare_leaf(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
+def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discrepancy:
     import numpy as np
 
+    limit = allowed.floating
     if got.shape != want.shape:
         words = f"{name} has the shape {got.shape}, not {want.shape}"
         return Discrepancy(math.inf, limit, [], words)
     if want.dtype.kind not in "fc" and got.dtype.kind not in "fc":
-        wrong = got != want
-        if not np.any(wrong):
-            return Discrepancy(0.0, limit, [])
-        place = tuple(np.argwhere(wrong)[0]) if wrong.ndim else ()
-        words = f"{name}{list(map(int, place))} is {got[place]}, not {want[place]}"
-        return Discrepancy(math.inf, limit, [int(i) for i in place], words)
+        return _compare_integers(name, got, want, allowed.integers)
     values, expected = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, want))
     finite = np.isfinite(expected)
     mean = math.sqrt(float(np.mean(np.abs(expected[finite]) ** 2))) if finite.any() else 1.0
@@ -155,3 +173,16 @@ def _compare_leaf(name: str, got: Array, want: Array, limit: float) -> Discrepan
         return Discrepancy(0.0, limit, [])
     place = np.unravel_index(int(np.argmax(error)), error.shape)
     return Discrepancy(float(error[place]), limit, [int(i) for i in place])
+
+
+def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
+    import numpy as np
+
+    wrong = got != want
+    if not np.any(wrong):
+        return Discrepancy(0.0, limit, [], integers=True)
+    place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
+    total = float(np.abs(want.astype(np.float64)).sum())
+    error = float(np.abs(got.astype(np.float64) - want).sum()) / max(total, 1.0)
+    words = f"{name}{list(place)} is {got[place]}, not {want[place]}" if error > limit else ""
+    return Discrepancy(error, limit, list(place), words, integers=True)

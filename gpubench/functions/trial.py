@@ -161,8 +161,8 @@ def _call(function: UserFunction, n: int, dtype: str) -> Trial:
     results = leaves(result)
     if not results:
         raise PluginError("it returns nothing")
-    held = sum(size(plain(x)) for x in inputs) + sum(size(value) for _, value in results)
-    return Trial(n, inputs, results, seconds, max(0, peak - held))
+    # The inputs were allocated before.
+    return Trial(n, inputs, results, seconds, max(0, peak - sum(size(value) for _, value in results)))
 
 
 def _inputs(function: UserFunction, n: int, dtype: str) -> list[Any]:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from gpubench.measure.costs import CostModel
-from gpubench.measure.plan import ONE_BLOCK, Constraints, Series, Step, Workload, together, workload
+from gpubench.measure.plan import ONE_BLOCK, SLOW_BYTES, Constraints, Series, Step, Workload, together, workload
 from gpubench.measure.points import Slot, slot
 from gpubench.measure.recorder import Recorder
 from gpubench.model.case import RESIDENT, Case
 from gpubench.model.result import Planned, RunWarning, Skip
 
-# A launch is cheap if it takes so long on a slow machine of so many bytes and operations a second.
-CHEAP_S, SLOW_BYTES, SLOW_FLOPS = 8e-3, 4e9, 4e10
+# A launch is cheap if it takes so long on a slow machine of SLOW_BYTES, and so many operations, a second.
+CHEAP_S, SLOW_FLOPS = 8e-3, 4e10
 # What is left of an op's ladder is one step if it takes no longer than this.
 ONE_STEP_S = 3.0
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
@@ -77,7 +77,8 @@ class Rungs:
 
     def _is_cheap(self, n: int) -> bool:
         op, params = self.series.op, self.series.params(n)
-        return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, op.flops(params) / SLOW_FLOPS) <= CHEAP_S
+        seconds = op.seconds(params) if op.seconds else op.flops(params) / SLOW_FLOPS
+        return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, seconds) <= CHEAP_S
 
     def at(self, n: int, *, whole: bool) -> Workload:
         """The cases of a size. CPUs have every size; GPUs, copies and what decides nothing have few, but for a size
@@ -182,7 +183,7 @@ class Climb:
         """Say up to which size an op is measured, where that is not its top."""
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
-        if rungs.dropped:
+        if rungs.dropped and rungs.dropped[-1] > rungs.top:
             self._halved[rungs.series.key] = warning = _halved(rungs, self._cost(rungs, rungs.dropped[-1:]))
             self._recorder.warn(warning)
 

@@ -28,6 +28,8 @@ from gpubench.model.result import LINK_BYTES, UNKNOWN_CACHE_BYTES, Device, Selec
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
 MEMORY_SHARE = 0.8
+# A slow machine moves so many bytes a second.
+SLOW_BYTES = 4e9
 # Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
 EXTRA_LAUNCHES = 12
 
@@ -104,11 +106,15 @@ class Series(msgspec.Struct, frozen=True):
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
     def work(self, n: int) -> int:
-        """Return the larger of the operations and the bytes of a launch; 0 for a size that has no shape."""
+        """Return the larger of the operations and the bytes of a launch; 0 for a size that has no shape.
+
+        Of a function that a trial timed it is at least what a slow machine moves in that time.
+        """
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
-        return max(self.op.flops(params), self.op.bytes(params, self.dtype))
+        timed = round(SLOW_BYTES * self.op.seconds(params)) if self.op.seconds else 0
+        return max(self.op.flops(params), self.op.bytes(params, self.dtype), timed)
 
 
 class Constraints(msgspec.Struct, frozen=True):

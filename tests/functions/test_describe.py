@@ -1,8 +1,12 @@
-"""What is told of sizes that were not tried."""
+"""What is told of sizes that were not tried, and of results that are not equal."""
 
+import numpy as np
 import pytest
 
-from gpubench.functions.describe import extrapolate
+from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
+from gpubench.functions.objects import Allowed, allowed_error, compare
+from gpubench.measure.climb import Rungs
+from gpubench.measure.plan import Constraints, Series
 
 
 @pytest.mark.parametrize(
@@ -15,8 +19,36 @@ from gpubench.functions.describe import extrapolate
         ([(64, 7), (256, 7)], 1000, 7),
         ([(64, 64**2), (256, 256**2)], 1000, 1_000_000),
         ([(64, 62), (256, 254), (1024, 1022)], 5000, 4998),
+        ([(64, 1.9e-4), (256, 1.9e-2), (1024, 2.2)], 512, 2.2 / 2**3.5),  # seconds of a cubic function
         ([(64, 300), (256, 1190), (1024, 4700)], 2**20, 4700 * 1024),  # not a parabola through noise
     ],
 )
 def test_sizes_between_and_beyond(points, n: int, value: float) -> None:
     assert extrapolate(points, n) == pytest.approx(value, rel=1e-9)
+
+
+def test_a_search_begins_at_a_size_that_takes_little() -> None:
+    seconds = [(64, 2e-4), (256, 1.3e-2), (1024, 0.37)]
+    shown = [Shown("x", [[(64, 64), (256, 256), (1024, 1024)]], [(64, 256), (256, 1024), (1024, 4096)])]
+    op = make_op(
+        Description("options", "pairwise", "", "", shown, shown, [], seconds, 64, 2048, ["float32"]),
+        Code(lambda xp, x: x),
+    )
+    rungs = Rungs(Series(op, "float32"), Constraints((), None, None))
+    rungs.sizes, rungs.left = [64, 128, 256, 512, 2048], [64, 128, 256, 512, 2048]
+    assert rungs.next() == [64, 128]
+    assert rungs.series.work(2048) / rungs.series.work(1024) == pytest.approx(2**2.5, rel=1e-3)
+
+
+def test_counts_may_differ_where_numpy_differs_from_itself() -> None:
+    exact = np.full(100, 1000)
+    moved = exact.copy()
+    moved[[3, 4]] += [1, -1]
+    assert allowed_error(exact, exact, "float32").integers == 0
+    assert compare(moved, exact, allowed_error(exact, exact, "float32")).words == "out[3] is 1001, not 1000"
+    assert compare(moved, exact, allowed_error(exact, moved, "float32")).right
+    assert not compare(exact + 20, exact, allowed_error(exact, moved, "float32")).right
+    assert not compare(
+        [1.0 + 1e-3, exact], [1.0, exact], allowed_error([1.0, exact], [1.0, moved], "float32")
+    ).right
+    assert compare(moved, exact, Allowed(1e-4, 1e-4)).right

@@ -11,7 +11,7 @@ from typing import Any
 from gpubench.errors import Unsupported
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import make_inputs, plain
-from gpubench.functions.objects import Unreadable, compare, equal
+from gpubench.functions.objects import Allowed, Unreadable, compare, equal
 from gpubench.functions.session import ObjectBuffer, Translated, answer
 from gpubench.functions.session import session_of as session_of
 from gpubench.measure.worker.operands import Operands
@@ -43,12 +43,12 @@ class CallOperands(Operands):
             self._made_at = case.workload, made
         return self._made_at[1]
 
-    def answer(self, case: Case) -> tuple[Any, float]:
-        """The result on NumPy in float64, of a pair that of its CPU's program, and the relative error allowed."""
+    def answer(self, case: Case) -> tuple[Any, Allowed]:
+        """The result on NumPy in float64, of a pair that of its CPU's program, and the relative errors allowed."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
         if file.exists():
             with file.open("rb") as stream:
-                stored: tuple[Any, float] = pickle.load(stream)
+                stored: tuple[Any, Allowed] = pickle.load(stream)
             return stored
         reference = answer(self.op.calls, self.inputs(case), case.dtype)
         with contextlib.suppress(Exception):  # what cannot be pickled is computed by each worker
@@ -107,7 +107,7 @@ class CallWorkspace(Workspace):
     def _compare(self, got: Any) -> Check:
         """Compare a result on the host with the answer. Raises Wrong."""
         function: UserFunction = self.op.calls
-        want, limit = self._operands.answer(self.case)
+        want, allowed = self._operands.answer(self.case)
         if function.same is not None:
             with Translated(function):
                 right = bool(function.same(want, got))
@@ -118,12 +118,12 @@ class CallWorkspace(Workspace):
                 raise wrong
             return check
         try:
-            discrepancy = compare(got, want, limit)
+            discrepancy = compare(got, want, allowed)
         except Unreadable as unreadable:
             raise Unsupported(str(unreadable), reason="bad-function") from unreadable
         error = discrepancy.error if math.isfinite(discrepancy.error) else None
         check = Check(
-            ok=discrepancy.right, max_error=error, limit=limit, scale="value",
+            ok=discrepancy.right, max_error=error, limit=discrepancy.limit, scale="value",
             index=discrepancy.place,
         )  # fmt: skip
         if not discrepancy.right:

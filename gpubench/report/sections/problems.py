@@ -26,7 +26,7 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
-_HALVED = "top-halved"  # one for each op
+_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, and for each file of functions
 _SIZE = re.compile(r"/n=(\d+)")
 
 
@@ -61,19 +61,24 @@ def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
     """What a file says of many cases or ops one by one, shown once."""
     groups: dict[tuple[str, str, str], list[ReportWarning]] = {}
     for row in findings:
-        message = "" if row.code == _HALVED else row.message
+        message = "" if row.code in (_HALVED, _PLAIN) else row.message
         groups.setdefault((row.code, message, row.hint), []).append(row)
     return [
         msgspec.structs.replace(
-            rows[0], message=_halved_text(rows) if rows[0].code == _HALVED and len(rows) > 1 else rows[0].message,
+            rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,
             ids=tuple(case_id for row in rows for case_id in row.ids),
         )
         for rows in groups.values()
     ]  # fmt: skip
 
 
-def _halved_text(rows: Sequence[ReportWarning]) -> str:
+def _joined_text(rows: Sequence[ReportWarning]) -> str:
     """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
+    if rows[0].code == _PLAIN:
+        before, colon, _ = rows[0].message.partition(": ")
+        return before + colon + ", ".join(row.message.partition(": ")[2] for row in rows)
+    if len(rows) == 1:
+        return rows[0].message
     sizes = [row.message.partition(", not ")[0].replace(" is measured", "") for row in rows]
     return (
         f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "

@@ -590,13 +590,17 @@ def test_smaller_tops_are_one_note():
         )
         for op in ("add", "gelu")
     ]
-    run = msgspec.structs.replace(no_gpu_run(), warnings=halved)
+    plain = [
+        RunWarning(code="not-compiled", message=f"measured as written: {op} (calls xp.{op})") for op in "ab"
+    ]
+    run = msgspec.structs.replace(no_gpu_run(), warnings=halved + plain)
     text = " ".join(render([run], "plain", sections=("warnings",)).split())
     assert text.count("top-halved") == 1
     assert "2 ops are measured up to smaller sizes" in text
     assert "add/float32 up to n = 1024, gelu/float32 up to n = 1024" in text
     lines = ["".join(cell.text for cell in line) for line in answer_screen(analysed([run])[0], RenderOptions())]
-    assert any("1 note: " in line for line in lines)
+    assert any("2 notes: " in line for line in lines)
+    assert "measured as written: a (calls xp.a), b (calls xp.b)" in text
 
 
 def test_another_form_is_not_called_plain_numpy():
