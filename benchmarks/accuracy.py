@@ -28,8 +28,8 @@ from benchmarks.accuracy_record import Agreement, Pairing, Reading  # noqa: E402
 from benchmarks.accuracy_subjects import SIZES, Subject, cupy_subject, floors, reading, torch_subject  # noqa: E402
 from benchmarks.accuracy_tools import TOOLS, Tool, turns  # noqa: E402
 from gpubench import backends  # noqa: E402
-from gpubench.errors import BackendUnavailable  # noqa: E402
-from gpubench.model.backend import Session  # noqa: E402
+from gpubench.backends.contract import Session  # noqa: E402
+from gpubench.base.errors import BackendUnavailable  # noqa: E402
 
 TURNS = 3
 CHILD_S = 90.0

@@ -11,13 +11,13 @@ import msgspec
 
 from benchmarks.accuracy_record import Clock, Reading
 from gpubench import kernels
+from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.cupy.launches import CudaLaunch
 from gpubench.measure import protocol
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace
-from gpubench.model.backend import Buffer, Launch, Session
-from gpubench.model.case import Case
-from gpubench.model.result import Device
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 SIZES = {
     "add": tuple(1 << power for power in range(12, 29, 2)),

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import kernels, store
+from gpubench import kernels
 from gpubench.analysis.advice import advise
 from gpubench.analysis.break_even import ContenderKey
 from gpubench.analysis.contenders import (
@@ -41,9 +41,10 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
 from gpubench.analysis.speedup import paired
 from gpubench.curves import TimedSizes
-from gpubench.model.case import QUEUED, WAITED
-from gpubench.model.op import Form
-from gpubench.model.result import Run
+from gpubench.kernels.contract.op import Form
+from gpubench.result import store
+from gpubench.result.case import QUEUED, WAITED
+from gpubench.result.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results"
 BAD, ELEMENTS = 0.05, 100_000

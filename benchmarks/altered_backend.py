@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from gpubench import backends
-from gpubench.errors import BackendError
-from gpubench.model.backend import Backend, Buffer, Launch, Session
-from gpubench.model.case import Case
-from gpubench.model.op import Op
-from gpubench.model.result import Device
+from gpubench.backends.contract import Backend, Buffer, Launch, Session
+from gpubench.base.errors import BackendError
+from gpubench.kernels.contract.op import Op
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 
 class AlteredSession:

@@ -19,9 +19,9 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 
-from gpubench import stats
-from gpubench.analysis.comparison import APART, INTERLEAVED
-from gpubench.analysis.judge import SAME_ALPHA, SLOW_END, SessionValues, max_t
+from gpubench.compare.comparison import APART, INTERLEAVED
+from gpubench.compare.judge import SAME_ALPHA, SLOW_END, SessionValues, max_t
+from gpubench.curves import stats
 
 ALPHA = 0.05
 FAMILIES, SIGMAS, SIDES, SLOWED = (12, 60), (0.02, 0.05, 0.10), (5, 10), (1.0, 1.1, 1.2, 1.5)

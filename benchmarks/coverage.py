@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench import stats
 from gpubench.analysis.labels import noise_findings
-from gpubench.curves import Threshold, TimedSizes, compare, fit
-from gpubench.model.op import Ladder
+from gpubench.curves import Threshold, TimedSizes, compare, fit, stats
+from gpubench.kernels.contract.op import Ladder
 
 SEED = 1
 SESSIONS = (1, 2, 3, 5, 10)

@@ -26,9 +26,10 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.contest import SIDES, paired, parser
-from gpubench import backends, kernels, stats
+from gpubench import backends, kernels
 from gpubench.analysis.speedup import blas_text
-from gpubench.model.case import Case
+from gpubench.curves import stats
+from gpubench.result.case import Case
 
 OPS = (
     "copy,add,sub,mul,div,saxpy,chain,relu,tanh,sigmoid,gelu,softmax/64,softmax/1024,softmax/65536,"

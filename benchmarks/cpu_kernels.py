@@ -16,8 +16,8 @@ from typing import Any
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, NumpySession
 from gpubench.backends.shared.host import random_inputs
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Dtype, Form, Op
+from gpubench.kernels.contract.op import ITEMSIZE, Dtype, Form, Op
+from gpubench.result.case import Case
 
 OPS = (
     "copy,add,sub,mul,div,saxpy,chain,dot,sum,max,relu,relu_grad,transpose,gemv,"

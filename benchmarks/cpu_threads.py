@@ -21,11 +21,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench import kernels, stats
+from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, NumpySession
 from gpubench.backends.shared.host import random_inputs, settle
-from gpubench.model.case import Case
-from gpubench.model.op import Form, Op
+from gpubench.curves import stats
+from gpubench.kernels.contract.op import Form, Op
+from gpubench.result.case import Case
 
 OPS = (
     "copy,add,sub,mul,div,saxpy,chain,dot,sum,max,relu,relu_grad,transpose,"

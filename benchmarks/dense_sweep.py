@@ -19,10 +19,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench import curves, kernels, stats, store
+from gpubench import curves, kernels
+from gpubench.curves import stats
 from gpubench.measure import points
 from gpubench.measure.plan import Series
-from gpubench.model.result import Measurement, Run
+from gpubench.result import store
+from gpubench.result.run import Measurement, Run
 
 STEPS = 64  # sizes an octave
 CURVES = "matmul/resident-waited,matmul/transfer-always,add/transfer-always"

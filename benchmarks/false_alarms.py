@@ -29,13 +29,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import stats, store
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions, JudgedCase
-from gpubench.analysis.noise import noise, permutations
 from gpubench.analysis.samples import observations, used_sessions
-from gpubench.model.result import Measurement, Run
-from gpubench.units import parse_sizes
+from gpubench.base.units import parse_sizes
+from gpubench.compare.comparison import CompareOptions, JudgedCase
+from gpubench.compare.noise import noise, permutations
+from gpubench.compare.two_runs import compare
+from gpubench.curves import stats
+from gpubench.result import store
+from gpubench.result.run import Measurement, Run
 
 SIDE = 5
 SHARES = (0.1, 0.2)

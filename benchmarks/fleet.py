@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from gpubench.analysis.peers import Figure, compared  # noqa: E402
-from gpubench.store import save  # noqa: E402
+from gpubench.result.store import save  # noqa: E402
 from tests.unit.report.fleets import fleet_runs  # noqa: E402
 
 CASES = ("matmul", "copy", "upload", "download")

@@ -101,15 +101,15 @@ def long_signatures() -> list[str]:
 
 
 def longest_path() -> list[str]:
-    """The packages and files of the top level on the longest way down from `cli` to `model`."""
+    """The packages and files of the top level on the longest way down from `cli` to `base`."""
     rooms: dict[str, set[str]] = {}
     for name, targets in imports(everywhere=True).items():
         rooms.setdefault(_room(name), set()).update(map(_room, targets))
 
     @functools.cache
     def below(room: str) -> tuple[str, ...]:
-        if room == "model":
-            return ("model",)
+        if room == "base":
+            return ("base",)
         ways = [below(target) for target in sorted(rooms.get(room, ())) if target not in (room, "gpubench")]
         longest = max((way for way in ways if way), key=len, default=())
         return (room, *longest) if longest else ()
@@ -131,7 +131,7 @@ def table() -> str:
         ("public type names defined twice", len(types_defined_twice())),
         (f"modules under {SMALL} lines with one importer", len(small_with_one_importer())),
         (f"functions of more than {MOST_PARAMETERS} parameters", len(long_signatures())),
-        ("rooms on the longest way from `cli` to `model`", len(longest_path())),
+        ("rooms on the longest way from `cli` to `base`", len(longest_path())),
     ]
     return "\n".join(["| figure | count |", "|---|---|", *(f"| {name} | {count:,} |" for name, count in rows)])
 

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubench import backends, kernels
-from gpubench.errors import BackendUnavailable
+from gpubench.backends.contract import Backend
+from gpubench.base.errors import BackendUnavailable
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import leaks
-from gpubench.model.backend import Backend
-from gpubench.model.case import FORMS, Case
-from gpubench.model.op import Op
+from gpubench.result.case import FORMS, Case
 
 MIB = 1 << 20
 # 256 KiB of float32 an operand on a GPU; less on a CPU, whose launches last as long as they compute.

@@ -15,7 +15,7 @@ from typing import Any
 from gpubench import backends, kernels
 from gpubench.backends.cupy.links import FLOAT32, SUM, nccl_binding
 from gpubench.measure.worker.collectives import CollectiveTimer
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 GANG = "gang:cupy:0+1"
 SIZES = tuple(mib << 20 for mib in (1, 16, 256, 1024))

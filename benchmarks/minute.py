@@ -25,16 +25,17 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench import curves, kernels, stats
+from gpubench import curves, kernels
 from gpubench.analysis import analyse
 from gpubench.analysis.answer import SHARP
 from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven
+from gpubench.curves import stats
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Constraints, Series, Step, Target
 from gpubench.measure.recorder import Recorder
-from gpubench.model.case import Case
-from gpubench.model.result import Block, Check, Measurement, Run
-from gpubench.store import files
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Check, Measurement, Run
+from gpubench.result.store import files
 
 Key = tuple[str, str, str, str]  # op, device, form, regime
 SAMPLE_S = 1e-3

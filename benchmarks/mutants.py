@@ -2,8 +2,9 @@
 its line (coverage tells them, the quickest comes first), then on all tests of its part.
 
 Run: python benchmarks/mutants.py [PART ...] [--number N] [--seed S] [--jobs J] (default: 150 mutants of all parts, some
-minutes). `--number 0` tries them all, `--only gpubench/store/files.py:191` those of a line. What survives is printed as
-file, line and change; the exit code is 1 if 5 % or more do. A survivor wants a test, or shows code that nobody needs.
+minutes). `--number 0` tries them all, `--only gpubench/result/store/files.py:191` those of a line. What survives is
+printed as file, line and change; the exit code is 1 if 5 % or more do. A survivor wants a test, or shows code that
+nobody needs.
 Texts that people read are not altered: golden files hold them.
 """
 
@@ -32,7 +33,7 @@ LIMIT = 0.05
 # What is altered; the narrow tests, which have to notice; and wider ones, asked about what the narrow ones let pass.
 PARTS = {
     "stats": (
-        ("gpubench/stats.py",), ("tests/unit/stats",),
+        ("gpubench/curves/stats.py",), ("tests/unit/stats",),
         ("tests/unit/report/test_estimate.py", "tests/unit/report/test_compare.py", "tests/unit/report/test_noise.py"),
     ),
     "curves": (("gpubench/curves",), ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py",)),
@@ -41,7 +42,7 @@ PARTS = {
         ("tests/unit/measure/test_passes.py", "tests/unit/measure/test_points.py"), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
-    "store": (("gpubench/store",), ("tests/unit/store",), ()),
+    "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
 }  # fmt: skip
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:

@@ -23,10 +23,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.contest import SIDES, paired, parser
-from gpubench import kernels, stats
-from gpubench.kernels.families import bpe
+from gpubench import kernels
+from gpubench.curves import stats
 from gpubench.kernels.inference import CONTEXT, LAYERS, NEW
-from gpubench.model.case import Case
+from gpubench.kernels.templates import bpe
+from gpubench.result.case import Case
 
 SIZES = {
     "mlp_forward": (1, 16, 64, 1024, 16384),

@@ -9,10 +9,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from gpubench import store
 from gpubench.analysis.anatomy import Anatomy
 from gpubench.analysis.estimate import case_results
-from gpubench.stats import median
+from gpubench.curves.stats import median
+from gpubench.result import store
 
 WANTED = 0.10
 

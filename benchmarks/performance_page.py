@@ -12,15 +12,15 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from gpubench import store
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare
+from gpubench.base.units import format_bytes, format_size
 from gpubench.report.sections.anatomy import pool_share, what
 from gpubench.report.sections.anatomy import rate as transfer_rate
 from gpubench.report.sections.roofline import form_text, rate, roof_texts
 from gpubench.report.wording import share_text, time_interval_text, time_text
-from gpubench.units import format_bytes, format_size
+from gpubench.result import store
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "Not measured in these files."

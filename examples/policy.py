@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 import gpubench
-from gpubench.errors import InputError
+from gpubench.base.errors import InputError
 
 
 def matmul(a: np.ndarray, b: np.ndarray, policy: "gpubench.Policy | None") -> np.ndarray:

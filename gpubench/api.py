@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from gpubench.errors import UsageError, suggest
+from gpubench.base.errors import UsageError, suggest
 from gpubench.functions import declare
 from gpubench.functions.declare import Meaning, UserFunction
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpubench.analysis.policy import Policy
     from gpubench.analysis.thresholds import GpuThreshold
     from gpubench.functions.manifest import CodeSource
-    from gpubench.model.machine import Machine
-    from gpubench.model.result import Run
+    from gpubench.result.machine import Machine
+    from gpubench.result.run import Run
 
 
 class RunSettings(TypedDict, total=False):
@@ -79,7 +79,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The answer and the map, for a notebook."""
-        from gpubench.errors import GpubenchError
+        from gpubench.base.errors import GpubenchError
         from gpubench.report import plots
 
         text = f"<pre>{html.escape(str(self))}</pre>"
@@ -146,7 +146,7 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write the file that `gpubench run -o` writes. Raises GpubenchError."""
-        from gpubench import store
+        from gpubench.result import store
 
         store.save(self.run, path)
 
@@ -235,9 +235,7 @@ def bench(
         numbers = own.named_sizes(chosen.sizes or [])
         ids = sources.add(source, names, sizes=numbers, dtype=own.first_dtype(chosen.dtypes))
         if not ids:
-            from gpubench import kernels
-
-            note = kernels.notes([f"{source.name}.{names[0]}"])[0]
+            note = sources.notes([f"{source.name}.{names[0]}"])[0]
             raise UsageError(
                 "bad-function", "the function cannot be measured", why=note.message, hint=note.hint
             )
@@ -256,7 +254,7 @@ def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings])
 
 def load(path: str | Path) -> Result:
     """Read a result that `save` or `gpubench run` has written. Raises InputError."""
-    from gpubench import store
+    from gpubench.result import store
 
     return Result(store.load(path))
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gpubench.model.result import Placing
-from gpubench.stats import median
+from gpubench.curves.stats import median
+from gpubench.result.run import Placing
 
 CPU, GPU = "c", "g"
 # Predicted times so near to the least one are worth a measurement, of so many placements at most.

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpubench import store
 from gpubench.report import render
+from gpubench.result import store
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpubench.base.streams import RUNNERS
 from gpubench.cli.options import commands
-from gpubench.streams import RUNNERS
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
 

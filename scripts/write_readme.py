@@ -23,15 +23,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpubench import store
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer, threshold
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
-from gpubench.model.case import WAITED
+from gpubench.base.units import format_size, listed
 from gpubench.report import plots
 from gpubench.report.sections.answer_text import cell_text, factor_text, size_text
-from gpubench.units import format_size, listed
+from gpubench.result import store
+from gpubench.result.case import WAITED
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpubench.catalogue import ERRORS, REASONS, WARNINGS, Entry
+from gpubench.base.messages import ERRORS, REASONS, WARNINGS, Entry
 
 TARGET = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import settings
 
 from gpubench.backends.shared.choices import FILE_NAME
-from gpubench.store.cache import SUFFIX
-from gpubench.streams import RUNNERS
+from gpubench.base.streams import RUNNERS
+from gpubench.result.store.cache import SUFFIX
 from tests.forking import Starter, environment
 
 # The workers of pytest-xdist inherit what is left of the environment below.

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gpubench import kernels
-from gpubench.model.backend import Session
-from gpubench.model.case import Case
+from gpubench.backends.contract import Session
+from gpubench.result.case import Case
 
 
 def computed(session: Session, case: Case, launches: int = 1) -> tuple[Any, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpubench.errors import BackendError, Unsupported
-from gpubench.model.backend import Backend, Buffer, Launch, Session
-from gpubench.model.case import Case
-from gpubench.model.kernel import Kernel, Limits
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Device, DeviceKind
+from gpubench.backends.contract import Backend, Buffer, Launch, Session
+from gpubench.base.errors import BackendError, Unsupported
+from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.op import Array, Dtype, Form, Op, Shape
+from gpubench.result.case import Case
+from gpubench.result.run import Device, DeviceKind
 
 
 def add_halves(np: Any) -> Callable[[Sequence[Array], Array], None]:

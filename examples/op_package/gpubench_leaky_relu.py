@@ -4,7 +4,7 @@ The tolerance is one rounding: the product with a power of two is exact but belo
 """
 
 from gpubench.kernels import elementwise
-from gpubench.model.op import Tolerance
+from gpubench.kernels.contract.op import Tolerance
 
 OP = elementwise(
     name="leaky_relu",

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.analysis.estimate import CHECK_ONLY, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
 from gpubench.analysis.overheads import CALLS
-from gpubench.model.result import Run
+from gpubench.result.run import Run
 
 # `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.
 # `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among those shown. `not-asked`: the machine has a

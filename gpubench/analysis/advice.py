@@ -36,12 +36,12 @@ from gpubench.analysis.labels import Label
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
+from gpubench.base.errors import InputError
+from gpubench.base.escaping import shortened
 from gpubench.curves import doubt
-from gpubench.errors import InputError
-from gpubench.escaping import shortened
-from gpubench.model.case import QUEUED, WAITED
-from gpubench.model.result import DeviceKind, Run
-from gpubench.stats import Interval
+from gpubench.curves.stats import Interval
+from gpubench.result.case import QUEUED, WAITED
+from gpubench.result.run import DeviceKind, Run
 
 # A clear choice is wrong (another one more than 5 % faster) with at most this probability.
 CLEAR = 0.05

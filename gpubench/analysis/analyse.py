@@ -28,9 +28,9 @@ from gpubench.analysis.scaling import GangGains, scaling
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
 from gpubench.analysis.stages import Stages, stages
 from gpubench.analysis.twins import TwinCheck, twin_checks
-from gpubench.model.case import GANG, Case, SeriesKey
-from gpubench.model.machine import Measured, Recommendation
-from gpubench.model.result import DeviceKind, Run
+from gpubench.result.case import GANG, Case, SeriesKey
+from gpubench.result.machine import Measured, Recommendation
+from gpubench.result.run import DeviceKind, Run
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):

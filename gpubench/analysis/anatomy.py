@@ -8,8 +8,8 @@ import msgspec
 
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import device_time, main_blocks, used_sessions
-from gpubench.model.result import Measurement, Parts, Run
-from gpubench.stats import median
+from gpubench.curves.stats import median
+from gpubench.result.run import Measurement, Parts, Run
 
 
 class Anatomy(msgspec.Struct, frozen=True, kw_only=True):

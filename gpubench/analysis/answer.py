@@ -16,9 +16,9 @@ from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
-from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
-from gpubench.model.op import Ladder
-from gpubench.model.result import Device, Failure, Run
+from gpubench.kernels.contract.op import Ladder
+from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
+from gpubench.result.run import Device, Failure, Run
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis, Curves  # which ask this module for the recommended mode

@@ -11,8 +11,8 @@ import msgspec
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit
-from gpubench.model.case import Case, SeriesKey, beside_size
-from gpubench.model.result import DeviceKind, Run
+from gpubench.result.case import Case, SeriesKey, beside_size
+from gpubench.result.run import DeviceKind, Run
 
 VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
 UndecidedReason = Literal[

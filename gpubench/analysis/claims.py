@@ -8,15 +8,15 @@ from typing import Literal
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult, CaseTime
 from gpubench.analysis.labels import gravest
 from gpubench.analysis.speedup import Speedup, paired
-from gpubench.model.case import Case
-from gpubench.model.result import DeviceKind
-from gpubench.selectors import selector
-from gpubench.stats import IntervalLike
+from gpubench.curves import stats
+from gpubench.curves.stats import IntervalLike
+from gpubench.result.case import Case
+from gpubench.result.run import DeviceKind
+from gpubench.result.selectors import selector
 
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 # What a speedup divides by: the fastest CPU form, or the fastest GPU form (of a split over both).

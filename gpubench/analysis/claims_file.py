@@ -6,14 +6,14 @@ from importlib import resources
 
 import msgspec
 
-from gpubench import disk
 from gpubench.analysis.claims import Claim, Divisor, Range
-from gpubench.catalogue import ERRORS
-from gpubench.errors import InputError, UsageError
-from gpubench.model.result import DeviceKind
-from gpubench.selectors import selector
-from gpubench.store import limits
-from gpubench.units import parse_duration
+from gpubench.base import disk
+from gpubench.base.errors import InputError, UsageError
+from gpubench.base.messages import ERRORS
+from gpubench.base.units import parse_duration
+from gpubench.result.run import DeviceKind
+from gpubench.result.selectors import selector
+from gpubench.result.store import limits
 
 BUILTIN = "builtin"  # stands for the claims that come with gpubench
 _HINT = ERRORS["bad-claims"].remedy

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.estimate import CaseResult
-from gpubench.model.case import Case
-from gpubench.model.machine import LinkPath
-from gpubench.model.result import Run
-from gpubench.stats import median
+from gpubench.curves.stats import median
+from gpubench.result.case import Case
+from gpubench.result.machine import LinkPath
+from gpubench.result.run import Run
 
 GROUP = "collective"
 

@@ -20,10 +20,10 @@ from gpubench.analysis.labels import Label
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.placement import Placement, placements
 from gpubench.curves import TimeCurve, TimedSizes, doubt, fit, interval, kind_of
-from gpubench.model.case import QUEUED, RESIDENT
-from gpubench.model.op import Form
-from gpubench.model.result import DeviceKind, Run
-from gpubench.stats import Interval, IntervalKind, IntervalLike
+from gpubench.curves.stats import Interval, IntervalKind, IntervalLike
+from gpubench.kernels.contract.op import Form
+from gpubench.result.case import QUEUED, RESIDENT
+from gpubench.result.run import DeviceKind, Run
 
 # A size at which a device gave up for lack of room: all larger ones are none of its business either.
 NO_ROOM = "out-of-memory"

@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.anatomy import Anatomy, Residents, anatomy, residents, single_s
 from gpubench.analysis.labels import Label, Mark, condition_findings, gravest, implausible, noise_findings
 from gpubench.analysis.samples import (
@@ -18,10 +17,11 @@ from gpubench.analysis.samples import (
     kept_samples,
     main_blocks,
 )
-from gpubench.catalogue import NoNumber, Reason
-from gpubench.model.case import GANG, REGIMES, RESIDENT, Case, beside_size
-from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
-from gpubench.stats import IntervalKind
+from gpubench.base.messages import NoNumber, Reason
+from gpubench.curves import stats
+from gpubench.curves.stats import IntervalKind
+from gpubench.result.case import GANG, REGIMES, RESIDENT, Case, beside_size
+from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 
 OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 

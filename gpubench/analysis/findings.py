@@ -8,14 +8,14 @@ from typing import Literal
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
 from gpubench.analysis.stages import Stages
-from gpubench.catalogue import WARNINGS, WarningCode
-from gpubench.model.case import Case
-from gpubench.model.result import Measurement, Run, RunWarning, Severity, failures_of
+from gpubench.base.messages import WARNINGS, WarningCode
+from gpubench.curves import stats
+from gpubench.result.case import Case
+from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures_of
 
 
 class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
-from gpubench.model.case import QUEUED, RESIDENT, Case, beside_size
-from gpubench.model.result import Measurement, Run
-from gpubench.stats import Interval
+from gpubench.curves import stats
+from gpubench.curves.stats import Interval
+from gpubench.result.case import QUEUED, RESIDENT, Case, beside_size
+from gpubench.result.run import Measurement, Run
 
 HybridReason = Literal[
     "gpu-dominates", "cpu-dominates", "transfer-bound", "overhead-bound", "shared-bandwidth", "cpu-starved", "noise",

@@ -14,10 +14,11 @@ from gpubench.analysis.samples import (
     used_sessions,
     wall_samples,
 )
-from gpubench.catalogue import WarningCode
-from gpubench.model.case import TF32
-from gpubench.model.machine import cpu_cache_bytes
-from gpubench.model.result import (
+from gpubench.base.messages import WarningCode
+from gpubench.curves.stats import first_sample_z, median, order_correlation, spread_share
+from gpubench.result.case import TF32
+from gpubench.result.machine import cpu_cache_bytes
+from gpubench.result.run import (
     LINK_BYTES,
     UNKNOWN_CACHE_BYTES,
     Ceiling,
@@ -30,7 +31,6 @@ from gpubench.model.result import (
     Theoretical,
     WorkerRecord,
 )
-from gpubench.stats import first_sample_z, median, order_correlation, spread_share
 
 Label = Literal[
     "ok", "noisy", "unstable", "too-short", "contended", "throttled", "implausible", "software",

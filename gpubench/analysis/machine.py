@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from gpubench.model.machine import NOT_PROBED, Gpu, StrFact
-from gpubench.model.result import Environment, Fingerprints, Run
-from gpubench.units import format_bytes
+from gpubench.base.units import format_bytes
+from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
+from gpubench.result.run import Environment, Fingerprints, Run
 
 
 def fact(part: Any, *path: str) -> Any:

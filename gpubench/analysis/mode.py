@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpubench import stats
 from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows, extent
 from gpubench.analysis.break_even import BreakEven, bracketed, earliest
 from gpubench.analysis.estimate import CaseResult
@@ -18,10 +17,11 @@ from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.labels import workers
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import EQUAL, Speedup
-from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
-from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSituation, MeasuredSplit
-from gpubench.model.result import Run
-from gpubench.units import scale_size
+from gpubench.base.units import scale_size
+from gpubench.curves import stats
+from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey
+from gpubench.result.machine import Measured, MeasuredBreakEven, MeasuredSituation, MeasuredSplit
+from gpubench.result.run import Run
 
 # The situations that tell the mode, and the one that does not: a program that queues its calls knows that it does.
 SITUATIONS = (WAITED, ALWAYS, QUEUED)

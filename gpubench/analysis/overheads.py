@@ -9,8 +9,8 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import workers
-from gpubench.model.result import Run
-from gpubench.stats import median
+from gpubench.curves.stats import median
+from gpubench.result.run import Run
 
 
 class PoolRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,9 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult, case_result, device_kind
 from gpubench.analysis.machine import fact
-from gpubench.model.machine import Gpu
-from gpubench.model.result import Device, Measurement, Outcome, Run, Skip
-from gpubench.stats import MAD_SIGMA, mad, median
+from gpubench.curves.stats import MAD_SIGMA, mad, median
+from gpubench.result.machine import Gpu
+from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
 
 # What tells a slow GPU: its arithmetic, its memory, and its link in both directions.
 OPS = ("matmul", "copy", "upload", "download")

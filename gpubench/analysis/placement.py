@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from gpubench import stats
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import (
     LEAST_GAIN,
@@ -25,10 +24,11 @@ from gpubench.analysis.hybrid import (
     is_gpu,
 )
 from gpubench.analysis.samples import main_blocks
-from gpubench.model.case import Case
-from gpubench.model.result import Block, Measurement, Placing, Run
+from gpubench.curves import stats
+from gpubench.curves.stats import Interval, median
 from gpubench.placement import stage_seconds
-from gpubench.stats import Interval, median
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Measurement, Placing, Run
 
 Side = Literal["cpu", "gpu"]
 SIDES: tuple[Side, ...] = ("cpu", "gpu")

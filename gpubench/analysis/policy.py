@@ -41,12 +41,12 @@ from gpubench.analysis.machine import experiment
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
-from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
-from gpubench.model.case import QUEUED, RESIDENT, WAITED, beside_size
-from gpubench.model.identity import measured_gpus
-from gpubench.model.op import Op, Params, Shape
-from gpubench.model.result import Measurement, Run
-from gpubench.store.cache import user_cache
+from gpubench.base.errors import BadPlugin, GpubenchError, InputError, UsageError
+from gpubench.kernels.contract.op import Op, Params, Shape
+from gpubench.result.case import QUEUED, RESIDENT, WAITED, beside_size
+from gpubench.result.identity import measured_gpus
+from gpubench.result.run import Measurement, Run
+from gpubench.result.store.cache import user_cache
 
 # The size, one array's shape, the shapes of all inputs, or the params by name.
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
@@ -336,7 +336,7 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
     gives the runs of this machine, without those of zeros or ones, cold caches or fewer threads. Raises InputError
     for an unreadable file, and for folders without a usable result.
     """
-    from gpubench import store
+    from gpubench.result import store
 
     if source is not None and not os.path.isdir(source):
         yield store.load(source)
@@ -346,8 +346,9 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
 
 
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
-    from gpubench import detect, store
-    from gpubench.store.head import load_head
+    from gpubench import detect
+    from gpubench.result import store
+    from gpubench.result.store.head import load_head
 
     given, foreign = 0, ""
     for path in paths:

@@ -15,8 +15,8 @@ from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answe
 from gpubench.analysis.estimate import IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
 from gpubench.curves import TAIL, Margin
-from gpubench.model.case import REGIMES, WAITED, SeriesKey, beside_size
-from gpubench.model.op import Ladder
+from gpubench.kernels.contract.op import Ladder
+from gpubench.result.case import REGIMES, WAITED, SeriesKey, beside_size
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
 FIRST_TINT = 0.25  # the step at 10 %: weaker colours look like grey to some eyes

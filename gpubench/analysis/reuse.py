@@ -17,13 +17,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.anatomy import Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.speedup import Speedup
-from gpubench.model.case import RESIDENT, WAITED, Case, beside_size
-from gpubench.model.result import Measurement, Run
+from gpubench.curves import stats
+from gpubench.result.case import RESIDENT, WAITED, Case, beside_size
+from gpubench.result.run import Measurement, Run
 
 ReuseVerdict = Literal["already", "at", "beyond", "never", "undecided"]
 

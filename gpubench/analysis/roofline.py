@@ -13,9 +13,9 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import CALLS
-from gpubench.model.case import QUEUED, TF32
-from gpubench.model.machine import cpu_cache_bytes
-from gpubench.model.result import Run
+from gpubench.result.case import QUEUED, TF32
+from gpubench.result.machine import cpu_cache_bytes
+from gpubench.result.run import Run
 
 Bound = Literal["memory", "compute"]
 

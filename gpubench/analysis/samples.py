@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from gpubench import stats
-from gpubench.model.result import Block, Measurement, Run
-from gpubench.stats import median
+from gpubench.curves import stats
+from gpubench.curves.stats import median
+from gpubench.result.run import Block, Measurement, Run
 
 UNFINISHED_STOPS = frozenset({"timeout", "budget"})
 

@@ -18,9 +18,9 @@ from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import paired
 from gpubench.analysis.together import Weak, weak
 from gpubench.curves import compare
-from gpubench.model.case import GANG, RESIDENT, beside_size, gang_ranks
-from gpubench.model.result import Measurement, Run
-from gpubench.stats import Interval, median
+from gpubench.curves.stats import Interval, median
+from gpubench.result.case import GANG, RESIDENT, beside_size, gang_ranks
+from gpubench.result.run import Measurement, Run
 
 # A gang that takes no longer than so many times what its launches cost the host shows the host.
 HOST_LIMITED = 2.0

@@ -9,16 +9,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench import stats
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE, Label, gravest, workers
 from gpubench.analysis.machine import fact, usable_cpus
-from gpubench.errors import InputError
-from gpubench.installation import NUMBA_MISSING
-from gpubench.model.case import RESIDENT, Case
-from gpubench.model.op import Dtype
-from gpubench.model.result import Blas, Measurement, Run, WorkerRecord
-from gpubench.stats import Interval, IntervalKind
+from gpubench.base.errors import InputError
+from gpubench.base.installation import NUMBA_MISSING
+from gpubench.curves import stats
+from gpubench.curves.stats import Interval, IntervalKind
+from gpubench.kernels.contract.op import Dtype
+from gpubench.result.case import RESIDENT, Case
+from gpubench.result.run import Blas, Measurement, Run, WorkerRecord
 
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]

@@ -10,11 +10,11 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
-from gpubench.errors import GpubenchError
-from gpubench.model.case import Case
-from gpubench.model.result import Measurement, Run, StageClock, StageTimes
+from gpubench.base.errors import GpubenchError
+from gpubench.curves.stats import median
 from gpubench.placement import adding_up
-from gpubench.stats import median
+from gpubench.result.case import Case
+from gpubench.result.run import Measurement, Run, StageClock, StageTimes
 
 # A sum may miss the whole by so much: as the parts of a call may.
 SHARE, LEAST_S = 0.10, 20e-6

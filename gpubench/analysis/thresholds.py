@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpubench import units
 from gpubench.analysis.analyse import curves
 from gpubench.analysis.break_even import BreakEven, VerdictKind, earliest
-from gpubench.errors import UsageError, require_choice, suggest
-from gpubench.model.case import QUEUED, RESIDENT, WAITED
-from gpubench.model.result import Run
+from gpubench.base import units
+from gpubench.base.errors import UsageError, require_choice, suggest
+from gpubench.result.case import QUEUED, RESIDENT, WAITED
+from gpubench.result.run import Run
 
 # Situations of a call by the words of the report.
 SITUATIONS = {

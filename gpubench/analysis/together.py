@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench.analysis.samples import used_sessions
-from gpubench.model.case import Case, beside_size, parse_case_id
-from gpubench.model.result import Run, Telemetry, TogetherTimes
-from gpubench.stats import Interval, median, ratio_interval
+from gpubench.curves.stats import Interval, median, ratio_interval
+from gpubench.result.case import Case, beside_size, parse_case_id
+from gpubench.result.run import Run, Telemetry, TogetherTimes
 
 PART_S = 3.0  # of the window, at each of its ends
 SLICES = 6  # of a part: what it is that scatters

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench.analysis.peers import FEWEST_PEERS, MOST_SHARE, MOST_SUSPECTS, TOLERANCE, growing_k
-from gpubench.model.result import Run, TwinTimes
-from gpubench.stats import MAD_SIGMA, mad, median
+from gpubench.curves.stats import MAD_SIGMA, mad, median
+from gpubench.result.run import Run, TwinTimes
 
 # Of each half.
 FEWEST_BLOCKS = 2

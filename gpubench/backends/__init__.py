@@ -9,13 +9,13 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpubench.errors import BackendError, BadPlugin
-from gpubench.model.backend import Backend
-from gpubench.model.case import COMPOSED as COMPOSED
-from gpubench.model.case import GANG, inner_device
-from gpubench.model.kernel import Kernel
-from gpubench.model.op import Form
-from gpubench.model.result import Device, DeviceKind
+from gpubench.backends.contract import Backend
+from gpubench.base.errors import BackendError, BadPlugin
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import Form
+from gpubench.result.case import COMPOSED as COMPOSED
+from gpubench.result.case import GANG, inner_device
+from gpubench.result.run import Device, DeviceKind
 
 
 class Facts(NamedTuple):
@@ -40,7 +40,7 @@ _ORDER = (*KNOWN, *COMPOSED, GANG)
 
 def names() -> tuple[str, ...]:
     """Built-in backends by the name of their file or folder, the baseline first, without importing any."""
-    found = _files(__path__[0]) - {"hidden", "shared"}
+    found = _files(__path__[0]) - {"hidden", "shared", "contract"}
     return tuple(sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
 
@@ -61,7 +61,7 @@ def built_in() -> tuple[str, ...]:
 
 def foreign() -> tuple[str, ...]:
     """The backends of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     ours = (*names(), *hidden_names())
     return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in ours)
@@ -69,7 +69,7 @@ def foreign() -> tuple[str, ...]:
 
 def find_namesakes() -> dict[str, BadPlugin]:
     """Return why a backend of an installed package is out of reach, by the name that somebody else has too."""
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     return plugins.find_namesakes(plugins.BACKENDS, (*names(), *hidden_names()))
 
@@ -118,7 +118,7 @@ def known(name: str) -> bool:
     """True if `load` would find it; entry points are looked up, not loaded, and only for a foreign name."""
     if name in names() or name in hidden_names():
         return True
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     return bool(plugins.entries(plugins.BACKENDS, name))
 
@@ -133,7 +133,7 @@ def load(name: str) -> Backend:
         folder = __name__ if name in names() else f"{__name__}.hidden"
         backend: Backend = importlib.import_module(f"{folder}.{name}").BACKEND
         return backend
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     for entry in plugins.entries(plugins.BACKENDS, name):
         package = plugins.package(entry)

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from gpubench.backends.contract import Backend, Buffer, Launch, Session, override
 from gpubench.backends.shared.host import (
     aligned,
     allocate_outputs,
@@ -33,13 +34,12 @@ from gpubench.backends.shared.host import (
     set_up_threads,
     usable_cpus,
 )
-from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.installation import torch_hint
-from gpubench.model.backend import Backend, Buffer, Launch, Session, each, override
-from gpubench.model.case import TF32, Case
-from gpubench.model.kernel import Limits
-from gpubench.model.op import Array, Dtype, Form, Op, Operand, Params, Shape, Stored
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, DeviceKind, Identity
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.base.installation import torch_hint
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Array, Dtype, Form, Op, Operand, Params, Shape, Stored, each
+from gpubench.result.case import TF32, Case
+from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, DeviceKind, Identity
 
 CPU = "torch:cpu"
 Tensor = Any

@@ -12,7 +12,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(argv)
     except (ImportError, AttributeError) as error:  # before the guard stood: files that are not ours
-        from gpubench.installation import tell_unexpected
+        from gpubench.base.installation import tell_unexpected
 
         return tell_unexpected(error)
 
@@ -41,7 +41,7 @@ def _main(argv: Sequence[str] | None) -> int:
         code = _run(arguments)
     finally:
         gc.freeze()
-    foreign = sys.modules.get("gpubench.plugins.containment")
+    foreign = sys.modules.get("gpubench.base.plugins.containment")
     if foreign is not None and foreign.used.is_set():
         foreign.end(code)
     return code

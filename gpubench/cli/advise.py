@@ -6,15 +6,15 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from gpubench import streams
+from gpubench.base import streams
+from gpubench.base.errors import UsageError, require_choice, suggest
 from gpubench.cli.options import AdviseOptions
-from gpubench.errors import UsageError, require_choice, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpubench.analysis.contenders import Key
-    from gpubench.model.result import Run
+    from gpubench.result.run import Run
 
 
 def advise(options: AdviseOptions) -> None:
@@ -36,7 +36,7 @@ def advise(options: AdviseOptions) -> None:
 
 
 def _regime(options: AdviseOptions) -> str:
-    from gpubench.model.case import QUEUED, WAITED
+    from gpubench.result.case import QUEUED, WAITED
 
     if options.data == "device":
         return QUEUED if options.queued else WAITED
@@ -44,7 +44,7 @@ def _regime(options: AdviseOptions) -> str:
 
 
 def _size(text: str) -> int:
-    from gpubench import units
+    from gpubench.base import units
 
     sizes = units.parse_sizes(text, option="--size")
     if len(sizes) != 1:
@@ -59,7 +59,7 @@ def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run]
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.analysis.thresholds import resolve_op
-    from gpubench.model.case import DTYPES, LONG_DTYPES
+    from gpubench.result.case import DTYPES, LONG_DTYPES
 
     measured = [
         outcome.case.op for run in results for outcome in run.outcomes if outcome.case.op not in kernels.names()
@@ -78,7 +78,7 @@ def _key(op: str, dtype: str, params: str | None) -> Key | None:
     """What is asked for; None for an op that nobody declares."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
-    from gpubench.model.case import LONG_DTYPES
+    from gpubench.result.case import LONG_DTYPES
 
     try:
         declared = kernels.load(op)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench import disk, streams
+from gpubench.base import disk, streams
+from gpubench.base.errors import ExitCode, GpubenchError, UsageError, require_choice
 from gpubench.cli.options import CiOptions
-from gpubench.errors import ExitCode, GpubenchError, UsageError, require_choice
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.findings import Gates, MinSpeedup
     from gpubench.measure.schedule import RunSpec
-    from gpubench.model.case import Case
     from gpubench.report.ci import CiOutcome
+    from gpubench.result.case import Case
 
 
 # GitHub throws away what exceeds 1024 KiB of one step.
@@ -231,7 +231,7 @@ def require_matches(asked: Gates, cases: Iterable[Case], on_cpu: Callable[[str],
 
 def _min_speedup(text: str) -> MinSpeedup:
     from gpubench.analysis.findings import MinSpeedup
-    from gpubench.selectors import selector
+    from gpubench.result.selectors import selector
 
     path, equals, number = text.rpartition("=")
     try:

@@ -18,13 +18,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from gpubench.base.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
+from gpubench.base.escaping import NARROWEST_WRAP
+from gpubench.base.plugins import wings
 from gpubench.cli import config
 from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.exit import PipeBroken, Terminated
 from gpubench.cli.options import commands, extend
-from gpubench.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
-from gpubench.escaping import NARROWEST_WRAP
-from gpubench.plugins import wings
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -72,7 +72,7 @@ def given(ctx: typer.Context) -> list[str]:
 
 def _installed_backends() -> str:
     """A sentence with the names of the backends that other packages bring; else an empty text."""
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     found = plugins.names(plugins.BACKENDS)
     return f" Of installed packages: {' '.join(found)}." if found else ""

@@ -8,24 +8,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.cli.options import ComparisonOptions
-from gpubench.errors import ExitCode, InputError, UsageError, require_choice
 
 if TYPE_CHECKING:
-    from gpubench.analysis.comparison import CompareFailOn, CompareOptions, Comparison, Thresholds
-    from gpubench.model.case import Case
-    from gpubench.model.result import Run
+    from gpubench.compare.comparison import CompareFailOn, CompareOptions, Comparison, Thresholds
+    from gpubench.result.case import Case
+    from gpubench.result.run import Run
 
 
 def compare(options: ComparisonOptions) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
-    from gpubench import store
-    from gpubench.analysis.compare import compare as comparing
+    from gpubench.base.formats import TIME_UNITS
     from gpubench.cli import ci, rendering
-    from gpubench.formats import TIME_UNITS
+    from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.ci import of_comparison
     from gpubench.report.comparison import FORMATS, render
     from gpubench.report.layout import RenderOptions
+    from gpubench.result import store
 
     output, files = options.output, [options.base, *options.new]
     to_terminal = output in (None, "-") and sys.stdout.isatty()
@@ -52,9 +52,9 @@ def compare(options: ComparisonOptions) -> int:
 
 def check(options: ComparisonOptions) -> CompareOptions:
     """The options as checked values. Raises UsageError and InputError."""
-    from gpubench.analysis.comparison import CompareOptions
     from gpubench.cli import ci
-    from gpubench.selectors import selector
+    from gpubench.compare.comparison import CompareOptions
+    from gpubench.result.selectors import selector
 
     if not 0 < options.alpha <= 0.5:
         raise UsageError(
@@ -76,7 +76,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
 
 def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
     """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
-    from gpubench.selectors import selector
+    from gpubench.result.selectors import selector
 
     given = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
     given += [(text.rpartition("=")[0], "--min-speedup") for text in options.min_speedup or []]
@@ -92,7 +92,7 @@ def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
 
 
 def _gates(text: str) -> tuple[CompareFailOn, ...]:
-    from gpubench.analysis.comparison import GATES
+    from gpubench.compare.comparison import GATES
 
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
@@ -101,8 +101,8 @@ def _gates(text: str) -> tuple[CompareFailOn, ...]:
 
 
 def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
-    from gpubench.selectors import selector
-    from gpubench.units import parse_percent
+    from gpubench.base.units import parse_percent
+    from gpubench.result.selectors import selector
 
     path, equals, percent = text.rpartition("=")
     share = parse_percent(percent, option="--threshold")
@@ -111,8 +111,8 @@ def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
 
 def _noise(path: str) -> Thresholds:
     """The thresholds in a file that `noise` wrote. Raises InputError."""
-    from gpubench.analysis.comparison import Thresholds
     from gpubench.cli.noise import load
+    from gpubench.compare.comparison import Thresholds
 
     found = load(path)
     shares = {row.id: row.threshold for row in found.cases}
@@ -121,7 +121,7 @@ def _noise(path: str) -> Thresholds:
 
 def _loaded(text: str) -> tuple[str, Run]:
     """`[LABEL=]FILE`: the name to show, and what the file holds. A file whose own name has = needs no label."""
-    from gpubench import store
+    from gpubench.result import store
 
     path = _path(text)
     label = text[: -len(path) - 1] if path != text else "standard input" if text == "-" else Path(text).name

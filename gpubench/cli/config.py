@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench import disk
+from gpubench.base import disk
+from gpubench.base.errors import ConfigError, suggest
+from gpubench.base.installation import CONFIGURATION, user_folder
 from gpubench.cli.declaration import CommandOptions, Declaration
 from gpubench.cli.options import CommonOptions, commands
-from gpubench.errors import ConfigError, suggest
-from gpubench.installation import CONFIGURATION, user_folder
 
 FILE_NAME = "gpubench.toml"
 _SMALL_BYTES = 2**16
@@ -100,7 +100,7 @@ def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path 
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from gpubench.store import limits
+    from gpubench.result.store import limits
 
     try:
         return limits.toml(disk.read_regular(path, limits.MAX_TOML_BYTES + 1))

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubench import streams
+from gpubench.base import streams
+from gpubench.base.errors import InputError, RequiredUnavailable, UsageError
 from gpubench.cli.options import DetectOptions
-from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gpubench.detect import Lack
     from gpubench.detect.inspection import Gathered
     from gpubench.measure.targets import Listing
-    from gpubench.model.machine import Machine, Measured
-    from gpubench.model.result import Run
+    from gpubench.result.machine import Machine, Measured
+    from gpubench.result.run import Run
 
 # A backend of another package that takes longer is left out: with its end, `detect` ends within 40 s.
 LISTING_S = 25.0
@@ -64,7 +64,7 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
     them while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
     from gpubench import backends
     from gpubench import detect as detection
-    from gpubench.escaping import visible
+    from gpubench.base.escaping import visible
 
     for error in () if options.quiet else backends.find_namesakes().values():
         print(f"note: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
@@ -102,7 +102,7 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
         return machine
     from msgspec.structs import replace
 
-    from gpubench.model.machine import Provider
+    from gpubench.result.machine import Provider
 
     more = [
         Provider(name=listing.backend, status="ok", version=listing.version)
@@ -126,7 +126,7 @@ def read_result(run: Run) -> Measured | str:
 
 def _format(options: DetectOptions) -> str:
     """The format, after a look at what excludes one another. Raises UsageError."""
-    from gpubench.errors import require_choice
+    from gpubench.base.errors import require_choice
 
     format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
     require_choice(format, options.declared["format"].choices, "--format")
@@ -150,8 +150,8 @@ def _records(path: Path) -> list[dict[str, Any]]:
     """The records of a file. Raises InputError if it is not of that form."""
     import msgspec
 
-    from gpubench import disk
-    from gpubench.store import limits
+    from gpubench.base import disk
+    from gpubench.result.store import limits
 
     try:
         data = disk.read_regular(path, limits.MAX_BYTES + 1)
@@ -189,7 +189,7 @@ def _measured(options: DetectOptions) -> Path | None:
     folder = Path("results")
     # Where this folder cannot be written, `gpubench run` writes to the user's.
     if not os.path.isdir(folder) and not os.access(".", os.W_OK):
-        from gpubench.store import default_results_dir
+        from gpubench.result.store import default_results_dir
 
         folder = default_results_dir()
     return folder if os.path.isdir(folder) else None
@@ -197,9 +197,9 @@ def _measured(options: DetectOptions) -> Path | None:
 
 def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
+    from gpubench.base.escaping import visible
+    from gpubench.base.installation import located
     from gpubench.detect.libraries import is_needed
-    from gpubench.escaping import visible
-    from gpubench.installation import located
 
     for warning in machine.warnings:
         print(f"note: {visible(located(warning.text))}", file=sys.stderr)
@@ -216,7 +216,7 @@ def _tell(machine: Machine) -> None:
 
 def _tell_clash() -> None:
     """On stderr, where another package has overwritten files of ours, or has its own overwritten by ours."""
-    from gpubench.installation import CLASH, find_clash, repair_command
+    from gpubench.base.installation import CLASH, find_clash, repair_command
 
     clash = find_clash()
     if clash is not None:
@@ -226,7 +226,7 @@ def _tell_clash() -> None:
 def _known(wanted: str) -> None:
     """Raises UsageError for what is neither a side, nor a backend, nor of the form of a device's id."""
     from gpubench import backends
-    from gpubench.errors import require_choice
+    from gpubench.base.errors import require_choice
 
     head, colon, _ = wanted.partition(":")
     address = colon and re.fullmatch(r"[0-9a-f]{4,8}", head, re.I)

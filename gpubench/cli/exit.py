@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from gpubench import streams
-from gpubench.errors import ExitCode, GpubenchError, limit_reached
+from gpubench.base import streams
+from gpubench.base.errors import ExitCode, GpubenchError, limit_reached
 
 # No room, a disk that is read-only now: nothing that gpubench could do about.
 _LACKS = frozenset({errno.ENOSPC, errno.EROFS})
@@ -69,7 +69,7 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
     if error.why:
         lines.append(f"  why: {_one_line(error.why)}")
     if error.hint:
-        from gpubench.installation import located
+        from gpubench.base.installation import located
 
         lines.append(f"  fix: {_one_line(located(error.hint))}")
     print("\n".join(lines), file=sys.stderr, flush=True)
@@ -78,7 +78,7 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
 
 def _tell_notes() -> None:
     """Print what this process has found wrong with its cache; a worker's notes are warnings of its run."""
-    if cache := sys.modules.get("gpubench.store.cache"):
+    if cache := sys.modules.get("gpubench.result.store.cache"):
         for note in cache.notes():
             print(f"warning: {note.message}; {note.hint}", file=sys.stderr)
 
@@ -102,7 +102,7 @@ def _exit_code(exit: SystemExit) -> int:
 
 def _one_line(text: str) -> str:
     """Files have names, and libraries messages, that a terminal would obey."""
-    from gpubench.escaping import visible
+    from gpubench.base.escaping import visible
 
     return " ".join(visible(text).split())
 
@@ -163,6 +163,6 @@ def _drop_output() -> None:
 
 
 def _bug(error: Exception) -> int:
-    from gpubench.installation import tell_unexpected
+    from gpubench.base.installation import tell_unexpected
 
     return tell_unexpected(error)

@@ -9,9 +9,9 @@ import msgspec
 
 from gpubench import backends
 from gpubench.cli import roofline
-from gpubench.model.case import GANG, Case
-from gpubench.model.op import ITEMSIZE, Op
-from gpubench.model.result import Device, Selection
+from gpubench.kernels.contract.op import ITEMSIZE, Op
+from gpubench.result.case import GANG, Case
+from gpubench.result.run import Device, Selection
 
 WORD = "health"
 OPS = ("matmul", "copy", "upload", "download")

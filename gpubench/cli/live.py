@@ -9,8 +9,8 @@ import sys
 import time
 from typing import IO, Any
 
+from gpubench.base.escaping import filled, visible
 from gpubench.cli.progress import WIDTH, Counter, Display, describe, remaining
-from gpubench.escaping import filled, visible
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
@@ -22,11 +22,11 @@ from gpubench.measure.recorder import (
     SessionAgain,
     Warned,
 )
-from gpubench.model.case import RESIDENT, parse_case_id
-from gpubench.model.result import Run
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer_so_far import AnswerSoFar
 from gpubench.report.wording import situation_text
+from gpubench.result.case import RESIDENT, parse_case_id
+from gpubench.result.run import Run
 
 REDRAW_S = 0.25
 # The table changes this often at most, and takes this share of a run at most.

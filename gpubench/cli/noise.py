@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
 from gpubench.cli.command import given
 from gpubench.cli.options import (
     ConditionOptions,
@@ -19,11 +20,10 @@ from gpubench.cli.options import (
     SavingOptions,
     SelectionOptions,
 )
-from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
 
 if TYPE_CHECKING:
-    from gpubench.analysis.noise import Noise
-    from gpubench.model.result import Run
+    from gpubench.compare.noise import Noise
+    from gpubench.result.run import Run
 
 # The options of `run` that choose cases and say how to measure them.
 TAKEN = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
@@ -34,9 +34,9 @@ MEASURING = {**TAKEN, **SavingOptions.declared}.keys() - {"filter", "skip", "ses
 def noise(options: NoiseOptions, ctx: typer.Context) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
-    from gpubench.analysis.noise import ALLOWED_SHARE
-    from gpubench.analysis.noise import noise as found_in
     from gpubench.cli import rendering
+    from gpubench.compare.noise import ALLOWED_SHARE
+    from gpubench.compare.noise import noise as found_in
     from gpubench.report.comparison import render_noise
     from gpubench.report.layout import RenderOptions
     from gpubench.report.renderers import DOCUMENT_FORMATS
@@ -84,7 +84,7 @@ def _stored(file: str, options: SelectionOptions) -> Run:
     """What --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
     import msgspec
 
-    from gpubench import selectors, store
+    from gpubench.result import selectors, store
 
     run = store.load(file)
     keep = selectors.selection(options.filter or [], options.skip or [])
@@ -129,7 +129,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
 def judged(run: Run, sessions: int) -> Noise:
     """The noise of what was measured here. Raises GpubenchError where that is too little, with what went wrong as the
     reason and the exit code of the run."""
-    from gpubench.analysis.noise import noise
+    from gpubench.compare.noise import noise
 
     try:
         return noise(run, sessions)
@@ -139,7 +139,7 @@ def judged(run: Run, sessions: int) -> Noise:
 
 def _cut_short(run: Run, sessions: int) -> bool:
     """Whether the budget ended before so many sessions of all cases were measured."""
-    from gpubench.model.result import Measurement
+    from gpubench.result.run import Measurement
 
     counting = {session.index for session in run.sessions if not session.superseded}
     stopped = any(
@@ -152,7 +152,7 @@ def _cut_short(run: Run, sessions: int) -> bool:
 
 
 def _too_little(run: Run, cut_short: bool) -> GpubenchError:
-    from gpubench.model.result import Failure, Measurement, Skip
+    from gpubench.result.run import Failure, Measurement, Skip
 
     # What broke is graver than what was left out. Where the budget ended first, that is why the cases that were
     # measured lack sessions, whatever else was left out.
@@ -181,7 +181,7 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 
 def _check_output(path: str) -> None:
     """Raises UsageError, before anything is measured, where the document could not be saved as `path`."""
-    from gpubench import store
+    from gpubench.result import store
 
     if path != "-" and not store.is_result_name(path):
         raise UsageError(
@@ -193,8 +193,8 @@ def _check_output(path: str) -> None:
 
 def _save(found: Noise, path: str) -> None:
     """Replace `path` by the document, or write it to standard output for -. Raises GpubenchError."""
-    from gpubench import store
     from gpubench.cli import rendering
+    from gpubench.result import store
 
     if path == "-":
         rendering.write(store.dumps(found), None)
@@ -204,7 +204,7 @@ def _save(found: Noise, path: str) -> None:
 
 def load(path: str) -> Noise:
     """The document in `path`, - for standard input. Raises InputError."""
-    from gpubench import store
-    from gpubench.analysis.noise import NAME, VERSION, Noise
+    from gpubench.compare.noise import NAME, VERSION, Noise
+    from gpubench.result import store
 
     return store.loads_as(Noise, *store.read(path), name=NAME, newest=VERSION)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubench import streams
+from gpubench.base import streams
+from gpubench.base.errors import require_choice
 from gpubench.cli.options import OpsOptions
-from gpubench.errors import require_choice
 
 if TYPE_CHECKING:
-    from gpubench.model.kernel import Kernel
-    from gpubench.model.op import Op, Operand
+    from gpubench.kernels.contract.kernel import Kernel
+    from gpubench.kernels.contract.op import Op, Operand
 
 _BEFORE = ("op", "group", "inputs -> output", "FLOPs", "bytes (f32)", "dtypes", "default sizes")
 _AFTER = ("params", "n is")
@@ -29,7 +29,7 @@ def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
     from gpubench import backends, kernels
-    from gpubench.escaping import escaped, visible
+    from gpubench.base.escaping import escaped, visible
 
     columns = listed_backends()
     show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=columns)
@@ -53,7 +53,8 @@ def ops(options: OpsOptions) -> None:
 
 def _show_foreign(show: Callable[[Op], Any], shown: list[Any]) -> dict[str, str]:
     """Append the ops of installed packages, by group; why those that are broken are not among them, by name."""
-    from gpubench import kernels, plugins
+    from gpubench import kernels
+    from gpubench.base import plugins
 
     found, bad = kernels.load_all(kernels.foreign())
     broken = {name: f"{error.message}: {error.why}" for name, error in (kernels.find_namesakes() | bad).items()}
@@ -116,7 +117,7 @@ def forms(op: Op, backend: Listed) -> list[str]:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
     if op.host is not None:
         return [form for form in backend.forms if backend.name == "numpy" and form == "library"]
-    from gpubench.model.case import RESIDENT
+    from gpubench.result.case import RESIDENT
 
     op = op.with_kernels(backend.name, backend.brought.get(op.name, ()))
     # Where the best kernel is the library call, the tuned form of a device still moves data in a better way.
@@ -199,7 +200,7 @@ def _results(op: Op) -> str:
 
 def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
     """What the table says of an op, a cell for each word of the header."""
-    from gpubench.model.case import SHORT_DTYPES
+    from gpubench.result.case import SHORT_DTYPES
 
     shapes = f"{_inputs(op)} -> {_results(op)}"
     if op.overhead is not None:
@@ -259,7 +260,7 @@ def _markdown(rows: list[tuple[str, ...]]) -> str:
 def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
 
-    from gpubench.escaping import json_in_order
+    from gpubench.base.escaping import json_in_order
 
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
     document = {"name": "gpubench-ops", "schema_version": 1, "ops": ops, "broken": left_out}

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpubench.base.formats import FORMATS, PICTURES, SECTIONS, TIME_UNITS, TOOLS
+from gpubench.base.plugins import wings
 from gpubench.cli.declaration import (
     CI,
     GATES,
@@ -23,8 +25,6 @@ from gpubench.cli.declaration import (
     argument,
     option,
 )
-from gpubench.formats import FORMATS, PICTURES, SECTIONS, TIME_UNITS, TOOLS
-from gpubench.plugins import wings
 
 # fmt: off
 FORMAT_NAMES = f"{', '.join((*FORMATS, *PICTURES))}; for other tools {', '.join(TOOLS)}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubench import kernels, units
-from gpubench.errors import UsageError, suggest
+from gpubench import kernels
+from gpubench.base import units
+from gpubench.base.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from gpubench.cli.options import RunOptions
@@ -61,7 +62,7 @@ def named_sizes(texts: list[str]) -> list[int]:
 
 def first_dtype(texts: str) -> str:
     """The first of the dtypes of a list."""
-    from gpubench.model.case import LONG_DTYPES
+    from gpubench.result.case import LONG_DTYPES
 
     dtype = texts.split(",")[0].strip()
     return LONG_DTYPES.get(dtype, dtype)

@@ -12,15 +12,16 @@ from typing import IO, Any
 
 import msgspec
 
-from gpubench import cpu_load, disk, units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
+from gpubench.base import cpu_load, disk, units
+from gpubench.base.errors import GpubenchError
+from gpubench.base.escaping import visible
+from gpubench.base.streams import Output, surviving
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
-from gpubench.errors import GpubenchError
-from gpubench.escaping import visible
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
@@ -33,8 +34,9 @@ from gpubench.measure.recorder import (
     Warned,
 )
 from gpubench.measure.schedule import RunSpec, planned, searched
-from gpubench.model.result import (
-    BUSY_SHARE,
+from gpubench.report import events as lines
+from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
+from gpubench.result.run import (
     Failure,
     Measurement,
     Outcome,
@@ -44,9 +46,6 @@ from gpubench.model.result import (
     Settings,
     Skip,
 )
-from gpubench.report import events as lines
-from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
-from gpubench.streams import Output, surviving
 
 # ---------------------------------------------------------------- before it measures
 
@@ -114,7 +113,7 @@ def busy(before: cpu_load.CpuTimes | None, now: cpu_load.CpuTimes | None, *, rep
     `repeats`: disturbed sessions are measured again. Returns None on a quiet machine, or an unknown one.
     """
     share = max((one or 0.0) for one in cpu_load.between(before, now))
-    if share <= BUSY_SHARE:
+    if share <= cpu_load.BUSY_SHARE:
         return None
     text = f"Other programs use {share:.0%} of the CPUs: times will be noisy.".replace("%", " %")
     again = " A session that they disturb is measured again, at most twice and while there is time."

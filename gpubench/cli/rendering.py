@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench import disk, streams
+from gpubench.base import disk, streams
+from gpubench.base.errors import GpubenchError, UsageError, require_choice
 from gpubench.cli.options import PlotOptions, ReportOptions, RunOptions
-from gpubench.errors import GpubenchError, UsageError, require_choice
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
@@ -95,7 +95,7 @@ def report_style(options: RunOptions) -> ReportStyle:
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
     """How a report is to look, not yet checked."""
-    from gpubench.formats import DEFAULT_SECTIONS
+    from gpubench.base.formats import DEFAULT_SECTIONS
     from gpubench.report.layout import RenderOptions
 
     return RenderOptions(
@@ -192,8 +192,8 @@ def check_plots(options: PlotOptions) -> None:
     format."""
     if options.plots is None:
         return
-    from gpubench import store
     from gpubench.report import PICTURES, plots
+    from gpubench.result import store
 
     require_choice(options.plot_format, PICTURES, "--plot-format")
     plots.require_library("--plots")

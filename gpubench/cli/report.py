@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gpubench.base.errors import InputError, require_choice
+from gpubench.base.plugins import wings
 from gpubench.cli.options import ReportOptions
-from gpubench.errors import InputError, require_choice
-from gpubench.plugins import wings
 
 if TYPE_CHECKING:
-    from gpubench.model.result import Run
+    from gpubench.result.run import Run
 
 
 class Collection(Protocol):
@@ -28,9 +28,9 @@ def report(options: ReportOptions) -> int:
     import msgspec
 
     from gpubench import report as reports
-    from gpubench import selectors, store
     from gpubench.cli import ci, rendering
     from gpubench.report.layout import RenderOptions
+    from gpubench.result import selectors, store
 
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
     name = rendering.chosen_format(options.format, options.output, to_terminal)
@@ -77,7 +77,7 @@ def report(options: ReportOptions) -> int:
 
 def _files(paths: Sequence[object]) -> list[str]:
     """`paths` with all results of a folder, oldest first, in place of the folder. Raises InputError if it has none."""
-    from gpubench import store
+    from gpubench.result import store
 
     found: list[str] = []
     for path in map(str, paths):
@@ -93,7 +93,7 @@ def _files(paths: Sequence[object]) -> list[str]:
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[Run]:
     """Return the runs of all files. Raises InputError if there is none."""
-    from gpubench.model.result import Run
+    from gpubench.result.run import Run
 
     runs = [
         run
@@ -112,8 +112,8 @@ def document(path: str) -> Run | Collection:
     """Return the result, or what a wing reads, in `path` (`-`: standard input). Raises InputError."""
     import msgspec
 
-    from gpubench import store
-    from gpubench.store.document import RESULT_NAME, Header
+    from gpubench.result import store
+    from gpubench.result.store.document import RESULT_NAME, Header
 
     data, source = store.read(path)
     try:
@@ -129,7 +129,7 @@ def document(path: str) -> Run | Collection:
 
 
 def _newest(results_dir: Path) -> str:
-    from gpubench import store
+    from gpubench.result import store
 
     found = store.newest([results_dir]) or store.newest([store.user_data_dir() / "results"])
     if found is None:

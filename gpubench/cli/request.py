@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 
-from gpubench import backends, cpu_load, detect, kernels, selectors
-from gpubench.catalogue import WARNINGS
+from gpubench import backends, detect, kernels
+from gpubench.base import cpu_load
+from gpubench.base.errors import RequiredUnavailable, UsageError, require_choice
+from gpubench.base.messages import WARNINGS
 from gpubench.cli import health, roofline
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result, waiting
 from gpubench.cli.options import RunOptions
-from gpubench.errors import RequiredUnavailable, UsageError, require_choice
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, targets
 from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
@@ -25,11 +27,11 @@ from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.twins import SIZES as TWIN_SIZES
 from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
-from gpubench.model.case import GANG, QUEUED, TF32, Case
-from gpubench.model.machine import Machine, Mode
-from gpubench.model.op import Op
-from gpubench.model.result import Device, RunWarning, Selection, Settings
-from gpubench.store import default_results_dir
+from gpubench.result import selectors
+from gpubench.result.case import GANG, QUEUED, TF32, Case
+from gpubench.result.machine import Machine, Mode
+from gpubench.result.run import Device, RunWarning, Selection, Settings
+from gpubench.result.store import default_results_dir
 
 Tell = Callable[
     [Selection, Settings], None

@@ -8,20 +8,22 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gpubench import backends, kernels, selectors, store, units
-from gpubench.catalogue import WARNINGS
+from gpubench import backends, kernels
+from gpubench.base import units
+from gpubench.base.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
+from gpubench.base.messages import WARNINGS
 from gpubench.cli import request as requesting
 from gpubench.cli import selection as words
 from gpubench.cli.detect import waiting
 from gpubench.cli.options import RunOptions
-from gpubench.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
 from gpubench.measure import schedule
 from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
-from gpubench.model.case import FORMS, REGIMES, Case
-from gpubench.model.identity import compare, measured_gpus
-from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
+from gpubench.result import selectors, store
+from gpubench.result.case import FORMS, REGIMES, Case
+from gpubench.result.identity import compare, measured_gpus
+from gpubench.result.run import Measurement, Run, RunWarning, Selection, Settings
 
 # What each call says for itself.
 FREE_FIELDS = ("sessions", "budget_s")

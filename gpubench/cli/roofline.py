@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE
-from gpubench.model.result import Device, Selection
+from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.result.case import Case
+from gpubench.result.run import Device, Selection
 
 WORD = "roofline"
 OPS = ("copy", "matmul")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpubench import streams
+from gpubench.base import streams
 from gpubench.cli.command import given
 from gpubench.cli.options import RunOptions
 
@@ -84,7 +84,7 @@ def _plan(request: RunSpec) -> str:
     """The plan of --dry-run: every case and skip of the plan, one a line, and how long it may take."""
     from collections import Counter
 
-    from gpubench import units
+    from gpubench.base import units
     from gpubench.measure.plan import estimate_seconds
     from gpubench.measure.schedule import planned
 

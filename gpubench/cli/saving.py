@@ -10,17 +10,18 @@ from typing import Any
 
 import msgspec
 
-from gpubench import disk, store, streams, units
 from gpubench.analysis.analyse import Analysis, failed
+from gpubench.base import disk, streams, units
+from gpubench.base.errors import ExitCode, GpubenchError, UsageError
+from gpubench.base.installation import quote
 from gpubench.cli import rendering
 from gpubench.cli.ci import CiChannels
 from gpubench.cli.exit import tell
 from gpubench.cli.options import RunOptions, SavingOptions
 from gpubench.cli.rendering import ReportStyle
-from gpubench.errors import ExitCode, GpubenchError, UsageError
-from gpubench.installation import quote
-from gpubench.model.result import Run
 from gpubench.report import PICTURES
+from gpubench.result import store
+from gpubench.result.run import Run
 
 RETRY_S = 1.0  # a place that failed is tried again after so long
 EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.EventLog`)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench import streams
+from gpubench.base import streams
+from gpubench.base.errors import require_choice
+from gpubench.base.plugins import wings
 from gpubench.cli.options import SchemaOptions, documents
-from gpubench.errors import require_choice
-from gpubench.plugins import wings
 
 _PREFIX = "gpubench-"
 # The module and the type of the documents that are derived from results.
 _DERIVED = {
     "gpubench-report": ("gpubench.report.document", "ReportDocument"),
     "gpubench-events": ("gpubench.report.events", "EventLine"),
-    "gpubench-compare": ("gpubench.analysis.comparison", "Comparison"),
-    "gpubench-noise": ("gpubench.analysis.noise", "Noise"),
+    "gpubench-compare": ("gpubench.compare.comparison", "Comparison"),
+    "gpubench-noise": ("gpubench.compare.noise", "Noise"),
     "gpubench-advise": ("gpubench.analysis.advice", "Advice"),
 }
 
@@ -30,7 +30,7 @@ def schema(options: SchemaOptions) -> None:
 
 
 def _schema(name: str) -> dict[str, Any]:
-    from gpubench.store import document
+    from gpubench.result.store import document
 
     derived = dict(_DERIVED)
     for wing in wings.own():

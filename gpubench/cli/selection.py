@@ -6,15 +6,17 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
-from gpubench import backends, kernels, units
+from gpubench import backends, kernels
+from gpubench.base import units
+from gpubench.base.errors import UsageError, require_choice, suggest
 from gpubench.cli import health, roofline
 from gpubench.cli.options import RunOptions
-from gpubench.errors import UsageError, require_choice, suggest
+from gpubench.functions.sources import notes
+from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.measure.plan import variants
 from gpubench.measure.targets import DeviceRequest, plugin_warning
-from gpubench.model.case import DTYPES, FORMS, LONG_DTYPES, REGIMES, RESIDENT, TF32
-from gpubench.model.op import Dtype, Op
-from gpubench.model.result import RunWarning, Settings
+from gpubench.result.case import DTYPES, FORMS, LONG_DTYPES, REGIMES, RESIDENT, TF32
+from gpubench.result.run import RunWarning, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
@@ -93,7 +95,7 @@ def declared(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
     if broken and not found:
         raise next(iter(broken.values()))
     taken = {name: error for name, error in kernels.find_namesakes().items() if name in names}
-    return found, [*map(plugin_warning, (*broken.values(), *taken.values())), *kernels.notes(found)]
+    return found, [*map(plugin_warning, (*broken.values(), *taken.values())), *notes(found)]
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:

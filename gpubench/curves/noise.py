@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpubench.stats import uninterrupted
+from gpubench.curves.stats import uninterrupted
 
 Kind = Literal["cpu", "waited", "queued", "copied"]
 Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds of each block

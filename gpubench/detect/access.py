@@ -13,7 +13,7 @@ from gpubench.detect.cards import CARDS
 from gpubench.detect.merge import MergedDevice
 from gpubench.detect.records import ABSENT, Address, address, known, missing, uuid_key
 from gpubench.detect.root import Root
-from gpubench.model.machine import NOT_PROBED, Access, Fact, Gpu
+from gpubench.result.machine import NOT_PROBED, Access, Fact, Gpu
 
 WSL_NODE = "/dev/dxg"
 _BLOCKED_NODE = {"absent": "NOT_EXPOSED", "no_permission": "NO_PERMISSION"}

@@ -13,7 +13,7 @@ import msgspec
 from gpubench.detect.pci import DRIVER_VENDORS, Function, describe, parse_uevent
 from gpubench.detect.records import Address, DeviceRecord, address, known, missing
 from gpubench.detect.root import Root
-from gpubench.model.machine import NOT_PROBED, Fact
+from gpubench.result.machine import NOT_PROBED, Fact
 
 CARDS = "/sys/class/drm"
 PLATFORM_DEVICES = "/sys/bus/platform/devices"

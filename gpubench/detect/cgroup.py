@@ -17,7 +17,7 @@ import msgspec
 
 from gpubench.detect.records import known, lost, missing
 from gpubench.detect.root import FileText, Root, parse_list, size
-from gpubench.model.machine import Fact
+from gpubench.result.machine import Fact
 
 # What v1 shows for "no limit" is the largest int64 that is whole pages, and pages have up to 64 KiB (POWER, Arm).
 NO_LIMIT = 2**63 - (1 << 16)

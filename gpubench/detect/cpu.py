@@ -28,7 +28,7 @@ from gpubench.detect.topology import (
     read_topology,
     runs,
 )
-from gpubench.model.machine import Alternative, Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning
+from gpubench.result.machine import Alternative, Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning
 
 # Cores favoured by turbo clock up to 4 % higher, small cores at most 80 % of big ones: the bound lies between.
 SAME_KIND = 0.88

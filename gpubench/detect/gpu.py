@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from gpubench.catalogue import DETECTION
+from gpubench.base.messages import DETECTION
 from gpubench.detect.access import Said, judge_access
 from gpubench.detect.links import with_paths
 from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
@@ -25,7 +25,7 @@ from gpubench.detect.records import (
     record_to_json,
     uuid_key,
 )
-from gpubench.model.machine import (
+from gpubench.result.machine import (
     NOT_PROBED,
     Accelerator,
     Access,

@@ -41,8 +41,8 @@ from gpubench.detect.vendors import (
     nvidia_facts,
     read_gpus,
 )
-from gpubench.model.identity import compare
-from gpubench.model.machine import (
+from gpubench.result.identity import compare
+from gpubench.result.machine import (
     NOT_PROBED,
     Alternative,
     Cpu,

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import msgspec
 
-from gpubench.catalogue import DETECTION
+from gpubench.base.errors import UsageError, limit_named, suggest
+from gpubench.base.installation import install_command
+from gpubench.base.messages import DETECTION
 from gpubench.detect import registry
 from gpubench.detect.access import WSL_NODE, Said, hidden, node_state, render_nodes
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
@@ -32,9 +34,7 @@ from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
 from gpubench.detect.records import ABSENT, Address, DeviceRecord, known, missing, parse_record
 from gpubench.detect.root import Root
-from gpubench.errors import UsageError, limit_named, suggest
-from gpubench.installation import install_command
-from gpubench.model.machine import (
+from gpubench.result.machine import (
     NOT_PROBED,
     Cpu,
     CpuBlas,
@@ -48,7 +48,7 @@ from gpubench.model.machine import (
 )
 
 if TYPE_CHECKING:
-    from gpubench.processes import Ended
+    from gpubench.base.processes import Ended
 
 
 class Lack(NamedTuple):
@@ -161,7 +161,7 @@ def assemble(
 
 
 def to_json(machine: Machine) -> str:
-    from gpubench.escaping import json_in_order
+    from gpubench.base.escaping import json_in_order
 
     return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
 
@@ -285,7 +285,7 @@ def user_limit_s() -> float | None:
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
-    from gpubench.units import parse_duration
+    from gpubench.base.units import parse_duration
 
     return parse_duration(text, option=LIMIT_VARIABLE)
 
@@ -428,7 +428,7 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
     """Run all probes side by side; takes about the longest limit. A hang, crash or junk costs that probe alone."""
     if not requests:
         return []
-    from gpubench import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
+    from gpubench.base import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
 
     commands = [
         request.command

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpubench.detect.records import Address, DeviceRecord, first, known, lost, missing
 from gpubench.detect.root import Root, size
-from gpubench.model.machine import Fact, LinkPath, Partition
+from gpubench.result.machine import Fact, LinkPath, Partition
 
 KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 _HEAPS = (1, 2)  # frame buffer, public and private

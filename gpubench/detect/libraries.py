@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from gpubench.base.installation import torch_command
 from gpubench.detect import cpuinfo
 from gpubench.detect.records import derived, known, missing
 from gpubench.detect.root import list_form
 from gpubench.detect.topology import CpuSet
-from gpubench.installation import torch_command
-from gpubench.model.identity import is_placeholder
-from gpubench.model.machine import Cache, Cpu, Fact, Gpu, Machine, MachineWarning, Memory, Provider
+from gpubench.result.identity import is_placeholder
+from gpubench.result.machine import Cache, Cpu, Fact, Gpu, Machine, MachineWarning, Memory, Provider
 
 _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 

@@ -13,7 +13,7 @@ import msgspec
 from gpubench.detect.pci import PCI_DEVICES, Function
 from gpubench.detect.records import ABSENT, Address, DeviceRecord, address, first, known, missing
 from gpubench.detect.root import Root
-from gpubench.model.machine import Fact, Gpu, LinkPath
+from gpubench.result.machine import Fact, Gpu, LinkPath
 
 _ORDER = ("nvml", "kfd", "pci-sysfs")
 _FIELDS = tuple(field for field in LinkPath.__struct_fields__ if field != "to")

@@ -11,7 +11,7 @@ from gpubench.detect.cgroup import Groups
 from gpubench.detect.records import ABSENT, derived, known, lost, missing
 from gpubench.detect.root import Root, list_form, parse_list, parse_mask
 from gpubench.detect.vendors import NumaNodes
-from gpubench.model.machine import Fact, MachineWarning, Memory, Numa, NumaNode
+from gpubench.result.machine import Fact, MachineWarning, Memory, Numa, NumaNode
 
 MEMINFO = "/proc/meminfo"
 

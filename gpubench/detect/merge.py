@@ -16,10 +16,10 @@ import msgspec
 
 from gpubench.detect.pci import GPU_DRIVERS
 from gpubench.detect.records import Address, DeviceRecord, address, pci_id, record_to_json, uuid, uuid_key
-from gpubench.model.machine import Machine, MachineWarning
+from gpubench.result.machine import Machine, MachineWarning
 
 if TYPE_CHECKING:
-    from gpubench.model.result import Identity
+    from gpubench.result.run import Identity
 
 
 _SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "cuda", "hip")

@@ -25,7 +25,7 @@ from gpubench.detect.records import (
     missing,
 )
 from gpubench.detect.root import FileText, Root, integer, list_form, parse_list, parse_mask
-from gpubench.model.machine import NOT_PROBED, Fact
+from gpubench.result.machine import NOT_PROBED, Fact
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 # Drivers that hold nothing but GPUs, with their vendor: the driver tells it where no file can.

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.catalogue import DETECTION
+from gpubench.base.escaping import escaped
+from gpubench.base.installation import installs, located
+from gpubench.base.messages import DETECTION
+from gpubench.base.units import scale_size
 from gpubench.detect.cpu import misfits
 from gpubench.detect.libraries import is_needed
 from gpubench.detect.links import matrix
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
-from gpubench.escaping import escaped
-from gpubench.installation import installs, located
-from gpubench.model.case import QUEUED, WAITED
-from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
-from gpubench.units import scale_size
+from gpubench.result.case import QUEUED, WAITED
+from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpubench.catalogue import DETECTION
+from gpubench.base.errors import GpubenchError
+from gpubench.base.messages import DETECTION
+from gpubench.base.units import listed
 from gpubench.detect.pci import ASLEEP
-from gpubench.errors import GpubenchError
-from gpubench.model.case import QUEUED, WAITED
-from gpubench.model.identity import Likeness, compare, measured_gpus
-from gpubench.model.machine import (
+from gpubench.result.case import QUEUED, WAITED
+from gpubench.result.identity import Likeness, compare, measured_gpus
+from gpubench.result.machine import (
     Gpu,
     Machine,
     Measured,
@@ -28,10 +29,9 @@ from gpubench.model.machine import (
     Recommendation,
     Rejected,
 )
-from gpubench.units import listed
 
 if TYPE_CHECKING:
-    from gpubench.model.result import Run  # costs start-up, and only measured results need it
+    from gpubench.result.run import Run  # costs start-up, and only measured results need it
 
 # What a run tells of the mode, or why it tells nothing.
 Reader = Callable[["Run"], Measured | str]
@@ -421,7 +421,7 @@ def _lacking(head: Run) -> str | None:
 
 
 def _read(path: Path, read: Reader) -> Measured | str:
-    from gpubench import store
+    from gpubench.result import store
 
     try:
         return read(store.load(path))
@@ -445,13 +445,13 @@ def _files(results: Path) -> list[Path]:
     """Return `results`, or the result files below it, newest first."""
     if results.is_file():
         return [results]
-    from gpubench.store import newest_first
+    from gpubench.result.store import newest_first
 
     return newest_first([results])
 
 
 def _load_head(path: Path) -> Run | None:
-    from gpubench.store.head import load_head
+    from gpubench.result.store.head import load_head
 
     return load_head(path)
 

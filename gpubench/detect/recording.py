@@ -11,14 +11,14 @@ import re
 import tarfile
 from pathlib import Path
 
+from gpubench.base.errors import InputError
 from gpubench.detect import cgroup
 from gpubench.detect.cgroup import Mount, Numbers
 from gpubench.detect.host import read_files
 from gpubench.detect.pci import books, excerpt
 from gpubench.detect.records import DeviceRecord
 from gpubench.detect.root import Root, TouchedFiles
-from gpubench.errors import InputError
-from gpubench.model.machine import NOT_PROBED
+from gpubench.result.machine import NOT_PROBED
 
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")
 _OWN = "/proc/self/cgroup"

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec import UNSET
 
-from gpubench.model.identity import is_placeholder
-from gpubench.model.machine import Fact, Gpu, LinkPath, Partition, Status
+from gpubench.result.identity import is_placeholder
+from gpubench.result.machine import Fact, Gpu, LinkPath, Partition, Status
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpubench.detect.records import DeviceRecord, known
-from gpubench.model.machine import Fact
+from gpubench.result.machine import Fact
 
 _ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _IDS = re.compile(r"PCI\\VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", re.IGNORECASE)

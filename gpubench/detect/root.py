@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from gpubench.detect.records import known, missing
-from gpubench.model.identity import is_placeholder
-from gpubench.model.machine import Fact, Status
+from gpubench.result.identity import is_placeholder
+from gpubench.result.machine import Fact, Status
 
 T = TypeVar("T")
 

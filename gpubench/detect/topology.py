@@ -14,8 +14,8 @@ from gpubench.detect import cpuinfo
 from gpubench.detect.cpuinfo import CpuInfo
 from gpubench.detect.records import ABSENT, derived, first, known, lost, missing
 from gpubench.detect.root import FileText, Root, integer, parse_list, parse_mask, size
-from gpubench.model.identity import is_placeholder
-from gpubench.model.machine import Cache, Fact
+from gpubench.result.identity import is_placeholder
+from gpubench.result.machine import Cache, Fact
 
 CPUS = "/sys/devices/system/cpu"
 CpuSet = frozenset[int]

@@ -19,8 +19,8 @@ from gpubench.detect.records import (
     uuid,
 )
 from gpubench.detect.root import Root, parse_name, positive, size
-from gpubench.model.identity import is_placeholder
-from gpubench.model.machine import NOT_PROBED, Fact, Platform
+from gpubench.result.identity import is_placeholder
+from gpubench.result.machine import NOT_PROBED, Fact, Platform
 
 GIB = 1 << 30
 

@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubench.errors import GpubenchError, RequiredUnavailable
+from gpubench.base.errors import GpubenchError, RequiredUnavailable
+from gpubench.base.installation import install_command
 from gpubench.fleet import node as wire
 from gpubench.fleet.driver import Arrival, EngineNode
 from gpubench.fleet.nodes import NodeReason
-from gpubench.installation import install_command
 from gpubench.measure.scratch import CLUSTER_PREFIX, Scratch
 
 LOCAL, AUTO = "local", "auto"

@@ -10,10 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpubench.base.errors import (
+    ExitCode,
+    GpubenchError,
+    InputError,
+    RequiredUnavailable,
+    UsageError,
+    require_choice,
+)
 from gpubench.cli import health
 from gpubench.cli.command import given
 from gpubench.cli.options import ConditionOptions, SamplingOptions, SelectionOptions
-from gpubench.errors import ExitCode, GpubenchError, InputError, RequiredUnavailable, UsageError, require_choice
 from gpubench.fleet.options import ClusterDetectOptions, ClusterOptions, ClusterRunOptions, FleetReportOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS
 
@@ -133,8 +140,8 @@ def _refuse(options: ClusterRunOptions, names: Sequence[str]) -> None:
 
 def fleet_limits(options: ClusterOptions) -> FleetLimits:
     """Raises UsageError."""
+    from gpubench.base.units import parse_duration
     from gpubench.fleet.clocks import FleetLimits
-    from gpubench.units import parse_duration
 
     return FleetLimits(
         queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
@@ -145,7 +152,7 @@ def fleet_limits(options: ClusterOptions) -> FleetLimits:
 
 def _output(options: ClusterRunOptions) -> str:
     """The fleet's file. Raises UsageError."""
-    from gpubench import store
+    from gpubench.result import store
 
     if options.append or options.output:
         paths = [options.append] if options.append else options.output or []
@@ -238,9 +245,9 @@ def _written(
     options: ClusterRunOptions, engine: Engine, output: str, saved: Fleet | None, ends: Sequence[NodeEnd],
     absent: Sequence[Absent],
 ) -> Fleet:  # fmt: skip
-    from gpubench import store
     from gpubench.fleet.document import fleet_of_ends
     from gpubench.fleet.journal import FleetJournal
+    from gpubench.result import store
 
     whole, _ = _again(saved)
     journal = FleetJournal(output)

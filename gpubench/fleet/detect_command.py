@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubench.base.errors import require_choice
 from gpubench.cli.options import DetectedOptions
-from gpubench.errors import require_choice
 from gpubench.fleet import cluster
 from gpubench.fleet.options import ClusterDetectOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS

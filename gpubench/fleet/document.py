@@ -9,14 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench import disk, store
-from gpubench.escaping import visible
+from gpubench.base import disk
+from gpubench.base.escaping import visible
 from gpubench.fleet.driver import EngineNode, NodeEnd
 from gpubench.fleet.inventory import DetectedNode, Inventory, inventory_of
 from gpubench.fleet.journal import FleetJournal
 from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeFile, NodeReason, node_of
 from gpubench.measure.recorder import without_uuids
-from gpubench.model.machine import SCHEMA_VERSION, Machine
+from gpubench.result import store
+from gpubench.result.machine import SCHEMA_VERSION, Machine
 
 
 class Absent(msgspec.Struct, frozen=True):

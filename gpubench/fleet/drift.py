@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpubench.analysis.machine import fact
-from gpubench.model.machine import Machine
+from gpubench.result.machine import Machine
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):

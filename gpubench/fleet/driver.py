@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gpubench.escaping import visible
+from gpubench.base.escaping import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.clocks import FleetLimits, NodeClocks, Overdue
 from gpubench.fleet.journal import BadMessage, FleetJournal

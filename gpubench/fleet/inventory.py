@@ -15,7 +15,7 @@ from gpubench.analysis.machine import gpu_text
 from gpubench.fleet.drift import Drift, VersionCount, system_versions
 from gpubench.fleet.nodes import NodeReason
 from gpubench.fleet.survey import WORST_FIRST
-from gpubench.model.machine import Gpu, Machine
+from gpubench.result.machine import Gpu, Machine
 
 SAME_MEMORY = 0.01  # the kernel keeps a share of RAM for itself, which differs from boot to boot
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpubench.analysis.machine import counted
+from gpubench.base.units import format_bytes
 from gpubench.fleet.inventory import EqualNodes, Inventory
 from gpubench.fleet.tables import (
     absent_nodes,
@@ -13,7 +14,6 @@ from gpubench.fleet.tables import (
     table_section,
 )
 from gpubench.report.layout import Cell, Column, Section, TextDocument, cells
-from gpubench.units import format_bytes
 
 
 def inventory_headline(found: Inventory) -> str:

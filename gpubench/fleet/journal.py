@@ -15,8 +15,9 @@ from typing import IO
 
 import msgspec
 
-from gpubench import disk, store
-from gpubench.errors import InputError
+from gpubench.base import disk
+from gpubench.base.errors import InputError
+from gpubench.result import store
 
 MOST_BYTES = 64 << 20  # that a node may send of one file, compressed or not
 _RESULTS = ".json.gz"

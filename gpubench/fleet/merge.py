@@ -9,22 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubench import disk
-from gpubench.errors import InputError, UsageError
-from gpubench.escaping import visible
+from gpubench.base import disk
+from gpubench.base.errors import InputError, UsageError
+from gpubench.base.escaping import visible
 from gpubench.fleet.options import MergeOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.machine import RunOutline
     from gpubench.fleet.nodes import Fleet, Node
-    from gpubench.model.result import Run
+    from gpubench.result.run import Run
 
 _NAMED = 5  # missing nodes that one message names
 
 
 def merge(options: MergeOptions) -> None:
     """Join result files: of one machine into one result with all sessions, of several into a fleet."""
-    from gpubench import store
+    from gpubench.result import store
 
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
@@ -81,9 +81,9 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
     import msgspec
 
-    from gpubench import store
     from gpubench.fleet.journal import beside, file_stem
     from gpubench.fleet.nodes import NodeFile
+    from gpubench.result import store
 
     folder = beside(output, ".d")
     try:
@@ -106,7 +106,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 def named_nodes(text: str | None) -> list[str]:
     """The names of a list with commas, or of the lines of @FILE. Raises UsageError."""
-    from gpubench.store import limits
+    from gpubench.result.store import limits
 
     if text is None:
         return []
@@ -158,14 +158,14 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
     """The runs of one file. A result is read again when its node's turn comes; standard input and fleets stay."""
     import msgspec
 
-    from gpubench import store
     from gpubench.analysis.machine import RunOutline
     from gpubench.cli.report import document
     from gpubench.fleet.nodes import Fleet
     from gpubench.fleet.report_command import opened
-    from gpubench.model.result import Run
-    from gpubench.store import limits
-    from gpubench.store.document import RESULT_NAME, Header
+    from gpubench.result import store
+    from gpubench.result.run import Run
+    from gpubench.result.store import limits
+    from gpubench.result.store.document import RESULT_NAME, Header
 
     if file != "-":
         data, _ = store.read(file)

@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
-from gpubench import __version__, disk, processes, store
+from gpubench import __version__
+from gpubench.base import disk, processes
+from gpubench.result import store
 
 # Kinds of messages: who answers; an event; still there; the `.part` file from its start, and more of it; a piece of the
 # result; how the child ended.

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import UNSET
 
 from gpubench.analysis.machine import RunOutline, node_key, node_name, same_machines
-from gpubench.analysis.pairing import PROTOCOL
-from gpubench.errors import InputError, WrongResult
-from gpubench.model.result import (
+from gpubench.base.errors import InputError, WrongResult
+from gpubench.compare.pairing import PROTOCOL
+from gpubench.result.run import (
     Check,
     Device,
     Environment,
@@ -410,8 +410,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_fleet(data: bytes, source: str) -> Fleet:
     """Return the fleet that these bytes are. Raises InputError."""
-    from gpubench import store
-    from gpubench.store import limits
+    from gpubench.result import store
+    from gpubench.result.store import limits
 
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]

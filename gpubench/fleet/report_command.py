@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from gpubench import disk
-from gpubench.errors import ExitCode, InputError, UsageError, require_choice
+from gpubench.base import disk
+from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
+from gpubench.base.units import parse_percent
 from gpubench.fleet.options import FleetReportOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS
-from gpubench.units import parse_percent
 
 if TYPE_CHECKING:
     from gpubench.analysis.peers import Figure
     from gpubench.fleet.nodes import Fleet, Node, NodeFile
     from gpubench.fleet.survey import FleetReport
-    from gpubench.model.result import Run
     from gpubench.report.ci import CiOutcome
+    from gpubench.result.run import Run
 
 SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"
 
@@ -69,7 +69,7 @@ def opened(node: Node, fleet_path: str) -> Node:
         return node
     import msgspec
 
-    from gpubench import store
+    from gpubench.result import store
 
     folder = Path(fleet_path).parent
     try:
@@ -182,7 +182,7 @@ def _figures_of(path: str) -> list[Figure]:
     from gpubench.analysis.peers import figures
     from gpubench.cli.report import document
     from gpubench.fleet.nodes import Fleet
-    from gpubench.model.result import Run
+    from gpubench.result.run import Run
 
     known = document(path)
     if isinstance(known, Run):

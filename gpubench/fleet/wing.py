@@ -1,7 +1,7 @@
 """Registration of the fleet: the command `merge`, options of three commands, and three kinds of files."""
 
+from gpubench.base.plugins.wings import Wing
 from gpubench.fleet.options import ClusterDetectOptions, ClusterRunOptions, FleetReportOptions, MergeOptions
-from gpubench.plugins.wings import Wing
 
 WING = Wing(
     commands={

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
-from gpubench.errors import UsageError, suggest
+from gpubench.base.errors import UsageError, suggest
 
 # All functions that this process has declared, in order: two of one name in a file are noticed by it.
 DECLARED: list[UserFunction] = []

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from gpubench.kernels import elementwise
-from gpubench.kernels.families.formula import UNITS
-from gpubench.model.op import (
+from gpubench.kernels.contract.op import (
     EXACT,
     Array,
     Dtype,
@@ -24,6 +23,7 @@ from gpubench.model.op import (
     Shape,
     Tolerance,
 )
+from gpubench.kernels.templates.formula import UNITS
 
 # What an argument without `inputs` holds: positive numbers, of which roots and logarithms exist.
 DRAWN = Range(0.5, 2.0)

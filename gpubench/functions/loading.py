@@ -15,14 +15,14 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from gpubench.base.plugins import PluginError, described
+from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
 from gpubench.functions.declare import DECLARED, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, Description, make_op
 from gpubench.functions.manifest import CodeSource, read
-from gpubench.kernels.families.formula import Formula, Untraceable, trace
-from gpubench.model.op import Array, Op, Params, Tolerance
-from gpubench.plugins import PluginError, described
-from gpubench.plugins.containment import contain
+from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
+from gpubench.kernels.templates.formula import Formula, Untraceable, trace
 
 # Compiled kernels have four arrays: the result and so many inputs.
 MOST_TRACED = 3

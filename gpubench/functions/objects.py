@@ -6,7 +6,7 @@ import math
 import sys
 from typing import Any, NamedTuple
 
-from gpubench.model.op import UNIT_ROUNDOFF, Array
+from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array
 
 # A result passes within so many roundings, or so many times the error that NumPy itself makes in the dtype, as far as
 # that is no more than MOST_ERROR, or else twice that error. Where NumPy itself is farther off than MOST_ERROR, a

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import msgspec
 
-from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported
+from gpubench.backends.contract import Launch, Session, Transfers
+from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import namespace, plain, where
 from gpubench.functions.objects import MOST_ERROR, Allowed, allowed_error, copy_of, on_host, widen
-from gpubench.model.backend import Launch, Session, Transfers
-from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Op, Shape, Stored
+from gpubench.result.case import Case
 
 _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 

@@ -10,20 +10,24 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import kernels, processes, units
-from gpubench.catalogue import WARNINGS
-from gpubench.errors import UsageError, suggest
+from gpubench import kernels
+from gpubench.base import processes, units
+from gpubench.base.errors import UsageError, suggest
+from gpubench.base.messages import WARNINGS
 from gpubench.functions import manifest
 from gpubench.functions.describe import Code, make_op
 from gpubench.functions.manifest import CodeSource
 from gpubench.functions.trial import TrialReport, TrialRequest
-from gpubench.model.result import RunWarning
+from gpubench.result.run import RunWarning
 
 # How long a file may take to be imported and its functions to be tried, and one function alone.
 TRIAL_S = 60.0
 DECORATORS = (
     "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
+
+# What a run says of each source, by its name.
+_said: dict[str, list[RunWarning]] = {}
 
 
 class CodePlace(NamedTuple):
@@ -77,7 +81,7 @@ def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: st
     for source, names in by_source.items():
         ids += add(source, None if "" in names else list(dict.fromkeys(names)), sizes=list(sizes), dtype=dtype)
     if not ids:
-        note = kernels.notes([f"{source.name}.any" for source in by_source])[0]
+        note = notes([f"{source.name}.any" for source in by_source])[0]
         raise UsageError("bad-function", "there is no function to measure", why=note.message, hint=note.hint)
     return ids
 
@@ -105,8 +109,18 @@ def add(source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype:
         )  # fmt: skip
     manifest.add(source, report.functions)
     ops = [make_op(description, Code(_child_alone)) for description in report.functions]
-    kernels.add_functions(source.name, ops, _notes(report))
+    kernels.add_functions(source.name, ops)
+    _said[source.name] = _notes(report)
     return [op.name for op in ops]
+
+
+def notes(names: Iterable[str]) -> list[RunWarning]:
+    """Return what is to be said of the sources of these functions."""
+    return [
+        note
+        for source in dict.fromkeys(name.rpartition(".")[0] for name in names)
+        for note in _said.get(source, ())
+    ]
 
 
 def _notes(report: TrialReport) -> list[RunWarning]:

@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gpubench.child_main import Messages
+from gpubench.base.child_main import Messages
+from gpubench.base.plugins import PluginError, described
 from gpubench.functions.declare import Stays, UserFunction
 from gpubench.functions.describe import DTYPES, Description, Points, Shown
 from gpubench.functions.loading import digest, formula, load_source, make_inputs, plain, where
 from gpubench.functions.manifest import CodeSource
 from gpubench.functions.objects import Unreadable, copy_of, equal, leaves, on_host, size
-from gpubench.kernels.families.formula import Untraceable
-from gpubench.model.case import LONG_DTYPES
-from gpubench.plugins import PluginError, described
+from gpubench.kernels.templates.formula import Untraceable
+from gpubench.result.case import LONG_DTYPES
 
 # Sizes that are tried: the first that works, and two larger ones while a call is short and small.
 LOWEST = (64, 128, 256, 512, 1024)

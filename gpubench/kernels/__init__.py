@@ -9,27 +9,16 @@ breaks, hangs or exits costs itself.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpubench.errors import BadPlugin
-from gpubench.model.op import (
-    EXACT,
-    Ladder,
-    Op,
-    Operand,
-    Overhead,
-    Params,
-    SessionCall,
-    always_fits,
-)
-from gpubench.model.result import RunWarning
+from gpubench.base.errors import BadPlugin
+from gpubench.kernels.contract.op import EXACT, Ladder, Op, Operand, Overhead, Params, SessionCall, always_fits
 
-# Functions of a user's own as ops, once they were described: by file and id; and what is to be said of each file.
+# Functions of a user's own as ops, once they were described: by file and id.
 _own: dict[str, dict[str, Op]] = {}
-_notes: dict[str, tuple[RunWarning, ...]] = {}
 
 # The groups in the order of listings and reports; one of another package comes after these. Those in the second line
 # are measured on request: `--ops all` leaves them out.
@@ -64,27 +53,19 @@ def load(name: str) -> Op:
     if name in own():
         return own()[name]
     # Deferred: reading entry points costs 30 to 60 ms, so only a name that is not built in pays for it.
-    from gpubench.plugins import ops
+    from gpubench.kernels.contract import foreign
 
-    return ops.load(name)
+    return foreign.load(name)
 
 
-def add_functions(source: str, ops: Sequence[Op], notes: Sequence[RunWarning]) -> None:
-    """Have `load` know the functions of a user's file from now on, in place of those that it had of the file, and a run
-    of them say these notes."""
+def add_functions(source: str, ops: Sequence[Op]) -> None:
+    """Have `load` know the functions of a user's file from now on, in place of those that it had of the file."""
     _own[source] = {op.name: op for op in ops}
-    _notes[source] = tuple(notes)
 
 
 def own() -> dict[str, Op]:
     """The functions of the user's, by their ids."""
     return {name: op for ops in _own.values() for name, op in ops.items()}
-
-
-def notes(names: Iterable[str]) -> list[RunWarning]:
-    """What is to be said of the files of these functions."""
-    sources = dict.fromkeys(name.rpartition(".")[0] for name in names)
-    return [note for source in sources for note in _notes.get(source, ())]
 
 
 def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
@@ -93,9 +74,9 @@ def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]
     broken: dict[str, BadPlugin] = {}
     others = [name for name in wanted if name not in names() and name not in own()]
     if others:
-        from gpubench.plugins import ops
+        from gpubench.kernels.contract import foreign
 
-        ops.try_out(others)
+        foreign.try_out(others)
     for name in wanted:
         try:
             found[name] = load(name)
@@ -108,9 +89,9 @@ def load_untried(name: str) -> Op:
     """The same in a process that may break: no trial comes first. Raises KeyError and PluginError."""
     if name in names():
         return _built_in(name)
-    from gpubench.plugins import ops
+    from gpubench.kernels.contract import foreign
 
-    return ops.load_untried(name)
+    return foreign.load_untried(name)
 
 
 def _built_in(name: str) -> Op:
@@ -130,14 +111,14 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 def foreign() -> tuple[str, ...]:
     """The ops of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
     """Return why an op of an installed package is out of reach, by the name that somebody else has too."""
-    from gpubench import plugins
+    from gpubench.base import plugins
 
     return plugins.find_namesakes(plugins.OPS, names())
 
@@ -145,9 +126,9 @@ def find_namesakes() -> dict[str, BadPlugin]:
 def elementwise(**declaration: Any) -> Op:
     """The op whose output i depends on element i of each input, for packages that bring ops of their own.
 
-    The keywords are those of `families/elementwise.py`, which docs/extending.md explains.
+    The keywords are those of `templates/elementwise.py`, which docs/extending.md explains.
     """
-    from gpubench.kernels.families import elementwise as family
+    from gpubench.kernels.templates import elementwise as family
 
     return family.elementwise(**declaration)
 
@@ -155,9 +136,9 @@ def elementwise(**declaration: Any) -> Op:
 def workload(**declaration: Any) -> Op:
     """The op that does other ops one after the other, for packages that bring workloads of their own.
 
-    The keywords are those of `families/workload.py`, which docs/workloads.md explains.
+    The keywords are those of `templates/workload.py`, which docs/workloads.md explains.
     """
-    from gpubench.kernels.families import workload as family
+    from gpubench.kernels.templates import workload as family
 
     return family.workload(**declaration)
 

@@ -1,7 +1,7 @@
 """add: x + y; two reads and one write per element, so bound by memory everywhere."""
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, absolute_sum, elementwise
-from gpubench.model.op import Tolerance
+from gpubench.kernels.contract.op import Tolerance
+from gpubench.kernels.templates.elementwise import WGSL_ALL, absolute_sum, elementwise
 
 OP = elementwise(
     name="add",

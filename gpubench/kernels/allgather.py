@@ -1,6 +1,6 @@
 """allgather: every rank gets what all ranks sent, one after the other."""
 
-from gpubench.kernels.families.collective import collective, others, part
+from gpubench.kernels.templates.collective import collective, others, part
 
 OP = collective(
     "allgather", "every rank gets the shares of all, n bytes in the end",

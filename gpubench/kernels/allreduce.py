@@ -1,6 +1,6 @@
 """allreduce: every rank gets the sum of all ranks' buffers."""
 
-from gpubench.kernels.families.collective import collective
+from gpubench.kernels.templates.collective import collective
 
 OP = collective(
     "allreduce", "every rank gets the sum of all buffers of n bytes",

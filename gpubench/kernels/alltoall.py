@@ -1,6 +1,6 @@
 """alltoall: every rank gets its share of what each rank sent."""
 
-from gpubench.kernels.families.collective import collective, others
+from gpubench.kernels.templates.collective import collective, others
 
 OP = collective(
     "alltoall", "every rank sends each its share of n bytes",

@@ -10,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, fold, group_threads, require_bindings, require_dtype
-from gpubench.kernels.families.cpu import Blocks, Launch
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
-from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.model.op import EXACT, ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import (
+    EXACT,
+    ITEMSIZE,
+    Array,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    counted_by,
+)
+from gpubench.kernels.templates import ceil_div, fold, group_threads, require_bindings, require_dtype
+from gpubench.kernels.templates.cpu import Blocks, Launch
+from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage
 
 _CLASSES = 2048
 _BLOCK = 256 * 1024  # elements that one thread takes at a time

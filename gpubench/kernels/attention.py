@@ -4,9 +4,9 @@ A row of qkv holds the query, the key and the value of one token, each cut into 
 before it writes them. A token attends to itself and to those before it: half of the n x n scores. Source of the fused
 forms: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
 
-- CPU: four queries at once, compiled (`families/attention/cpu.py`); without a compiler blocks of rows of one head, that
-  stop at the diagonal, each multiplied by a BLAS of one thread.
-- CUDA and WGSL: a thread has queries and their results in registers and goes through the keys, `families/attention`.
+- CPU: four queries at once, compiled (`templates/attention/cpu.py`); without a compiler blocks of rows of one head,
+  that stop at the diagonal, each multiplied by a BLAS of one thread.
+- CUDA and WGSL: a thread has queries and their results in registers and goes through the keys, `templates/attention`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpubench.kernels.families.attention import Heads, cpu, cuda, wgsl
-from gpubench.kernels.families.cpu import compiled_kernel
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.model.kernel import Kernel, Limits
-from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.kernels.templates.attention import Heads, cpu, cuda, wgsl
+from gpubench.kernels.templates.cpu import compiled_kernel
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 
 _WIDTH, _HEADS = 256, 8
 # Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.

@@ -3,7 +3,7 @@
 The step of a transformer that writes a text: `cache_append` and `attention_cached` together.
 """
 
-from gpubench.kernels.families.attention.cached import attention_over_cache
+from gpubench.kernels.templates.attention.cached import attention_over_cache
 
 OP = attention_over_cache(
     "attention_append", "cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",

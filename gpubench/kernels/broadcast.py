@@ -1,6 +1,6 @@
 """broadcast: every rank gets what rank 0 sent."""
 
-from gpubench.kernels.families.collective import collective, once
+from gpubench.kernels.templates.collective import collective, once
 
 OP = collective(
     "broadcast", "every rank gets the n bytes of rank 0",

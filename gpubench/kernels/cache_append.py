@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
-from gpubench.kernels.families.cpu import Blocks, Launch
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, require_storage
-from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.model.op import EXACT, ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape
+from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates.cpu import Blocks, Launch
+from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.wgsl import elements, require_storage
 
 _WIDTH = 256
 _THREADS = 256

@@ -1,7 +1,7 @@
 """chain: (a + b) * c. The library form pays one temporary array, the tuned form is a single pass."""
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, absolute_sum, elementwise
-from gpubench.model.op import Tolerance
+from gpubench.kernels.contract.op import Tolerance
+from gpubench.kernels.templates.elementwise import WGSL_ALL, absolute_sum, elementwise
 
 OP = elementwise(
     name="chain",

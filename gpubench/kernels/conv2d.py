@@ -3,7 +3,7 @@
 As a product: filters, a row of 9 C numbers each, times the patches of an image, a column of 9 C numbers a pixel.
 
 - CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after band.
-- CUDA: Winograd's products (families/winograd); of few images a tiled product, whose blocks read each patch from
+- CUDA: Winograd's products (templates/winograd); of few images a tiled product, whose blocks read each patch from
   the image itself.
 - WGSL: the same, and the register-blocked matmul, which reads each patch from the image itself.
 """
@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, multiprocessors, require_dtype, winograd
-from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.matmul import wgsl
-from gpubench.kernels.families.matmul.register import Patches
-from gpubench.kernels.families.winograd import cuda as winograd_cuda
-from gpubench.kernels.families.winograd import wgsl as winograd_wgsl
-from gpubench.model.kernel import Candidate, CudaPass, CudaProgram, Kernel, Limits
-from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Candidate, CudaPass, CudaProgram, Kernel, Limits
+from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.kernels.templates import ceil_div, multiprocessors, require_dtype, winograd
+from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch
+from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.matmul import wgsl
+from gpubench.kernels.templates.matmul.register import Patches
+from gpubench.kernels.templates.winograd import cuda as winograd_cuda
+from gpubench.kernels.templates.winograd import wgsl as winograd_wgsl
 
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
 _TAPS = tuple((dy, dx) for dy in range(3) for dx in range(3))

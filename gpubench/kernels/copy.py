@@ -1,7 +1,7 @@
 """copy: one read and one write per element and nothing else: the roof that the memory-bound ops are held to."""
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise
-from gpubench.model.op import EXACT
+from gpubench.kernels.contract.op import EXACT
+from gpubench.kernels.templates.elementwise import WGSL_ALL, elementwise
 
 OP = elementwise(
     name="copy",

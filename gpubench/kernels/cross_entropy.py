@@ -10,17 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
-from gpubench.kernels.families.cpu import (
-    compiled_kernel,
-    numba_candidates,
-    numba_prelude,
-)
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
-from gpubench.model.kernel import (
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaPass,
     CudaProgram,
@@ -31,7 +22,12 @@ from gpubench.model.kernel import (
     WgslPass,
     WgslProgram,
 )
-from gpubench.model.op import ITEMSIZE, Array, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates.cpu import compiled_kernel, numba_candidates, numba_prelude
+from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage
 
 _CLASSES = 10
 _STEP = 256  # by which a division cannot round

@@ -1,14 +1,14 @@
 """detokenise: the ids of n tokens to their text, what a reader of a language model sees. It runs on the host alone.
 
-By `tiktoken` and the vocabulary of `tokenise`, whose counterpart it is; a loop in Python judges it (`families/bpe.py`).
-The ids are the first n of the text that `tokenise` cuts.
+By `tiktoken` and the vocabulary of `tokenise`, whose counterpart it is; a loop in Python judges it
+(`templates/bpe.py`). The ids are the first n of the text that `tokenise` cuts.
 """
 
 from array import array
 from typing import Any
 
-from gpubench.kernels.families import bpe
-from gpubench.model.op import EXACT, Array, Given, HostLibrary, Ladder, Op, Operand, Params, Shape
+from gpubench.kernels.contract.op import EXACT, Array, Given, HostLibrary, Ladder, Op, Operand, Params, Shape
+from gpubench.kernels.templates import bpe
 
 
 def _length(params: Params) -> Shape:

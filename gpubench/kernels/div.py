@@ -1,7 +1,7 @@
 """div: x / y. The divisor is drawn from a normal distribution, where an exact 0 is rarer than among uniform values."""
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise, vector_shape
-from gpubench.model.op import Operand, Tolerance
+from gpubench.kernels.contract.op import Operand, Tolerance
+from gpubench.kernels.templates.elementwise import WGSL_ALL, elementwise, vector_shape
 
 OP = elementwise(
     name="div",

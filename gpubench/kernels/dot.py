@@ -1,7 +1,7 @@
 """dot: the sum of x[i] * y[i]; two reads per element and a single number written."""
 
-from gpubench.kernels.families.reduce import CudaReduction, WgslReduction, reduction
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.reduce import CudaReduction, WgslReduction, reduction
 
 
 def _scale(xp: Array, x: Array, y: Array) -> Array:

@@ -1,5 +1,5 @@
 """embedding: out = table[ids] + positions, what a transformer does to the ids of its tokens."""
 
-from gpubench.kernels.families.embedding import embedding
+from gpubench.kernels.templates.embedding import embedding
 
 OP = embedding("embedding", "out = table[ids] + positions")

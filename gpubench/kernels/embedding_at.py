@@ -1,5 +1,5 @@
 """embedding_at: the embedding of tokens that follow others. Their positions begin at `start`, on the device."""
 
-from gpubench.kernels.families.embedding import embedding
+from gpubench.kernels.templates.embedding import embedding
 
 OP = embedding("embedding_at", "out = table[ids] + positions[start : start + n]", started=True)

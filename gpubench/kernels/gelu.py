@@ -4,10 +4,10 @@ Source: Hendrycks and Gimpel, arXiv 1606.08415. The kernels use the equal form
 x / (1 + exp(-2 c (x + 0.044715 x^3))): one exponential, and no cancellation for negative x.
 """
 
-from gpubench.kernels.families.elementwise import GELU_CUBIC as CUBIC
-from gpubench.kernels.families.elementwise import GELU_SCALE as C
-from gpubench.kernels.families.elementwise import elementwise, vector_shape
-from gpubench.model.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
+from gpubench.kernels.templates.elementwise import GELU_SCALE as C
+from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 
 
 def _expr(xp: Array, x: Array) -> Array:

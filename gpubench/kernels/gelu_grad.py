@@ -5,10 +5,10 @@ exp(-2 u)) for 0.5 (1 + t) and 4 s (1 - s) for 1 - t^2, both from e = exp(-2 |u|
 and no cancellation of either factor. The two terms themselves do cancel, near x = -0.75 where the derivative is 0.
 """
 
-from gpubench.kernels.families.elementwise import GELU_CUBIC as CUBIC
-from gpubench.kernels.families.elementwise import GELU_SCALE as C
-from gpubench.kernels.families.elementwise import elementwise, vector_shape
-from gpubench.model.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
+from gpubench.kernels.templates.elementwise import GELU_SCALE as C
+from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 
 _SLOPE, _CURVE = 2 * C, 6 * C * CUBIC  # 2 u' = _SLOPE + _CURVE x^2
 

@@ -20,8 +20,20 @@ from typing import Any
 
 import msgspec
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import (
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import (
+    ITEMSIZE,
+    Array,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Split,
+    Tolerance,
+    counted_by,
+)
+from gpubench.kernels.templates import (
     ceil_div,
     fold,
     group_threads,
@@ -31,12 +43,10 @@ from gpubench.kernels.families import (
     require_bindings,
     require_dtype,
 )
-from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, blas, widen
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES, vector_shape
-from gpubench.kernels.families.wgsl import Storage, elements, real_dtype, require_storage, whole_units
-from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Split, Tolerance, counted_by
+from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, blas, widen
+from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES, vector_shape
+from gpubench.kernels.templates.wgsl import Storage, elements, real_dtype, require_storage, whole_units
 
 # ---------------------------------------------------------------- CPU
 

@@ -9,8 +9,9 @@ would hide a decoder that is stuck.
 from __future__ import annotations
 
 from gpubench import kernels
-from gpubench.kernels.families import bpe
-from gpubench.kernels.families.transformer import (
+from gpubench.kernels.contract.op import Array, Given, Ladder, Params, Repeat, Stage, Tolerance, Values
+from gpubench.kernels.templates import bpe
+from gpubench.kernels.templates.transformer import (
     BLOCK_WEIGHTS,
     HEADED,
     Tokens,
@@ -21,8 +22,7 @@ from gpubench.kernels.families.transformer import (
     one,
     width,
 )
-from gpubench.kernels.families.workload import workload
-from gpubench.model.op import Array, Given, Ladder, Params, Repeat, Stage, Tolerance, Values
+from gpubench.kernels.templates.workload import workload
 
 _LAYER, _NORM = kernels.load("transformer_block"), kernels.load("layernorm")
 LAYERS, NEW = 4, 16

@@ -3,8 +3,8 @@
 Source: Ba, Kiros and Hinton, arXiv 1607.06450.
 """
 
-from gpubench.kernels.families.norm import EPSILON, norm
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.norm import EPSILON, norm
 
 
 def _expr(xp: Array, x: Array, g: Array, c: Array) -> Array:

@@ -1,8 +1,8 @@
 """linear: out = x w + b, a layer of a network: n rows times a matrix of weights, and a bias."""
 
-from gpubench.kernels.families.linear import linear, norms
-from gpubench.kernels.families.matmul.epilogue import BIAS
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.linear import linear, norms
+from gpubench.kernels.templates.matmul.epilogue import BIAS
 
 
 def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gpubench.kernels.families.linear import linear, norms
-from gpubench.kernels.families.matmul.epilogue import Epilogue
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.linear import linear, norms
+from gpubench.kernels.templates.matmul.epilogue import Epilogue
 
 
 def _scale(xp: Array, x: Array, w: Array, b: Array, r: Array) -> Array:

@@ -1,10 +1,10 @@
 """linear_gelu: out = gelu(x w + b), the first half of a transformer's feed-forward part; gelu in its tanh form."""
 
-from gpubench.kernels.families.elementwise import GELU_CUBIC as CUBIC
-from gpubench.kernels.families.elementwise import GELU_SCALE as C
-from gpubench.kernels.families.linear import linear, norms
-from gpubench.kernels.families.matmul.epilogue import GELU, GELU_SLOPE
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
+from gpubench.kernels.templates.elementwise import GELU_SCALE as C
+from gpubench.kernels.templates.linear import linear, norms
+from gpubench.kernels.templates.matmul.epilogue import GELU, GELU_SLOPE
 
 
 def _expr(xp: Array, x: Array, w: Array, b: Array) -> Array:

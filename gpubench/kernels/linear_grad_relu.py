@@ -6,9 +6,9 @@ it. The mask comes from the given h, so that no rounding can flip it.
 
 from typing import Any
 
-from gpubench.kernels.families.linear import linear, norms
-from gpubench.kernels.families.matmul.epilogue import Epilogue
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.linear import linear, norms
+from gpubench.kernels.templates.matmul.epilogue import Epilogue
 
 
 def _expr(xp: Array, dy: Array, w: Array, h: Array) -> Array:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.families.cpu import Blocks, Launch, widen
-from gpubench.kernels.families.matmul import wgsl
-from gpubench.model.kernel import CudaProduct, CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.kernels.contract.kernel import CudaProduct, CudaProgram, Kernel, Limits, WgslProgram
+from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.kernels.templates.cpu import Blocks, Launch, widen
+from gpubench.kernels.templates.matmul import wgsl
 
 _TURNS = ("ta", "tb")
 _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still

@@ -3,13 +3,8 @@
 A NaN wins, as in NumPy: `a` stays if it is NaN, and `b` replaces it unless b <= a is known to hold.
 """
 
-from gpubench.kernels.families.reduce import (
-    MINUS_INFINITY,
-    CudaReduction,
-    WgslReduction,
-    reduction,
-)
-from gpubench.model.op import EXACT
+from gpubench.kernels.contract.op import EXACT
+from gpubench.kernels.templates.reduce import MINUS_INFINITY, CudaReduction, WgslReduction, reduction
 
 OP = reduction(
     name="max",

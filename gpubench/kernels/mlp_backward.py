@@ -4,8 +4,8 @@ They stay on the device, where the optimiser is. The formulas hold for any hidde
 of the logits.
 """
 
-from gpubench.kernels.families.mlp import BACKWARD, PARAMS, SIZES
-from gpubench.kernels.families.workload import workload
+from gpubench.kernels.templates.mlp import BACKWARD, PARAMS, SIZES
+from gpubench.kernels.templates.workload import workload
 
 OP = workload(
     name="mlp_backward", summary="gradients of the weights of mlp_forward", params=PARAMS, sizes=SIZES,

@@ -1,7 +1,7 @@
 """mlp_forward: class probabilities of n pictures by a perceptron of two layers, 784 -> 512 -> 10."""
 
-from gpubench.kernels.families.mlp import FORWARD, PARAMS, SIZES, WEIGHTS
-from gpubench.kernels.families.workload import workload
+from gpubench.kernels.templates.mlp import FORWARD, PARAMS, SIZES, WEIGHTS
+from gpubench.kernels.templates.workload import workload
 
 OP = workload(
     name="mlp_forward", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10", params=PARAMS, sizes=SIZES,

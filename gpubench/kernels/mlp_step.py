@@ -3,9 +3,9 @@
 The gradients stay on the device, where the optimiser is; the loss of each picture comes down.
 """
 
-from gpubench.kernels.families.mlp import BACKWARD, CLASSES, FORWARD, LOSS, PARAMS, SIZES, WEIGHTS, flipped
-from gpubench.kernels.families.workload import workload
-from gpubench.model.op import Ids
+from gpubench.kernels.contract.op import Ids
+from gpubench.kernels.templates.mlp import BACKWARD, CLASSES, FORWARD, LOSS, PARAMS, SIZES, WEIGHTS, flipped
+from gpubench.kernels.templates.workload import workload
 
 OP = workload(
     name="mlp_step", summary="forward pass, cross entropy and gradients of mlp_forward", params=PARAMS, sizes=SIZES,

@@ -1,7 +1,7 @@
 """multi_head_attention: attention of n tokens with its projections, and x added; `attention` is the core alone."""
 
-from gpubench.kernels.families.transformer import ATTENTION_WEIGHTS, HEADED, PARAMS, SIZES, attend
-from gpubench.kernels.families.workload import workload
+from gpubench.kernels.templates.transformer import ATTENTION_WEIGHTS, HEADED, PARAMS, SIZES, attend
+from gpubench.kernels.templates.workload import workload
 
 OP = workload(
     name="multi_head_attention", summary="x + attention(x wqkv + bqkv) wo + bo, causal", params=PARAMS, sizes=SIZES,

@@ -1,7 +1,7 @@
 """norm_linear: out = layernorm(x) w + b, what a transformer does before its attention: queries, keys and values."""
 
 from gpubench import kernels
-from gpubench.kernels.families.matmul.epilogue import BIAS
-from gpubench.kernels.families.norm_linear import norm_linear
+from gpubench.kernels.templates.matmul.epilogue import BIAS
+from gpubench.kernels.templates.norm_linear import norm_linear
 
 OP = norm_linear("norm_linear", "out = layernorm(x) w + b of n rows", kernels.load("linear"), BIAS)

@@ -1,8 +1,8 @@
 """norm_linear_gelu: out = gelu(layernorm(x) w + b), a norm and the first half of what a transformer feeds forward."""
 
 from gpubench import kernels
-from gpubench.kernels.families.matmul.epilogue import GELU, GELU_SLOPE
-from gpubench.kernels.families.norm_linear import norm_linear
+from gpubench.kernels.templates.matmul.epilogue import GELU, GELU_SLOPE
+from gpubench.kernels.templates.norm_linear import norm_linear
 
 OP = norm_linear(
     "norm_linear_gelu", "out = gelu(layernorm(x) w + b) of n rows", kernels.load("linear_gelu"), GELU,

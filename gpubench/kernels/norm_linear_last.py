@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpubench import kernels
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
-from gpubench.kernels.families.cpu import Blocks, Launch
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.linear import norms
-from gpubench.kernels.families.norm import EPSILON, across, rows
-from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
-from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates.cpu import Blocks, Launch
+from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.linear import norms
+from gpubench.kernels.templates.norm import EPSILON, across, rows
+from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage
 
 _NORM = kernels.load("layernorm")
 _VOCABULARY = 2048

@@ -1,6 +1,6 @@
 """p2p: rank 0 sends its buffer to rank 1."""
 
-from gpubench.kernels.families.collective import collective, once
+from gpubench.kernels.templates.collective import collective, once
 
 OP = collective(
     "p2p", "n bytes from rank 0 to rank 1",

@@ -1,6 +1,6 @@
 """p2p_both: two ranks send each other their buffers at once."""
 
-from gpubench.kernels.families.collective import collective, once
+from gpubench.kernels.templates.collective import collective, once
 
 OP = collective(
     "p2p_both", "n bytes from rank 0 to rank 1 and n bytes back, at once",

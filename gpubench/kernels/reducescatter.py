@@ -1,6 +1,6 @@
 """reducescatter: every rank gets its share of the sum of all ranks' buffers."""
 
-from gpubench.kernels.families.collective import collective, others, part
+from gpubench.kernels.templates.collective import collective, others, part
 
 OP = collective(
     "reducescatter", "every rank gets its share of the sum of all buffers of n bytes",

@@ -3,8 +3,8 @@
 The shader compares instead of calling `max`: WGSL leaves open what `max` makes of a NaN, NumPy keeps it.
 """
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise
-from gpubench.model.op import EXACT
+from gpubench.kernels.contract.op import EXACT
+from gpubench.kernels.templates.elementwise import WGSL_ALL, elementwise
 
 OP = elementwise(
     name="relu",

@@ -3,8 +3,8 @@
 Two reads and one write per element. A comparison instead of a product: 0 times an infinite dy would be a NaN.
 """
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise
-from gpubench.model.op import EXACT
+from gpubench.kernels.contract.op import EXACT
+from gpubench.kernels.templates.elementwise import WGSL_ALL, elementwise
 
 OP = elementwise(
     name="relu_grad",

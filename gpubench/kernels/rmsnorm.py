@@ -3,8 +3,8 @@
 Source: Zhang and Sennrich, arXiv 1910.07467.
 """
 
-from gpubench.kernels.families.norm import EPSILON, norm
-from gpubench.model.op import Array, Tolerance
+from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.norm import EPSILON, norm
 
 
 def _expr(xp: Array, x: Array, g: Array) -> Array:

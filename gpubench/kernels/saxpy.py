@@ -1,7 +1,7 @@
 """saxpy: a * x + y with a = 2.5, the BLAS level 1 classic; two reads and one write per element."""
 
-from gpubench.kernels.families.elementwise import WGSL_ALL, absolute_sum, elementwise
-from gpubench.model.op import Tolerance
+from gpubench.kernels.contract.op import Tolerance
+from gpubench.kernels.templates.elementwise import WGSL_ALL, absolute_sum, elementwise
 
 A = 2.5  # exact in every dtype, and no power of two: the product has to be rounded
 

@@ -1,7 +1,7 @@
 """sigmoid(x) = 1 / (1 + exp(-x)): one exponential per element."""
 
-from gpubench.kernels.families.elementwise import elementwise, vector_shape
-from gpubench.model.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 
 
 def _reference(xp: Array, x: Array) -> Array:

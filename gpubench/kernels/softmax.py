@@ -1,16 +1,16 @@
 """softmax along rows: exp(x - max) / sum of it; one read and one write per element if a row stays on chip.
 
-The rows are those of `families/rows`: of 1024 for sizes that are multiples of it, or as long as `columns` says.
+The rows are those of `templates/rows`: of 1024 for sizes that are multiples of it, or as long as `columns` says.
 """
 
 from __future__ import annotations
 
-from gpubench.kernels.families.cuda import MOST_THREADS
-from gpubench.kernels.families.rows import NumbaRows, rowwise, shape
-from gpubench.kernels.families.rows.cuda import HELD_BYTES, CudaRowKernel, CudaRows, cuda_rows
-from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
-from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Operand, Tolerance
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Operand, Tolerance
+from gpubench.kernels.templates.cuda import MOST_THREADS
+from gpubench.kernels.templates.rows import NumbaRows, rowwise, shape
+from gpubench.kernels.templates.rows.cuda import HELD_BYTES, CudaRowKernel, CudaRows, cuda_rows
+from gpubench.kernels.templates.rows.wgsl import WgslRowKernel, WgslRows
 
 
 def _expr(xp: Array, x: Array) -> Array:

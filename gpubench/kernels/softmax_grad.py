@@ -1,17 +1,17 @@
 """softmax_grad: y (dy - sum(y dy)) along rows, what frameworks call the backward of softmax; y is its output.
 
 Two reads and one write per element if a row stays on chip. The formula asks nothing of y: its rows need not sum
-to one, and here they do not. The rows are those of `families/rows`. The product y dy is summed in float (double
+to one, and here they do not. The rows are those of `templates/rows`. The product y dy is summed in float (double
 for double), whatever the elements are stored in.
 """
 
 from __future__ import annotations
 
-from gpubench.kernels.families.rows import NumbaRows, rowwise, shape
-from gpubench.kernels.families.rows.cuda import CudaRowKernel, CudaRows, cuda_rows
-from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
-from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Operand, Tolerance
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Operand, Tolerance
+from gpubench.kernels.templates.rows import NumbaRows, rowwise, shape
+from gpubench.kernels.templates.rows.cuda import CudaRowKernel, CudaRows, cuda_rows
+from gpubench.kernels.templates.rows.wgsl import WgslRowKernel, WgslRows
 
 _INPUTS = ("y", "dy")
 

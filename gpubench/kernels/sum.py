@@ -1,7 +1,7 @@
 """sum: one read per element and a single number written: bound by memory."""
 
-from gpubench.kernels.families.reduce import CudaReduction, WgslReduction, reduction
-from gpubench.model.op import Tolerance
+from gpubench.kernels.contract.op import Tolerance
+from gpubench.kernels.templates.reduce import CudaReduction, WgslReduction, reduction
 
 OP = reduction(
     name="sum",

@@ -13,14 +13,25 @@ from typing import Any
 
 import msgspec
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, multiprocessors, require_bindings, require_dtype
-from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.families.cuda import DTYPES, options, prelude
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, real_dtype, require_storage
-from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import (
+    ITEMSIZE,
+    Array,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Tolerance,
+    counted_by,
+)
+from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype
+from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
+from gpubench.kernels.templates.cuda import DTYPES, options, prelude
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.wgsl import elements, real_dtype, require_storage
 
 _COLUMNS = 256
 _BLOCK = 256 * 1024  # halves that one thread widens at a time

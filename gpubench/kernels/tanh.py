@@ -5,8 +5,8 @@ near 0. Below 0.625 a polynomial in x^2 (fitted at Chebyshev nodes, relative err
 1 - 2 / (exp(2 |x|) + 1), with |x| cut at 10, where tanh has rounded to 1 (`select` keeps a NaN, `min` may not).
 """
 
-from gpubench.kernels.families.elementwise import elementwise, vector_shape
-from gpubench.model.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 
 _WGSL = """
 fn tanh_accurate(x: f32) -> f32 {

@@ -3,8 +3,8 @@
 The kernels use the equal form dy 4 e / (1 + e)^2 with e = exp(-2 |x|): nothing overflows, nothing cancels.
 """
 
-from gpubench.kernels.families.elementwise import elementwise, vector_shape
-from gpubench.model.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 
 _WGSL = """
 fn slope(x: f32) -> f32 {

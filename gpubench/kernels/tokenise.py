@@ -1,13 +1,14 @@
 """tokenise: text to the ids of its first n tokens, what a language model reads. It runs on the host alone.
 
 Real byte-pair encoding, by `tiktoken` and a vocabulary of 2048 entries that comes with gpubench; nothing is downloaded.
-The answer is judged by an encoder in Python, `families/bpe.py`. The text is as long as n tokens and the rest of a word.
+The answer is judged by an encoder in Python, `templates/bpe.py`. The text is as long as n tokens and the rest of a
+word.
 """
 
 from typing import Any
 
-from gpubench.kernels.families import bpe
-from gpubench.model.op import EXACT, Array, Given, HostLibrary, Ladder, Op, Operand
+from gpubench.kernels.contract.op import EXACT, Array, Given, HostLibrary, Ladder, Op, Operand
+from gpubench.kernels.templates import bpe
 
 
 def _expr(xp: Array, text: Array, n: int) -> Array:

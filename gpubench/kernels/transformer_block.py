@@ -1,7 +1,7 @@
 """transformer_block: one layer of a GPT: norm, attention, norm, two layers, with what goes in added twice."""
 
-from gpubench.kernels.families.transformer import BLOCK_WEIGHTS, HEADED, PARAMS, SIZES, block
-from gpubench.kernels.families.workload import workload
+from gpubench.kernels.templates.transformer import BLOCK_WEIGHTS, HEADED, PARAMS, SIZES, block
+from gpubench.kernels.templates.workload import workload
 
 OP = workload(
     name="transformer_block", summary="one layer of a GPT of n tokens", params=PARAMS, sizes=SIZES, options=HEADED,

@@ -3,11 +3,11 @@
 x is n x n, or `m` x n where a param `m` is given.
 """
 
-from gpubench.kernels.families import transpose
-from gpubench.kernels.families.cpu import compiled_kernel
-from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.model.kernel import Kernel
-from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Split
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import EXACT, Ladder, Op, Operand, Params, Split
+from gpubench.kernels.templates import transpose
+from gpubench.kernels.templates.cpu import compiled_kernel
+from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 
 
 def sides(params: Params) -> tuple[int, int]:

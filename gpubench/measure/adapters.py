@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from gpubench.catalogue import WARNINGS
+from gpubench.base.messages import WARNINGS
+from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
 from gpubench.measure.worker_pool import Worker, WorkerGone
-from gpubench.model.case import Case, inner_device
-from gpubench.model.op import Form
-from gpubench.model.result import Device, RunWarning
+from gpubench.result.case import Case, inner_device
+from gpubench.result.run import Device, RunWarning
 
 Trial = Callable[[str], float | None]
 Card = list[Device]

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec import UNSET
 
-from gpubench import stats
-from gpubench.catalogue import REASONS, Reason
-from gpubench.errors import DeviceLost, WrongResult
-from gpubench.installation import NOT_AT_BEST, install_command
+from gpubench.base.errors import DeviceLost, WrongResult
+from gpubench.base.installation import NOT_AT_BEST, install_command
+from gpubench.base.messages import REASONS, Reason
+from gpubench.curves import stats
+from gpubench.curves.stats import median
 from gpubench.measure import protocol
 from gpubench.measure.monitor import SLOWED
 from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose
 from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Progress, Recorder, Sink, Warned
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.model.case import Case, inner_device
-from gpubench.model.result import (
+from gpubench.result.case import Case, inner_device
+from gpubench.result.run import (
     Block,
     Failure,
     Measurement,
@@ -35,7 +36,6 @@ from gpubench.model.result import (
     StopReason,
     failures_of,
 )
-from gpubench.stats import median
 
 
 def settled_block(known: Measurement) -> Block | None:

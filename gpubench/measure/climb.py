@@ -16,8 +16,8 @@ from gpubench.measure.costs import CostModel
 from gpubench.measure.plan import ONE_BLOCK, SLOW_BYTES, Constraints, Series, Step, Workload, together, workload
 from gpubench.measure.points import Slot, slot
 from gpubench.measure.recorder import Recorder
-from gpubench.model.case import RESIDENT, Case
-from gpubench.model.result import Planned, RunWarning, Skip
+from gpubench.result.case import RESIDENT, Case
+from gpubench.result.run import Planned, RunWarning, Skip
 
 # A launch is cheap if it takes so long on a slow machine of SLOW_BYTES, and so many operations, a second.
 CHEAP_S, SLOW_FLOPS = 8e-3, 4e10

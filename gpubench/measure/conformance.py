@@ -18,14 +18,21 @@ from typing import get_args
 import msgspec
 
 from gpubench import backends, kernels
+from gpubench.backends.contract import Backend, Buffer, Launch, Session, Transfers
 from gpubench.backends.shared.host import random_inputs, repeated
-from gpubench.catalogue import Reason
-from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, UsageError, require_choice, suggest
+from gpubench.base.errors import (
+    BackendError,
+    DeviceOutOfMemory,
+    Unsupported,
+    UsageError,
+    require_choice,
+    suggest,
+)
+from gpubench.base.messages import Reason
+from gpubench.kernels.contract.op import Array, Dtype, Form, Op
 from gpubench.measure import leaks
 from gpubench.measure.worker.workspace import Workspace, gate, refusal
-from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers
-from gpubench.model.case import DTYPES, FORMS, Case
-from gpubench.model.op import Array, Dtype, Form, Op
+from gpubench.result.case import DTYPES, FORMS, Case
 
 # 1, around a workgroup, no multiple of any tile or vector width.
 VECTOR_SIZES = (1, 3, 255, 257, 1000, 1025)

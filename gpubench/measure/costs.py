@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from gpubench import stats
+from gpubench.curves import stats
 from gpubench.measure.pace import between
 from gpubench.measure.plan import Constraints, Series, Step
 from gpubench.measure.points import Points, Slot, slot

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
 from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.model.case import QUEUED, Case
-from gpubench.model.op import Form
-from gpubench.model.result import Device
+from gpubench.result.case import QUEUED, Case
+from gpubench.result.run import Device
 
 # For one answer: inputs of a case are made once, on the host.
 ENOUGH_S = 30.0

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench.backends.contract import Backend, Session
+from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.backend import Backend, Session
-from gpubench.model.case import Case
-from gpubench.model.op import Op
+from gpubench.result.case import Case
 
 DeviceBytes = Callable[[], int | None]
 

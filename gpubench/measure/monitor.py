@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gpubench import processes
-from gpubench.catalogue import WARNINGS
-from gpubench.model.case import GANG
-from gpubench.model.machine import Machine
-from gpubench.model.result import Block, Device, RunWarning, Telemetry
-from gpubench.model.result import Telemetry as Record
-from gpubench.stats import median
+from gpubench.base import processes
+from gpubench.base.messages import WARNINGS
+from gpubench.curves.stats import median
+from gpubench.result.case import GANG
+from gpubench.result.machine import Machine
+from gpubench.result.run import Block, Device, RunWarning, Telemetry
+from gpubench.result.run import Telemetry as Record
 
 # A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
 # stall. A monitor that has not answered by then hangs in its driver and is given up.

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 
 from gpubench import backends
-from gpubench.child_main import Messages
+from gpubench.backends.contract import Backend
+from gpubench.base.child_main import Messages
+from gpubench.base.plugins import described
 from gpubench.measure.monitor import (
     UNKNOWN_GPU,
     Begin,
@@ -31,8 +33,6 @@ from gpubench.measure.monitor import (
     decode_order,
     encode,
 )
-from gpubench.model.backend import Backend
-from gpubench.plugins import described
 
 # At most ten readings a second: one takes about a millisecond of this process and nothing of the device.
 INTERVAL_S = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 # A time grows no faster with the size than this power of it: matmul's, whose size is a side.
 STEEPEST = 3.0

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench import backends
-from gpubench.catalogue import REASONS, Reason
+from gpubench.base.messages import REASONS, Reason
+from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.measure.protocol import Wanted
-from gpubench.model.case import (
+from gpubench.result.case import (
     FORMS,
     GANG,
     PLACED_REGIMES,
@@ -22,9 +23,8 @@ from gpubench.model.case import (
     gang_ranks,
     workload_key,
 )
-from gpubench.model.machine import Machine, cpu_cache_bytes
-from gpubench.model.op import ITEMSIZE, Defect, Dtype, Ladder, Op
-from gpubench.model.result import LINK_BYTES, UNKNOWN_CACHE_BYTES, Device, Selection, Settings, Skip
+from gpubench.result.machine import Machine, cpu_cache_bytes
+from gpubench.result.run import LINK_BYTES, UNKNOWN_CACHE_BYTES, Device, Selection, Settings, Skip
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
 MEMORY_SHARE = 0.8

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from gpubench import curves, stats
+from gpubench import curves
+from gpubench.curves import stats
 from gpubench.measure.plan import Series
-from gpubench.model.case import GANG, Case
-from gpubench.model.result import Block, DeviceKind, Measurement, Outcome
+from gpubench.result.case import GANG, Case
+from gpubench.result.run import Block, DeviceKind, Measurement, Outcome
 
 Slot = tuple[str, str, str]  # device id, implementation (variants take no part in the search), regime id
 Cell = tuple[str, str]  # device id, regime id

@@ -11,11 +11,11 @@ from typing import SupportsFloat, SupportsIndex
 
 import msgspec
 
-from gpubench.catalogue import Reason
-from gpubench.model.case import Case
-from gpubench.model.kernel import Kernel
-from gpubench.model.op import Dtype
-from gpubench.model.result import (
+from gpubench.base.messages import Reason
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import Dtype
+from gpubench.result.case import Case
+from gpubench.result.run import (
     Block,
     Ceiling,
     Check,

@@ -14,13 +14,14 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from gpubench import __version__, processes
-from gpubench.catalogue import REASONS
-from gpubench.errors import ExitCode
-from gpubench.model.case import GANG
-from gpubench.model.identity import uuid_digest
-from gpubench.model.machine import Machine
-from gpubench.model.result import (
+from gpubench import __version__
+from gpubench.base import processes
+from gpubench.base.errors import ExitCode
+from gpubench.base.messages import REASONS
+from gpubench.result.case import GANG
+from gpubench.result.identity import uuid_digest
+from gpubench.result.machine import Machine
+from gpubench.result.run import (
     Block,
     Ci,
     Device,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from gpubench import cpu_load, units
-from gpubench.catalogue import WARNINGS
-from gpubench.errors import ExitCode, GpubenchError
+from gpubench.base import cpu_load, units
+from gpubench.base.errors import ExitCode, GpubenchError
+from gpubench.base.messages import WARNINGS
 from gpubench.measure import monitor, split_search, together, twins
 from gpubench.measure.case_run import (
     DEVICE_LOST,
@@ -42,8 +42,8 @@ from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep
 from gpubench.measure.stages import time_stages
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
-from gpubench.model.case import Case, inner_device
-from gpubench.model.result import (
+from gpubench.result.case import Case, inner_device
+from gpubench.result.run import (
     Device,
     Failure,
     Measurement,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench import cpu_load
+from gpubench.base import cpu_load
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import split_search
 from gpubench.measure.case_run import settled_block
 from gpubench.measure.climb import Rungs
@@ -31,9 +32,8 @@ from gpubench.measure.plan import (
 from gpubench.measure.recorder import Progress, Recorder
 from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
-from gpubench.model.case import Case
-from gpubench.model.op import Op
-from gpubench.model.result import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
 
 
 class RunSpec(msgspec.Struct, frozen=True):

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpubench import disk
-from gpubench.errors import GpubenchError
+from gpubench.base import disk
+from gpubench.base.errors import GpubenchError
 from gpubench.measure.plan import UNKNOWN_MEMORY_BYTES
-from gpubench.store import Lock, NoLocks
+from gpubench.result.store import Lock, NoLocks
 
 PREFIX = "gpubench-scratch-"
 # A cluster of our own: its sockets need short paths. Other programs may use these letters too.

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from gpubench import backends
+from gpubench.curves.stats import median
 from gpubench.measure.case_run import LARGEST_BLOCK, CaseRun
 from gpubench.measure.plan import Constraints, Purpose, Series, Workload, workload
 from gpubench.measure.points import Cell, Rows, cells, ratios
-from gpubench.model.case import GANG
-from gpubench.model.result import Measurement
-from gpubench.stats import median
+from gpubench.result.case import GANG
+from gpubench.result.run import Measurement
 
 # Around the optimum of the model: where the sides slow each other down, the best share lies beside it.
 STEPS = (0.05, 0.1, 0.2)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.curves.stats import median
+from gpubench.kernels.contract.op import Ladder
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.plan import Workload
-from gpubench.model.case import QUEUED, RESIDENT, WAITED
-from gpubench.model.op import Ladder
-from gpubench.model.result import Measurement
-from gpubench.stats import median
+from gpubench.result.case import QUEUED, RESIDENT, WAITED
+from gpubench.result.run import Measurement
 
 # Seconds for the stages of one case, and how near to each other both sides are near their break-even.
 LIMIT_S = 0.25

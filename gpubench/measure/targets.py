@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 
 from gpubench import backends, detect
-from gpubench.catalogue import Reason
-from gpubench.errors import BadPlugin, RequiredUnavailable
+from gpubench.base.errors import BadPlugin, RequiredUnavailable
+from gpubench.base.messages import Reason
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.model.case import GANG, gang_id, gang_sizes
-from gpubench.model.kernel import Kernel
-from gpubench.model.machine import Mode
-from gpubench.model.op import Op
-from gpubench.model.result import Device, Identity, RunWarning
+from gpubench.result.case import GANG, gang_id, gang_sizes
+from gpubench.result.machine import Mode
+from gpubench.result.run import Device, Identity, RunWarning
 
 # Longer than a driver without persistence mode takes to load, which has been seen to take more than 25 s.
 DEADLINE_S = 45.0

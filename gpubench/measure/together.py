@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
 from gpubench.measure.equal_gpus import EqualGpus, OnDevice, cases_of
 from gpubench.measure.plan import Constraints, Series, Target, Workload
 from gpubench.measure.worker_pool import WorkerPool
-from gpubench.model.op import Form
-from gpubench.model.result import TogetherTimes
+from gpubench.result.run import TogetherTimes
 
 WARM_UP_S, ALONE_S, TOGETHER_S = 1.0, 3.0, 10.0
 # From the moment at which the GPUs are asked until they begin: time for the message and for the warm-up.

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from gpubench.curves.stats import median
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.equal_gpus import EqualGpus, OnDevice, cases_of
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.worker_pool import WorkerPool
-from gpubench.model.op import Op
-from gpubench.model.result import TwinTimes
-from gpubench.stats import median
+from gpubench.result.run import TwinTimes
 
 # Of the budget, and in it the time for opening the GPUs.
 SHARE = 0.15

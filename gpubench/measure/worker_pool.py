@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import processes
-from gpubench.catalogue import Reason
-from gpubench.errors import limit_named
+from gpubench.base import processes
+from gpubench.base.errors import limit_named
+from gpubench.base.messages import Reason
 from gpubench.measure import protocol
 from gpubench.measure.monitor import of_session
-from gpubench.model.case import Case
-from gpubench.model.machine import Machine, cpu_cache_bytes
-from gpubench.model.result import (
+from gpubench.result.case import Case
+from gpubench.result.machine import Machine, cpu_cache_bytes
+from gpubench.result.run import (
     UNKNOWN_CACHE_BYTES,
     Ceiling,
     Device,

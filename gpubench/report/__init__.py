@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubench import formats
-from gpubench.errors import UsageError, require_choice
-from gpubench.model.case import Case
-from gpubench.model.result import Run
+from gpubench.base import formats
+from gpubench.base.errors import UsageError, require_choice
+from gpubench.result.case import Case
+from gpubench.result.run import Run
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis

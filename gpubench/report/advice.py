@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
-from gpubench.escaping import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
-from gpubench.model.case import QUEUED, parse_case_id
+from gpubench.base.escaping import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
+from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.sections.baseline import cpu_names
 from gpubench.report.wording import ratio_text, share_text, time_interval_text, time_text
-from gpubench.stats import Interval
+from gpubench.result.case import QUEUED, parse_case_id
 
 WIDTH = 80  # the same text for the same file, but on a narrower terminal
 _GAP = "  "

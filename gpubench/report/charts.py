@@ -14,7 +14,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import CALLS
-from gpubench.escaping import printable, shortened
+from gpubench.base.escaping import printable, shortened
 from gpubench.report.wording import (
     data_text,
     regime_order,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.errors import ExitCode
-from gpubench.escaping import inert, visible
+from gpubench.base.errors import ExitCode
+from gpubench.base.escaping import inert, visible
+from gpubench.base.units import truncate
 from gpubench.report.sections.problems import gate_text
-from gpubench.units import truncate
 
 if TYPE_CHECKING:
-    from gpubench.analysis.comparison import Comparison
+    from gpubench.compare.comparison import Comparison
 
 OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 

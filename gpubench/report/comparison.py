@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.analysis.comparison import (
+from gpubench.analysis.labels import gravest
+from gpubench.base.escaping import printable
+from gpubench.compare.comparison import (
     INTERLEAVED,
     AbsentCase,
     Comparison,
@@ -19,9 +21,8 @@ from gpubench.analysis.comparison import (
     SideRow,
     VerdictWord,
 )
-from gpubench.analysis.labels import gravest
-from gpubench.analysis.noise import Noise, NoisyCase
-from gpubench.escaping import printable
+from gpubench.compare.noise import Noise, NoisyCase
+from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
 from gpubench.report.layout import (
     Cell,
@@ -37,7 +38,6 @@ from gpubench.report.layout import (
 from gpubench.report.sections import problems
 from gpubench.report.wording import interval_text, mark, seconds_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend
-from gpubench.stats import Interval
 
 # What asks for a reader's attention first. SAME is folded where that is possible.
 ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (

@@ -10,9 +10,8 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.overheads import GROUP as OVERHEAD
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import count_sessions
-from gpubench.escaping import printable
-from gpubench.formats import DEFAULT_SECTIONS
-from gpubench.model.result import Run
+from gpubench.base.escaping import printable
+from gpubench.base.formats import DEFAULT_SECTIONS
 from gpubench.report.charts import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
 from gpubench.report.layout import Cell, RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
@@ -33,6 +32,7 @@ from gpubench.report.sections.speedup import means_section, speedup_sections
 from gpubench.report.sections.speedup_chart import speedup_chart
 from gpubench.report.sections.stages import stages_chart, stages_section
 from gpubench.report.wording import series_name
+from gpubench.result.run import Run
 
 GATES = "gates"  # no section to choose: whoever asks for gates reads how they ended
 

@@ -33,11 +33,11 @@ from gpubench.analysis.speedup import Mean, SpeedupRow
 from gpubench.analysis.stages import StagesRow
 from gpubench.analysis.together import WeakRow
 from gpubench.analysis.twins import TwinCheck
-from gpubench.errors import ExitCode
-from gpubench.model.machine import Recommendation
+from gpubench.base.errors import ExitCode
 from gpubench.report.layout import RenderOptions, json_text, narrowed
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
+from gpubench.result.machine import Recommendation
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -12,10 +12,10 @@ from gpubench.analysis.break_even import UndecidedReason, VerdictKind
 from gpubench.analysis.estimate import CaseResult, OutcomeType
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import SpeedupKind
-from gpubench.catalogue import NoNumber, Reason, WarningCode
-from gpubench.errors import ExitCode
-from gpubench.model.result import Run, Severity
+from gpubench.base.errors import ExitCode
+from gpubench.base.messages import NoNumber, Reason, WarningCode
 from gpubench.report.layout import RenderOptions, json_line, narrowed
+from gpubench.result.run import Run, Severity
 
 SCHEMA_VERSION = 1
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gpubench import escaping
-from gpubench.errors import require_choice
-from gpubench.escaping import columns, json_in_order, printable
-from gpubench.formats import DEFAULT_SECTIONS
+from gpubench.base import escaping
+from gpubench.base.errors import require_choice
+from gpubench.base.escaping import columns, json_in_order, printable
+from gpubench.base.formats import DEFAULT_SECTIONS
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu"]
 

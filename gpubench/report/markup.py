@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, tostring
 
-from gpubench.escaping import visible
+from gpubench.base.escaping import visible
 
 Content = Element | str | None
 

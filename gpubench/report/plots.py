@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench.errors import InputError, UsageError
-from gpubench.escaping import filled
+from gpubench.base.errors import InputError, UsageError
+from gpubench.base.escaping import filled
 from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, Line, theme
 from gpubench.report.vega import results
 
@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 def require_library(option: str) -> None:
     """Raises UsageError where a library that `option` needs is not installed."""
-    from gpubench.installation import install_command
+    from gpubench.base.installation import install_command
     from gpubench.report.vega import missing_libraries
 
     missing = missing_libraries()
@@ -42,7 +42,7 @@ def plots(
     `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
     over each other are one more. Raises GpubenchError if the library does not draw.
     """
-    from gpubench.formats import DEFAULT_SECTIONS
+    from gpubench.base.formats import DEFAULT_SECTIONS
     from gpubench.report.contents import chart_set
 
     specs, maps = {}, {}
@@ -69,7 +69,7 @@ def picture(
 ) -> bytes:
     """One picture: of each run the map, and below it the charts of the series that tells most; the same bytes for the
     same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
-    from gpubench.formats import DEFAULT_SECTIONS
+    from gpubench.base.formats import DEFAULT_SECTIONS
     from gpubench.report.contents import chart_set
 
     found: list[str] = []
@@ -89,7 +89,7 @@ def picture(
 
 
 def _wants_map(sections: Sequence[str] | None) -> bool:
-    from gpubench.formats import DEFAULT_SECTIONS
+    from gpubench.base.formats import DEFAULT_SECTIONS
 
     return sections is None or tuple(sections) == DEFAULT_SECTIONS or "map" in sections
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpubench import processes
-from gpubench.child_main import Messages
-from gpubench.errors import GpubenchError
-from gpubench.store.cache import user_cache
+from gpubench.base import processes
+from gpubench.base.child_main import Messages
+from gpubench.base.errors import GpubenchError
+from gpubench.result.store.cache import user_cache
 
 
 def missing_libraries() -> list[str]:

@@ -11,10 +11,10 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import EQUAL, Speedup
-from gpubench.escaping import shortened
-from gpubench.model.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
-from gpubench.stats import Interval, IntervalLike
-from gpubench.units import earned_digits, format_rate, format_seconds, format_size
+from gpubench.base.escaping import shortened
+from gpubench.base.units import earned_digits, format_rate, format_seconds, format_size
+from gpubench.curves.stats import Interval, IntervalLike
+from gpubench.result.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
 
 FORMS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.errors import ExitCode
+from gpubench.base.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "write_cli_docs.py"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.cli.options import commands
-from gpubench.store import save
+from gpubench.result.store import save
 from tests.unit.report import sides
 
 FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
@@ -58,11 +58,23 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "also_absent"),
     [
-        (["--version"], {"typer", "msgspec", "psutil", "argparse", "gpubench.errors", "gpubench.cli.exit"}),
-        (["--help"], {"msgspec", "psutil", "gpubench.store", "gpubench.model", "gpubench.measure", "tomllib"}),
-        (["ops"], {"psutil", "gpubench.store", "gpubench.measure", "gpubench.detect", "gpubench.report"}),
-        (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels"}),
-        (["report", str(FIXTURE), "--format", "markdown"], {"psutil", "gpubench.measure", "gpubench.kernels"}),
+        (
+            ["--version"],
+            {"typer", "msgspec", "psutil", "argparse", "gpubench.base.errors", "gpubench.cli.exit"},
+        ),
+        (
+            ["--help"],
+            {"msgspec", "psutil", "gpubench.result", "gpubench.measure", "tomllib"},
+        ),
+        (
+            ["ops"],
+            {"psutil", "gpubench.result.store", "gpubench.measure", "gpubench.detect", "gpubench.report"},
+        ),
+        (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels.templates"}),
+        (
+            ["report", str(FIXTURE), "--format", "markdown"],
+            {"psutil", "gpubench.measure", "gpubench.kernels.templates"},
+        ),
         (["report", str(FIXTURE), "--format", "json"], {"psutil", "gpubench.measure"}),
         (["detect", "--sysroot", ".", "--format", "json"], {"gpubench.measure"}),
     ],
@@ -81,13 +93,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
     assert ours <= {
         "cli",
-        "errors",
-        "disk",
-        "installation",
-        "escaping",
-        "streams",
-        "plugins",
-        "formats",
+        "base",
         "fleet",
     }
     of_wings = {name for name in modules if name.startswith("gpubench.fleet.")}
@@ -101,15 +107,15 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
         (["noise", "base.json"], set()),
         (
             ["report", "base.json", "--format", "json"],
-            {"gpubench.analysis.compare", "gpubench.fleet.nodes"},
+            {"gpubench.compare.two_runs", "gpubench.fleet.nodes"},
         ),
         (
             ["report", "base.json", "--format", "markdown"],
-            {"gpubench.analysis.compare", "gpubench.fleet.nodes"},
+            {"gpubench.compare.two_runs", "gpubench.fleet.nodes"},
         ),
         (
             ["advise", "matmul", "--size", "64", "--from", "base.json"],
-            {"gpubench.measure", "gpubench.analysis.compare", "gpubench.fleet.nodes"},
+            {"gpubench.measure", "gpubench.compare.two_runs", "gpubench.fleet.nodes"},
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -127,7 +133,9 @@ def test_comparing_loads_what_reporting_does(tmp_path: Path, format: str) -> Non
     for name, run in zip(("base.json", "new.json"), sides.pair(), strict=True):
         save(run, tmp_path / name)
     modules = loaded(["compare", "base.json", "new.json", "--format", format], tmp_path)
-    assert not modules & (HEAVY | NEVER | {"psutil", "gpubench.measure", "gpubench.kernels", "gpubench.detect"})
+    assert not modules & (
+        HEAVY | NEVER | {"psutil", "gpubench.measure", "gpubench.kernels.templates", "gpubench.detect"}
+    )
 
 
 def test_the_package_itself_imports_nothing() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.installation import DISTRIBUTION, EXTRAS, install_command
+from gpubench.base.installation import DISTRIBUTION, EXTRAS, install_command
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".txt", ".cfg", ".js", ".css", ".html"}
@@ -71,7 +71,7 @@ def test_the_program_takes_its_hints_from_one_place() -> None:
         for place, text in pages()
         if place.parts[0] == "gpubench" and re.search(r"\b(pipx?|uv)\b.*\binstall\b", text)
     }
-    assert telling == {"gpubench/installation.py"}
+    assert telling == {"gpubench/base/installation.py"}
 
 
 def test_the_extras_of_the_hints_are_those_of_the_package() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import store
 from gpubench.report import analysed, plots
+from gpubench.result import store
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.catalogue import ERRORS, REASONS, WARNINGS
-from gpubench.errors import InputError
+from gpubench.base.errors import InputError
+from gpubench.base.messages import ERRORS, REASONS, WARNINGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def test_the_page_shows_the_catalogue():
 def _text(*rooms: str) -> str:
     """Return what the modules of these packages hold, without the list of messages itself."""
     paths = [path for room in rooms for path in (ROOT / "gpubench" / room).rglob("*.py")]
-    return "\n".join(path.read_text(encoding="utf-8") for path in paths if path.name != "catalogue.py")
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths if path.name != "messages.py")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import plugins
-from gpubench.plugins import wings
+from gpubench.base import plugins
+from gpubench.base.plugins import wings
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,10 +89,10 @@ def test_a_wing_that_breaks_costs_itself(tmp_path: Path) -> None:
 
 
 OUTSIDE = """
-from gpubench import streams
+from gpubench.base import streams
 from gpubench.cli.declaration import WHAT, option
 from gpubench.cli.options import CommonOptions
-from gpubench.plugins.wings import Wing
+from gpubench.base.plugins.wings import Wing
 
 
 class GreetOptions(CommonOptions):

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench import store
 from gpubench.report import render
+from gpubench.result import store
 from tests.unit.report.answer_runs import (
     ALWAYS,
     QUEUED,

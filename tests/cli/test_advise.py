@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpubench.detect import inspect
-from gpubench.store import save
+from gpubench.result.store import save
 from tests.architecture.test_imports import HEAVY, NEVER, loaded
 from tests.conftest import Program
 from tests.unit.report.builders import case, curve, measured, run_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpubench.errors import ExitCode
+from gpubench.base.errors import ExitCode
 
 FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
 GOOD = FIXTURE.read_bytes()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpubench.report import FORMATS
-from gpubench.store import dumps, save
+from gpubench.result.store import dumps, save
 from tests.unit.report.builders import curve, run_of
 from tests.unit.report.samples import full_run
 from tests.unit.report.sides import CASES, pair

@@ -13,8 +13,8 @@ from gpubench.fleet.driver import EngineNode, NodeEnd
 from gpubench.fleet.journal import FleetJournal
 from gpubench.fleet.nodes import Node
 from gpubench.fleet.options import ClusterRunOptions as RunOptions
-from gpubench.model.result import Selection
-from gpubench.store import save
+from gpubench.result.run import Selection
+from gpubench.result.store import save
 from tests.unit.report.builders import CPU, GPU
 from tests.unit.report.fleets import node_run
 

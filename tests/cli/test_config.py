@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpubench.base.errors import ConfigError
 from gpubench.cli import config
-from gpubench.errors import ConfigError
 
 
 @pytest.fixture

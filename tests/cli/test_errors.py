@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
 from gpubench.cli import command, exit
-from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
 
 
 def assert_three_lines(ended: Any, code: int, *parts: str) -> None:

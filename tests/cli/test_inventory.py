@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.errors import RequiredUnavailable
+from gpubench.base.errors import RequiredUnavailable
 from gpubench.fleet import node as wire
 from gpubench.fleet.clocks import FleetLimits
 from gpubench.fleet.cluster import fleet_code

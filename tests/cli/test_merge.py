@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpubench.fleet.nodes import EMBEDDED_NODES
-from gpubench.store import load, save
+from gpubench.result.store import load, save
 from tests.forking import environment
 from tests.unit.report.fleets import node_run
 from tests.unit.report.test_merging import run

@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gpubench.base.errors import GpubenchError
 from gpubench.cli.noise import TAKEN, judged
 from gpubench.cli.options import NoiseOptions, RunOptions
-from gpubench.errors import GpubenchError
-from gpubench.model.result import Outcome, Stop
-from gpubench.store import save
+from gpubench.result.run import Outcome, Stop
+from gpubench.result.store import save
 from tests.unit.report.builders import failed, skipped
 from tests.unit.report.sides import CASES, a_run, pair, timed
 

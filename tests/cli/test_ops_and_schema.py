@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from gpubench import kernels
+from gpubench.base.formats import SECTIONS
 from gpubench.cli import ops
 from gpubench.cli.ops import formula
 from gpubench.cli.options import documents
-from gpubench.formats import SECTIONS
 
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",

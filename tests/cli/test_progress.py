@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpubench.base.cpu_load import CpuTimes
 from gpubench.cli import live, progress
 from gpubench.cli.options import RunOptions
-from gpubench.cpu_load import CpuTimes
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
@@ -24,10 +24,10 @@ from gpubench.measure.recorder import (
     SessionAgain,
     Warned,
 )
-from gpubench.model.case import parse_case_id
-from gpubench.model.result import Failure, Outcome, Run, RunWarning, Selection, Settings, Skip
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer_so_far import AnswerSoFar
+from gpubench.result.case import parse_case_id
+from gpubench.result.run import Failure, Outcome, Run, RunWarning, Selection, Settings, Skip
 from tests.unit.report.answer_runs import suite_run
 from tests.unit.report.builders import measured
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpubench.cli import roofline
 from gpubench.cli.roofline import Host, chosen, sizes
-from gpubench.model.case import parse_case_id
-from gpubench.model.result import Selection
+from gpubench.result.case import parse_case_id
+from gpubench.result.run import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
 
 GIB = 2**30

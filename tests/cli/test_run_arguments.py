@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpubench import cli, processes
-from gpubench.errors import ExitCode
+from gpubench import cli
+from gpubench.base import processes
+from gpubench.base.errors import ExitCode
 
 
 @pytest.fixture

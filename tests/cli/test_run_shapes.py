@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpubench import backends
-from gpubench.errors import BackendUnavailable
+from gpubench.base.errors import BackendUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.worker import main as worker
 

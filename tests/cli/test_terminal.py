@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpubench.store import save
+from gpubench.result.store import save
 from tests.forking import Starter, outside
 from tests.unit.report.samples import full_run
 

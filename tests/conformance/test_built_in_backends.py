@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.errors import BackendUnavailable
+from gpubench.base.errors import BackendUnavailable
+from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.measure import conformance
-from gpubench.model.op import Dtype, Op
 
 OPS = {name: kernels.load(name) for name in kernels.usual()}
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
+from gpubench.backends.contract import Session
+from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
+from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.measure import conformance
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.backend import Session
-from gpubench.model.case import Case, RegimeKind
-from gpubench.model.op import Dtype, Op
+from gpubench.result.case import Case, RegimeKind
 
 # Of ops whose work grows faster than n, or where n counts rows or images.
 SIZES = {"matrix": (2, 17, 130), "layers": (2, 17, 130), "network": (2, 17)}

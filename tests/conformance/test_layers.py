@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.contract import Session
+from gpubench.kernels.contract.op import Dtype, Op, Params
 from gpubench.measure.worker.workspace import Workspace, gate, refusal
-from gpubench.model.backend import Session
-from gpubench.model.case import FORMS, Case
-from gpubench.model.op import Dtype, Op, Params
+from gpubench.result.case import FORMS, Case
 
 OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
 # One image of conv2d: its reference in float64 takes a tenth of a second.

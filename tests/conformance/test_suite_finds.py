@@ -12,7 +12,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.hidden.fake import FakeBackend, FakeSession
-from gpubench.errors import DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.measure import conformance
 
 

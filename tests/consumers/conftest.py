@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.model.result import Run
 from gpubench.report import render
+from gpubench.result.run import Run
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 from tests.unit.report.samples import full_run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.report import FORMATS
-from gpubench.store import dumps
+from gpubench.result.store import dumps
 from tests.forking import outside
 from tests.unit.report.samples import tool_run
 from tests.unit.report.sides import pair

@@ -11,12 +11,12 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from gpubench import store
 from gpubench.analysis.estimate import case_results
 from gpubench.analysis.labels import link_ceiling
 from gpubench.report import render
 from gpubench.report.events import EventLine
-from gpubench.store.document import document_schema
+from gpubench.result import store
+from gpubench.result.store.document import document_schema
 from tests.consumers import go_text
 from tests.consumers.test_published_schemas import BENCHER, GITHUB_ACTION
 

@@ -12,7 +12,7 @@ from gpubench import kernels
 from gpubench.backends.cupy.launches import CudaPrograms
 from gpubench.backends.shared.host import host_dtype
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 from tests.shapes import CACHES, ROWS_OF_CLASSES
 
 pytestmark = pytest.mark.cuda

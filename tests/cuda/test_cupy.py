@@ -9,12 +9,12 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.errors import DeviceOutOfMemory
+from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
 from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 pytestmark = pytest.mark.cuda
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.errors import Unsupported
+from gpubench.base.errors import Unsupported
 from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 from tests.gang_runs import computed
 
 pytestmark = pytest.mark.cuda

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.model.op import Dtype
+from gpubench.kernels.contract.op import Dtype
 from tests.conformance.test_hybrid import FRACTIONS, REGIMES, SPLIT, check_everywhere, narrow
 
 pytestmark = pytest.mark.cuda

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpubench import kernels
+from gpubench.kernels.contract.op import UNIT_ROUNDOFF
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import TF32, Case
-from gpubench.model.op import UNIT_ROUNDOFF
+from gpubench.result.case import TF32, Case
 
 pytestmark = pytest.mark.cuda
 

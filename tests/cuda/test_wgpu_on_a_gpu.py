@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpubench import kernels
+from gpubench.kernels.contract.kernel import Limits
 from gpubench.measure import conformance
-from gpubench.model.kernel import Limits
 
 pytestmark = pytest.mark.cuda
 

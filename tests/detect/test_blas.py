@@ -10,7 +10,7 @@ import pytest
 from gpubench.detect import picture
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.records import known
-from gpubench.model.machine import NOT_PROBED, Cpu, CpuBlas, Machine
+from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine
 
 
 def cpu(available=8, limited_by="online", threads=None):

@@ -6,7 +6,7 @@ from gpubench.detect import cgroup
 from gpubench.detect.root import Root
 from gpubench.measure import worker_pool
 from gpubench.measure.worker_pool import Worker, WorkerGone
-from gpubench.model.result import Settings
+from gpubench.result.run import Settings
 
 GIB = 1 << 30
 

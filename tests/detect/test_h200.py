@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubench import detect
-from gpubench.model.result import Identity
+from gpubench.result.run import Identity
 
 RECORDS = json.loads((Path(__file__).parent / "h200.records.json").read_text())["records"]
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.detect import differences
 from gpubench.detect.host import this_host
-from gpubench.model.machine import Cpu, Fact, Machine, Memory
+from gpubench.result.machine import Cpu, Fact, Machine, Memory
 
 GIB = 2**30
 

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.policy import Policy
+from gpubench.base.errors import InputError
 from gpubench.cli.detect import read_result
 from gpubench.detect import recommend
 from gpubench.detect.records import ABSENT, known, missing
-from gpubench.errors import InputError
-from gpubench.model.identity import compare, uuid_digest
-from gpubench.model.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
-from gpubench.store import save
+from gpubench.result.identity import compare, uuid_digest
+from gpubench.result.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
+from gpubench.result.store import save
 from tests.detect.test_mode_by_results import GPU_WINS
 from tests.unit.report.builders import GPU, run_of
 
@@ -184,7 +184,7 @@ def test_the_gpu_that_was_measured_is_named_by_its_id_here(tmp_path):
 
 def test_files_of_other_machines_are_not_read_to_their_end(tmp_path, monkeypatch):
     """Their heads tell; this machine's result stands behind forty of them."""
-    from gpubench import store
+    from gpubench.result import store
 
     for number in range(40):
         result(

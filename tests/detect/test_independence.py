@@ -202,7 +202,7 @@ def test_render_nodes_are_asked_side_by_side(monkeypatch, tmp_path):
 
 
 STEP = (
-    "from gpubench.child_main import Messages; import json, os, time\nmessages = Messages()\n"
+    "from gpubench.base.child_main import Messages; import json, os, time\nmessages = Messages()\n"
     "def tell(partial): messages.write(json.dumps({{'records': [{{'source': 'nvml', 'ordinal': 0}}], 'partial': partial}})"
     ".encode())\n{}"
 )

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
-from gpubench import detect, processes
+from gpubench import detect
+from gpubench.base import processes
+from gpubench.base.errors import UsageError
 from gpubench.detect import access, inspection
 from gpubench.detect.inspection import LIMIT_VARIABLE, ProbeRequest
 from gpubench.detect.root import Root
-from gpubench.errors import UsageError
 
 CARDS = ("01", "41")
 RECORDS = [

@@ -10,7 +10,7 @@ from gpubench.detect.access import Said
 from gpubench.detect.host import read_files
 from gpubench.detect.records import ABSENT, known
 from gpubench.detect.root import Root
-from gpubench.model.machine import NOT_PROBED, Driver, Gpu
+from gpubench.result.machine import NOT_PROBED, Driver, Gpu
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import jsonschema
 import msgspec
 import pytest
 
-from gpubench import detect, store
-from gpubench.model.machine import Machine
+from gpubench import detect
+from gpubench.result import store
+from gpubench.result.machine import Machine
 
 FOLDER = Path(__file__).parent
 

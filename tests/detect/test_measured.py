@@ -9,14 +9,8 @@ from gpubench.analysis.analyse import recommended
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.records import known
-from gpubench.model.machine import (
-    Gpu,
-    GpuMemory,
-    Machine,
-    MeasuredBreakEven,
-    Recommendation,
-)
-from gpubench.store import load, save
+from gpubench.result.machine import Gpu, GpuMemory, Machine, MeasuredBreakEven, Recommendation
+from gpubench.result.store import load, save
 from tests.forking import environment
 
 

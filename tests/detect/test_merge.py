@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpubench import detect
 from gpubench.detect import merge
 from gpubench.detect.records import known, parse_record, record_to_json
-from gpubench.model.machine import Gpu, Machine
-from gpubench.model.result import Identity
+from gpubench.result.machine import Gpu, Machine
+from gpubench.result.run import Identity
 from tests.examples import examples
 
 UUIDS = [f"GPU-{n:08x}-0000-0000-0000-0000000000{n:02x}" for n in range(1, 4)]

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.catalogue import DETECTION
+from gpubench.base.messages import DETECTION
 from gpubench.detect import inspection, recommend
 from gpubench.detect.records import ABSENT, known
-from gpubench.model.machine import (
+from gpubench.result.machine import (
     Access,
     Api,
     Compute,

@@ -12,8 +12,8 @@ from gpubench.analysis.analyse import recommended
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.records import known
-from gpubench.model.machine import GpuMemory
-from gpubench.store import load, save
+from gpubench.result.machine import GpuMemory
+from gpubench.result.store import load, save
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, placed, run_of, split
 
 GIB = 2**30

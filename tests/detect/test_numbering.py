@@ -7,7 +7,7 @@ import pytest
 from gpubench.detect.host import read_files
 from gpubench.detect.records import known
 from gpubench.detect.root import Root, parse_list
-from gpubench.model.machine import NOT_PROBED
+from gpubench.result.machine import NOT_PROBED
 
 CPU = "/sys/devices/system/cpu"
 CPUINFO = "\n\n".join(f"processor : {n}\nmodel name : Test CPU\nflags : lm avx avx2" for n in range(4))

@@ -11,7 +11,7 @@ import pytest
 from gpubench import detect
 from gpubench.detect import inspection
 from gpubench.detect.probes import nvml
-from gpubench.model.machine import Provider
+from gpubench.result.machine import Provider
 
 MACHINES = json.loads((Path(__file__).parent / "nvidia-smi.json").read_text())["machines"]
 MIB = 1 << 20

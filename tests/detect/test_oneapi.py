@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpubench.detect import access
 from gpubench.detect.records import known
-from gpubench.model.machine import Gpu
+from gpubench.result.machine import Gpu
 
 MASK, SELECTOR = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"
 

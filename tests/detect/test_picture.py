@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from gpubench import detect
+from gpubench.base.installation import install_command
 from gpubench.detect import picture
 from gpubench.detect.records import known
-from gpubench.installation import install_command
-from gpubench.model.machine import MachineWarning, Provider
+from gpubench.result.machine import MachineWarning, Provider
 
 GIB = 1 << 30
 

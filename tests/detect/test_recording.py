@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import detect
+from gpubench.base.errors import InputError
 from gpubench.detect import recording
 from gpubench.detect.cgroup import Numbers, masked
-from gpubench.errors import InputError
 from tests.detect import recorded
 
 

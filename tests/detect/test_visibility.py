@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpubench.detect import access
 from gpubench.detect.access import parse_visible
 from gpubench.detect.records import ABSENT, known
-from gpubench.model.machine import Compute, Gpu, Partition
+from gpubench.result.machine import Compute, Gpu, Partition
 
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
 

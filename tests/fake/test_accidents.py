@@ -175,7 +175,7 @@ import pathlib
 import msgspec
 
 import gpubench.backends.hidden.fake as fake
-from gpubench.errors import DeviceLost
+from gpubench.base.errors import DeviceLost
 
 run = fake.FakeSession.run
 seen = set()

@@ -11,8 +11,8 @@ MODULE = '''
 from msgspec.structs import replace
 
 from gpubench.backends.hidden.fake import FakeBackend
-from gpubench.model.backend import Backend
-from gpubench.model.result import Identity
+from gpubench.backends.contract import Backend
+from gpubench.result.run import Identity
 
 NAMES = ("radv", "AMD open-source driver")
 

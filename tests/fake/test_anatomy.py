@@ -8,8 +8,8 @@ from gpubench import backends, kernels
 from gpubench.analysis.analyse import analyse
 from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
-from gpubench.store import load
+from gpubench.result.case import Case
+from gpubench.result.store import load
 
 OPS = ("--ops", "matmul,add,softmax", "--sizes", "matmul=1k", "--sizes", "add=64k", "--sizes", "softmax=4k")
 # The file has six digits: half of the last one for the whole and for each of six parts.

@@ -10,12 +10,12 @@ import pytest
 
 from gpubench import detect, kernels
 from gpubench.analysis.samples import count_sessions
-from gpubench.cpu_load import CpuTimes
+from gpubench.base.cpu_load import CpuTimes
 from gpubench.measure import runner, schedule
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, new_run
 from gpubench.measure.schedule import RunSpec
-from gpubench.model.result import Device, Run, Selection, Settings
+from gpubench.result.run import Device, Run, Selection, Settings
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

@@ -12,8 +12,8 @@ from gpubench.measure import runner
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec
-from gpubench.model.case import REGIMES
-from gpubench.model.result import Device, Failure, Measurement, Selection, Settings, Skip
+from gpubench.result.case import REGIMES
+from gpubench.result.run import Device, Failure, Measurement, Selection, Settings, Skip
 
 MODULE = '''
 """`foreign:WORD`: the scripted GPU with one habit."""
@@ -21,8 +21,8 @@ import os
 from pathlib import Path
 
 from gpubench.backends.hidden.fake import FakeBackend, FakeSession
-from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
-from gpubench.model.backend import Backend
+from gpubench.base.errors import BackendUnavailable, DeviceOutOfMemory
+from gpubench.backends.contract import Backend
 
 
 class Session(FakeSession):

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from gpubench import detect, kernels
+from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import runner, schedule
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import CaseDone, CaseStarted, Event, Origin, new_run
 from gpubench.measure.schedule import RunSpec
-from gpubench.model.op import Ladder
-from gpubench.model.result import Device, Measurement, Run, Selection, Settings
+from gpubench.result.run import Device, Measurement, Run, Selection, Settings
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import store
+from gpubench.result import store
 from tests.forking import drives_a_device
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")

@@ -12,7 +12,7 @@ from gpubench.measure import runner
 from gpubench.measure import schedule as requests
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
-from gpubench.model.result import Device, Measurement, Selection, Settings
+from gpubench.result.run import Device, Measurement, Selection, Settings
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

@@ -9,7 +9,6 @@ import re
 import msgspec
 import pytest
 
-from gpubench import store
 from gpubench.analysis.analyse import analyse
 from gpubench.backends.hidden.fake import (
     COPY_BYTES_PER_S,
@@ -19,6 +18,7 @@ from gpubench.backends.hidden.fake import (
     GPU_LAUNCH_S,
 )
 from gpubench.report.document import report_document
+from gpubench.result import store
 
 FOUR = {"GPUBENCH_FAKE_GPUS": "4"}
 SIDE, LENGTH = 1024, 1 << 20

@@ -16,7 +16,7 @@ from gpubench.measure.protocol import Sample
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.worker_pool import Worker
-from gpubench.model.result import Selection, Settings
+from gpubench.result.run import Selection, Settings
 
 CASE = "add/n=1024/float32/library/resident-queued@fake:"
 

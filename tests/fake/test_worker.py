@@ -10,10 +10,10 @@ import time
 import msgspec
 import pytest
 
-from gpubench.child_main import FRAME
+from gpubench.base.child_main import FRAME
 from gpubench.measure import protocol
 from gpubench.measure.worker.timer import QUEUED_LAUNCHES, SLOW, TOO_SHORT
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 from tests.forking import ROOT
 
 ADD = Case("add", "vector", {"n": 1000}, "float32", "library", "resident-queued", "fake:gpu")

@@ -20,10 +20,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from gpubench import report, store
+from gpubench import report
+from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.cli import main
-from gpubench.errors import ExitCode, GpubenchError
 from gpubench.report.layout import RenderOptions
+from gpubench.result import store
 from tests.unit.report import samples
 
 Plain = Any  # what JSON may hold

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpubench.backends.numpy import machine_code
-from gpubench.store.cache import SUFFIX, SealedFiles
+from gpubench.result.store.cache import SUFFIX, SealedFiles
 
 RUN = (
     "run", "--devices", "numpy:0", "--ops", "softmax", "--sizes", "64k", "--sessions", "1", "--max-samples", "5",

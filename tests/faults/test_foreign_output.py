@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import processes
+from gpubench.base import processes
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.fleet import node
 from gpubench.fleet.detect_command import NODE_ARGUMENTS
+from gpubench.kernels.contract import foreign
 from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.plugins import ops
 from tests.faults.packages import install
 
 PATIENCE_S = 120
@@ -75,7 +75,7 @@ def test_start_up_code_of_others_costs_no_child(
     assert list_numpy() == ["numpy:0"]
     (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
     assert (blas.provider.status, blas.provider.error_code) == ("ok", None), blas.provider.hint
-    assert ops.load(op).name == op
+    assert foreign.load(op).name == op
 
 
 def test_a_node_of_a_cluster_reports_without_what_others_print(
@@ -126,7 +126,7 @@ def test_a_worker_that_says_nothing_of_ours_names_what_it_said(
 
 def test_a_message_of_any_length_comes_whole() -> None:
     code = (
-        "from gpubench.child_main import Messages; import os\n"
+        "from gpubench.base.child_main import Messages; import os\n"
         "messages = Messages()\n"
         "for size in (0, 1, 65525, 65526, 65527, 65536, 1 << 20): messages.write(b'y' * size)\n"
         "os.write(1, b'noise'); messages.write(b'end')"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpubench import store
-from gpubench.model.result import Failure
+from gpubench.result import store
+from gpubench.result.run import Failure
 
 
 @pytest.fixture

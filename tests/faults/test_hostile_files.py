@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from gpubench import store
-from gpubench.errors import ExitCode
+from gpubench.base.errors import ExitCode
 from gpubench.report import FORMATS
-from gpubench.store import limits
+from gpubench.result import store
+from gpubench.result.store import limits
 from tests.unit.report.samples import full_run
 
 GIB = 2**30

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpubench import store
-from gpubench.errors import ExitCode
+from gpubench.base.errors import ExitCode
+from gpubench.result import store
 from tests.forking import Starter, outside
 from tests.unit.report.samples import full_run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.installation import EXTRAS, install_command, located, repair_command, upgrade_command
+from gpubench.base.installation import EXTRAS, install_command, located, repair_command, upgrade_command
 from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]

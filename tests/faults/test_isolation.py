@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import processes
+from gpubench.base import processes
 from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import Worker, WorkerGone
@@ -52,8 +52,10 @@ BACKEND = Backend()
 """
 
 
-_WHERE = "from gpubench import processes; print(processes.run(processes.python('reported'), 60).output)"
-_REPORTED = "import json, sys, gpubench.errors; print(json.dumps([gpubench.errors.__file__, sys.path]))"
+_WHERE = "from gpubench.base import processes; print(processes.run(processes.python('reported'), 60).output)"
+_REPORTED = (
+    "import json, sys, gpubench.base.errors; print(json.dumps([gpubench.base.errors.__file__, sys.path]))"
+)
 
 
 def backend(folder: Path, devices: str, name: str = "strange", module: str = "") -> Path:
@@ -135,22 +137,22 @@ def place(python: Path | str, cwd: Path, path: str | None) -> tuple[Path, list[s
 
 def test_a_child_has_the_package_of_its_parent(installed: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    (other / "gpubench").mkdir(parents=True)
+    (other / "gpubench" / "base").mkdir(parents=True)
     (other / "reported.py").write_text(_REPORTED)
     (other / "gpubench" / "__init__.py").write_text("")
-    (other / "gpubench" / "errors.py").write_text("raise RuntimeError('of another package')")
+    (other / "gpubench" / "base" / "errors.py").write_text("raise RuntimeError('of another package')")
     checkout = tmp_path / "checkout"
     copy_gpubench(checkout)
 
     origin, path = place(sys.executable, checkout, str(other))
-    assert origin == checkout / "gpubench" / "errors.py"
+    assert origin == checkout / "gpubench" / "base" / "errors.py"
     assert path[0] == str(other), "what the user asked for comes first"
     standard = path.index(os.path.dirname(os.__file__))
     sites = [at for at, entry in enumerate(path) if entry.endswith("site-packages")]
     assert standard < path.index(str(checkout)) < min(sites)
 
     origin, path = place(installed, tmp_path, None)
-    site = origin.parents[1]
+    site = origin.parents[2]
     assert site.name == "site-packages"
     assert [Path(entry) for entry in path].count(site) == 1, "it is on the path already"
 

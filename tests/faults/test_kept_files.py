@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench import store
-from gpubench.errors import ExitCode
-from gpubench.model.result import Measurement, Run
+from gpubench.base.errors import ExitCode
+from gpubench.result import store
+from gpubench.result.run import Measurement, Run
 from tests.unit.report.samples import full_run
 
 PLAN = (
@@ -249,8 +249,8 @@ def test_a_small_file_needs_little_memory_and_a_lack_of_it_is_named(tmp_path: Pa
     store.save(full_run(), tmp_path / "r.json")
     script = (
         "import resource, sys\n"
-        "from gpubench import store\n"
-        "from gpubench.errors import InputError\n"
+        "from gpubench.result import store\n"
+        "from gpubench.base.errors import InputError\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "def limit(more): resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))\n"
         "limit(100 << 20)\n"

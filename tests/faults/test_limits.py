@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpubench import processes
+from gpubench.base import processes
+from gpubench.base.errors import NO_FILES, NO_MEMORY, NO_TASKS, limit_named, limit_reached
 from gpubench.cli import command, exit
 from gpubench.detect.inspection import ProbeRequest, run_probes
-from gpubench.errors import NO_FILES, NO_MEMORY, NO_TASKS, limit_named, limit_reached
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import DeviceGone, Spares, Worker, WorkerGone, WorkerPool
-from gpubench.model.result import Settings
+from gpubench.result.run import Settings
 
 EAGAIN = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 LIMITS = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench import store
+from gpubench.result import store
 from tests.faults.test_hostile_surroundings import shell
 from tests.forking import Starter, environment
 from tests.unit.report.samples import full_run

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from gpubench import store
-from gpubench.errors import GpubenchError
-from gpubench.model.result import Measurement, Run, failures_of
+from gpubench.base.errors import GpubenchError
+from gpubench.result import store
+from gpubench.result.run import Measurement, Run, failures_of
 from tests.forking import Starter, drives_a_device, environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")

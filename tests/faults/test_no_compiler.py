@@ -14,9 +14,9 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.numpy.compiled import NumbaUnusable, try_out
 from gpubench.kernels import elementwise
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
-from gpubench.model.op import EXACT
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import EXACT
+from gpubench.result.case import Case
 
 RUN = ("run", "--devices", "numpy:0", "--ops", "add", "--sizes", "64k", "--quick", "-o", "r.json")
 BROKEN = {
@@ -141,7 +141,7 @@ CHOICE = """
 import sys
 import numpy as np
 from gpubench import backends, kernels
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 threads = int(sys.argv[1])
 session, op = backends.load("numpy").open("numpy:0", threads), kernels.load("add")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import installation, store
+from gpubench.base import installation
+from gpubench.result import store
 from tests.forking import outside
 from tests.unit.report.samples import full_run
 

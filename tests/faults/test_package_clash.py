@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.base.errors import ExitCode
+from gpubench.base.installation import find_clash
 from gpubench.cli.exit import run_guarded
-from gpubench.errors import ExitCode
-from gpubench.installation import find_clash
 from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,14 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-FILES = ["__init__.py", "cli/__init__.py", "cli/exit.py", "cli/command.py", "errors.py", "escaping.py"]
+FILES = [
+    "__init__.py",
+    "cli/__init__.py",
+    "cli/exit.py",
+    "cli/command.py",
+    "base/errors.py",
+    "base/escaping.py",
+]
 
 
 @pytest.mark.parametrize("theirs", ["", "torch = None\n"], ids=["empty", "other names"])

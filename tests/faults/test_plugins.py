@@ -23,7 +23,7 @@ SIZES = ("--sizes", "1k")
 
 _ELEMENTWISE = """
 from gpubench.kernels import elementwise
-from gpubench.model.op import EXACT
+from gpubench.kernels.contract.op import EXACT
 import msgspec
 OP = elementwise(
     name={name!r}, group="activation", summary="out = 2 x", inputs=("x",), flops_per_element=1,
@@ -55,7 +55,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "chatters": ("import os; print('{\"broken\": \"\"}'); os.write(1, b'noise'); os._exit(0)", "exited with status 0"),
     "lingers": ("import threading, time; threading.Thread(target=time.sleep, args=(3600,)).start()\n" + op("lingers"), "thread"),
     "number": ("OP = 7", "no Op but of the type int"),
-    "kind": ("from gpubench.model.op import Op as OP", "no Op"),
+    "kind": ("from gpubench.kernels.contract.op import Op as OP", "no Op"),
     "empty": ("", "has no attribute 'OP'"),
     "renamed": (op("another_name"), "calls itself 'another_name'"),
     "nameless": (op("nameless", "OP = change(name=None)"), "`$.name`"),
@@ -70,7 +70,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "half": (op("half", "OP = change(flops=lambda p: p['n'] / 2)"), "flops raises TypeError"),
     "exits_late": (op("exits_late", "import sys; OP = change(flops=lambda p: sys.exit(3))"), "flops raises SystemExit"),
     "old_phases": (op("old_phases", "OP = change(stages=('load', 'add'))"), "`$.stages[0]`"),
-    "old_read_only": ("from gpubench.model.kernel import WgslPass\nWgslPass('', (1, 1, 1), ('x',), read_only=('x',))", "Unexpected keyword argument 'read_only'"),
+    "old_read_only": ("from gpubench.kernels.contract.kernel import WgslPass\nWgslPass('', (1, 1, 1), ('x',), read_only=('x',))", "Unexpected keyword argument 'read_only'"),
     "old_rows": ("from gpubench.kernels._rows import rows", "No module named 'gpubench.kernels._rows'"),
     "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),
 }  # fmt: skip
@@ -545,7 +545,7 @@ def test_a_backend_is_measured_whatever_its_strings_are_made_of(gpubench: Progra
 
 
 _OWN_WORDS = """
-from gpubench.errors import BackendError, Unsupported
+from gpubench.base.errors import BackendError, Unsupported
 class Molten(BackendError): reason = "molten"
 class B(Backend):
     def open(self, device_id, threads=None, *, autotune=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpubench import store
+from gpubench.result import store
 from tests.forking import Starter, environment
 
 PLAN = (

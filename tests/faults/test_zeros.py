@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpubench import report, store
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
-from gpubench.errors import GpubenchError
-from gpubench.model.result import Run
+from gpubench import report
+from gpubench.base.errors import GpubenchError
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.report.layout import RenderOptions
+from gpubench.result import store
+from gpubench.result.run import Run
 
 RESULTS = Path(__file__).parents[2] / "results"
 # Placed stages; stages; a split; equal GPUs; GPUs that work together.

@@ -29,10 +29,10 @@ MOST_NAME = 15  # letters of a process's name
 # What children of the program run; they import it themselves, but nearly all that it imports is there.
 CHILDREN = (
     "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes",
-    "gpubench.plugins.ops",
+    "gpubench.kernels.contract.foreign",
 )  # fmt: skip
 OTHERS = (
-    "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",
+    "gpubench.__main__", "gpubench.base.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
@@ -106,8 +106,8 @@ def know_documents() -> None:
     """What msgspec finds out about a type when it is first decoded stays with the type: a tenth of a short run."""
     import msgspec
 
-    from gpubench.model.machine import Machine
-    from gpubench.model.result import Run
+    from gpubench.result.machine import Machine
+    from gpubench.result.run import Run
 
     for kind in (Machine, Run):
         msgspec.json.Decoder(kind)
@@ -125,7 +125,7 @@ def import_as_a_worker_does() -> None:
 def leave_the_load_unread() -> None:
     """Tests run beside each other: a session that others disturbed would be measured again, up to twice as many in all.
     tests/fake/test_contended.py tells what such a session counts, and tests/unit/test_cpu_load.py that the load can be read."""
-    from gpubench import cpu_load
+    from gpubench.base import cpu_load
 
     cpu_load.read = cpu_load.unread
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpubench.kernels.families.formula import UNITS, Untraceable, trace
+from gpubench.kernels.templates.formula import UNITS, Untraceable, trace
 
 
 def call_price(xp, spot, strike):

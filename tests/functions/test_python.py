@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import gpubench
-from gpubench.errors import UsageError
+from gpubench.base.errors import UsageError
 
 RESULTS = Path(__file__).parents[2] / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e"
 H200 = RESULTS / "20261125T000334Z-9aaa659e.json.gz"
@@ -99,7 +99,7 @@ hashes = [r.run.outcomes[0].kernel_hash for r in (result, again)]
 print("same text" if hashes[0] == hashes[1] else "another text")
 try:
     gpubench.bench(locked, sizes=[256])
-except gpubench.errors.UsageError as error:
+except gpubench.base.errors.UsageError as error:
     print(error, "|", error.why)
 """
 

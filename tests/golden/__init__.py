@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.model.result import Run
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
+from gpubench.result.run import Run
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.samples import (
     cpu_run,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpubench import disk
+from gpubench.base import disk
 
 _READ_MEANWHILE = """
 import threading
 from pathlib import Path
-from gpubench import disk
+from gpubench.base import disk
 Path("old").write_text("old")
 Path("new").write_text("new")
 reader = open("old")

@@ -10,7 +10,7 @@ import psutil
 # A program of gpubench's name is one of the product for the simulation.
 _TREE = """
 import sys
-from gpubench import processes
+from gpubench.base import processes
 text = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); time.sleep(300)"
 child = processes.Child([sys.executable, "-c", text])
 import psutil, time

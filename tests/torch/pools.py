@@ -21,9 +21,9 @@ from gpubench import backends, kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import random_inputs, settle
 from gpubench.backends.shared.reference import compare
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
-from gpubench.model.op import Array, Op
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Array, Op
+from gpubench.result.case import Case
 
 ELEMENTS = {"n": 1 << 20}
 SIDE = {"n": 512}

@@ -11,9 +11,9 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import host_dtype
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import conformance
-from gpubench.model.case import DTYPES, Case
-from gpubench.model.op import Op
+from gpubench.result.case import DTYPES, Case
 
 pytestmark = pytest.mark.torch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench import cpu_load
-from gpubench.cpu_load import CpuTimes
-from gpubench.model.result import SessionRecord
+from gpubench.base import cpu_load
+from gpubench.base.cpu_load import CpuTimes
+from gpubench.result.run import SessionRecord
 
 START = CpuTimes(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import disk
+from gpubench.base import disk
 
 
 def _pipe(path: Path) -> None:

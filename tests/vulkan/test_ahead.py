@@ -8,7 +8,7 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.wgpu import programs, queues
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import WAITED, Case
+from gpubench.result.case import WAITED, Case
 
 pytestmark = pytest.mark.vulkan
 

@@ -52,7 +52,7 @@ def test_a_second_session_works_after_the_first_was_closed(device):
 
 def test_a_case_beyond_a_binding_works_and_beyond_a_buffer_is_refused_with_its_numbers(device):
     from gpubench.backends.wgpu import BACKEND
-    from gpubench.model.case import Case
+    from gpubench.result.case import Case
 
     session = BACKEND.open(device.id)
 

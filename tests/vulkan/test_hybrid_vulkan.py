@@ -6,9 +6,9 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.sides import INLINE_BYTES
+from gpubench.kernels.contract.op import Dtype
 from gpubench.measure import conformance
-from gpubench.model.case import Case
-from gpubench.model.op import Dtype
+from gpubench.result.case import Case
 from tests.conformance.test_hybrid import FRACTIONS, OPS, REGIMES, SIZES, SPLIT, check_everywhere, narrow
 
 pytestmark = pytest.mark.vulkan

@@ -9,7 +9,7 @@ import pytest
 from gpubench import kernels
 from gpubench.measure import protocol
 from gpubench.measure.worker.overheads import OverheadTimer
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 pytestmark = pytest.mark.vulkan
 

@@ -10,7 +10,7 @@ from gpubench import backends, kernels
 from gpubench.measure.worker import places
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.wgpu import queues, vendor_errors
 from gpubench.backends.wgpu.transfers import MappedTransfers
-from gpubench.errors import BackendError
-from gpubench.model.case import WAITED, Case
+from gpubench.base.errors import BackendError
+from gpubench.result.case import WAITED, Case
 
 pytestmark = pytest.mark.vulkan
 

@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import WAITED, Case
+from gpubench.result.case import WAITED, Case
 
 pytestmark = pytest.mark.vulkan
 

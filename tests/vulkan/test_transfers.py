@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.backends.wgpu import BACKEND
 from gpubench.backends.wgpu import transfers as transfer
-from gpubench.errors import BackendError
+from gpubench.base.errors import BackendError
 from tests.examples import examples
 
 pytestmark = pytest.mark.vulkan

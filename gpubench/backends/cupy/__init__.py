@@ -16,6 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+from gpubench.backends.contract import (
+    Backend,
+    Buffer,
+    HostCall,
+    Launch,
+    Links,
+    Session,
+    StageReading,
+    Transfers,
+    override,
+)
 from gpubench.backends.cupy.graphs import CudaGraphs
 from gpubench.backends.cupy.launches import (
     COUNT,
@@ -35,31 +46,13 @@ from gpubench.backends.shared.host import (
     no_kernel,
     no_overhead,
 )
-from gpubench.catalogue import REASONS
-from gpubench.errors import (
-    BackendError,
-    BackendUnavailable,
-    DeviceLost,
-    DeviceOutOfMemory,
-    Unsupported,
-)
-from gpubench.installation import install_command
-from gpubench.model.backend import (
-    Backend,
-    Buffer,
-    HostCall,
-    Launch,
-    Session,
-    StageReading,
-    Transfers,
-    each,
-    override,
-)
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
-from gpubench.model.links import Links
-from gpubench.model.op import Array, Form, Op, Shape, Stored
-from gpubench.model.result import Blas, Device, DeviceClock, Identity, Theoretical
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.base.installation import install_command
+from gpubench.base.messages import REASONS
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
+from gpubench.result.case import Case
+from gpubench.result.run import Blas, Device, DeviceClock, Identity, Theoretical
 
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gpubench.backends.contract import Buffer, HostCall, Launch
 from gpubench.backends.cupy.launches import CublasProduct, CudaLaunch
-from gpubench.model.backend import Buffer, HostCall, Launch
 
 # What cuBLAS gives itself on Hopper (its documentation, cublasSetWorkspace); with less it might choose other kernels.
 WORKSPACE_BYTES = 32 << 20

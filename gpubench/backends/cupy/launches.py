@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from gpubench.backends.contract import Buffer, Launch, StageReading
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
-from gpubench.errors import BuildError, Unsupported
-from gpubench.model.backend import Buffer, Launch, StageReading
-from gpubench.model.case import TF32, Case
-from gpubench.model.kernel import CudaPass, CudaProduct, CudaProgram, Limits
-from gpubench.model.op import Dtype, Op
+from gpubench.base.errors import BuildError, Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
+from gpubench.kernels.contract.op import Dtype, Op
+from gpubench.result.case import TF32, Case
 
 # A stream holds 1024 launches; the next one makes the host wait for the device (H200: empty launches take 1.40 us each
 # up to 1024 of them, and 2.24 us with 2048).

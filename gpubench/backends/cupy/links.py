@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.errors import DeviceOutOfMemory, Unsupported
-from gpubench.installation import install_command
-from gpubench.model.backend import override
-from gpubench.model.links import Links
-from gpubench.model.op import Array
+from gpubench.backends.contract import Links, override
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
+from gpubench.base.installation import install_command
+from gpubench.kernels.contract.op import Array
 
 Guard = Callable[[], AbstractContextManager[None]]
 # Of nccl.h.

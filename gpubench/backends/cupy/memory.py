@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from gpubench.backends.contract import Buffer, Transfers, override
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads, host_dtype
-from gpubench.model.backend import Buffer, Transfers, override
-from gpubench.model.op import Array, Shape, Stored
-from gpubench.model.result import Staging
+from gpubench.kernels.contract.op import Array, Shape, Stored
+from gpubench.result.run import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
 

@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpubench import backends
+from gpubench.backends.contract import Backend, Launch, Links, Session, override
 from gpubench.backends.gang.shares import Ranks, SharedBuffer, SharedLaunch, shares
 from gpubench.backends.shared.sides import side_case
-from gpubench.errors import BackendError, BackendUnavailable, Unsupported
-from gpubench.model.backend import Backend, Launch, Session, override
-from gpubench.model.case import GANG, Case, gang_id, gang_ranks, gang_sizes
-from gpubench.model.kernel import Limits
-from gpubench.model.links import Links
-from gpubench.model.op import Array, Form, Op, Shape, Stored
-from gpubench.model.result import Device, Identity
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
+from gpubench.result.case import GANG, Case, gang_id, gang_ranks, gang_sizes
+from gpubench.result.run import Device, Identity
 
 # Host memory as so many ranks.
 _SOFTWARE = ("2", "3", "4", "8")

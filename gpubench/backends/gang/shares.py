@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from itertools import pairwise
 
+from gpubench.backends.contract import Buffer, Launch, Session, Transfers, Work
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
@@ -17,9 +18,8 @@ from gpubench.backends.shared.sides import (
     joined,
     side_case,
 )
-from gpubench.model.backend import Buffer, Launch, Session, Transfers, Work
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Array, Form, Op, Shape, Stored
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Shape, Stored
+from gpubench.result.case import Case
 
 # Launches that a rank is sent before the next one gets as many: its queue neither runs empty nor fills up.
 CHUNK = 8

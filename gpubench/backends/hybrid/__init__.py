@@ -14,15 +14,15 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench import backends
+from gpubench.backends.contract import Backend, Launch, Session, override
 from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units
 from gpubench.backends.hybrid.placing import PlacingSession
 from gpubench.backends.shared.sides import refusal
-from gpubench.catalogue import REASONS
-from gpubench.errors import BackendError, BackendUnavailable, Unsupported
-from gpubench.model.backend import Backend, Launch, Session, override
-from gpubench.model.case import Case
-from gpubench.model.op import Array, Form, Op, Shape, Stored
-from gpubench.model.result import Device
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
+from gpubench.base.messages import REASONS
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 # The share of the GPU until somebody says another.
 EVEN = 0.5

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gpubench.backends.contract import Buffer, Launch, Session, Transfers
 from gpubench.backends.shared.host import host_dtype
 from gpubench.backends.shared.sides import INLINE_BYTES, CompanionThread, cut_array, granule, joined, side_case
-from gpubench.model.backend import Buffer, Launch, Session, Transfers
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Array, Op, Shape, Stored
-from gpubench.model.result import Staging
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Shape, Stored
+from gpubench.result.case import Case
+from gpubench.result.run import Staging
 
 # ---------------------------------------------------------------- units
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, override
 from gpubench.backends.shared.host import host_dtype
 from gpubench.backends.shared.sides import refusal, side_case
-from gpubench.errors import BackendError, Unsupported
-from gpubench.model.backend import Buffer, HostCall, Launch, Session, SideReading, Transfers, each, override
-from gpubench.model.case import Case
-from gpubench.model.op import Array, Form, Op, Shape, Stored
-from gpubench.model.result import Device
+from gpubench.base.errors import BackendError, Unsupported
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
 from gpubench.placement import CPU, GPU
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 # Values that nobody uses, kept because a copying call asks for the same again; and bound chains of the CPU.
 _SPARE, _BOUND = 8, 4

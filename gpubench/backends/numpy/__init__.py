@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from gpubench import __version__, cpu_load
+from gpubench import __version__
+from gpubench.backends.contract import Backend, Buffer, Launch, Links, Session, StageReading, override
 from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
@@ -33,15 +34,14 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.backends.shared.reference import fill
-from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
-from gpubench.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
-from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
-from gpubench.model.case import Case
-from gpubench.model.kernel import Candidate, Limits, NumbaProgram
-from gpubench.model.links import Links
-from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import Blas, Device, DeviceKind
-from gpubench.store.cache import user_cache
+from gpubench.base import cpu_load
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
+from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
+from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
+from gpubench.kernels.contract.op import Array, Dtype, Form, Op, Shape, Stored, each
+from gpubench.result.case import Case
+from gpubench.result.run import Blas, Device, DeviceKind
+from gpubench.result.store.cache import user_cache
 
 # Seconds that choosing the form of one case may take, and how many times as fast as the likeliest one another must be:
 # on an H200 host 8 of 16 threads, taken for a trial's luck, were three times as slow in the runs that remembered them.

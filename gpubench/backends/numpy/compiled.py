@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from gpubench import processes
 from gpubench.backends.shared.host import aligned, on_all_cpus, set_up_threads
 from gpubench.backends.shared.reference import BLOCK
-from gpubench.model.kernel import NumbaPass, NumbaProgram
-from gpubench.model.op import Array
-from gpubench.store import Lock, cache
+from gpubench.base import processes
+from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
+from gpubench.kernels.contract.op import Array
+from gpubench.result.store import Lock, cache
 
 # Kernels that are worth a process of their own, and so many of those at most: each imports numba first. After so many
 # seconds the rest is left to the moment that needs it.

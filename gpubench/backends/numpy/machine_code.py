@@ -26,7 +26,7 @@ from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
-from gpubench.store.cache import note, user_cache
+from gpubench.result.store.cache import note, user_cache
 
 FOLDER, WHAT = "kernels", "a compiled kernel"
 Result = TypeVar("Result")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
+from gpubench.backends.contract import Session
 from gpubench.backends.shared.host import usable_cpus
-from gpubench.model.backend import Session
 
 Block = Callable[[int, int], None]
 

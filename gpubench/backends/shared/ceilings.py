@@ -9,9 +9,9 @@ even number of them changes nothing.
 from __future__ import annotations
 
 from gpubench.backends.shared.host import host_dtype
-from gpubench.errors import Unsupported
-from gpubench.model.kernel import Limits, WgslPass, WgslProgram
-from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Shape
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Dtype, Shape
 
 PATTERN = (1 << 20) + 7  # random elements; odd, so that rows of a matrix are not alike
 _ROWS = 512

@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from gpubench import cpu_load
+from gpubench.backends.contract import Buffer, Session
 from gpubench.backends.shared.host import allocate_outputs
-from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
-from gpubench.model.backend import Buffer, Session, each
-from gpubench.model.case import Case
-from gpubench.model.op import Op
-from gpubench.stats import median
-from gpubench.store.cache import SealedFiles
+from gpubench.base import cpu_load
+from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
+from gpubench.curves.stats import median
+from gpubench.kernels.contract.op import Op, each
+from gpubench.result.case import Case
+from gpubench.result.store.cache import SealedFiles
 
 FILE_NAME = "choices.json"
 # A candidate this much slower than the best one in a single launch is out, and so is one whose best sample is this much

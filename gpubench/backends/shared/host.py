@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
-from gpubench.errors import DeviceOutOfMemory, Unsupported
-from gpubench.model.backend import Buffer, Session, each
-from gpubench.model.case import Case
-from gpubench.model.kernel import Kernel, Limits
-from gpubench.model.op import (
+from gpubench.backends.contract import Buffer, Session
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
+from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.op import (
     Array,
     Dtype,
     Given,
@@ -34,8 +33,10 @@ from gpubench.model.op import (
     Shape,
     Stored,
     Values,
+    each,
 )
-from gpubench.model.result import Device
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 # Work in slices keeps temporaries in the caches, small beside the arrays themselves.
 SLICE = 1 << 18

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.errors import DeviceOutOfMemory
-from gpubench.model.backend import override
-from gpubench.model.links import Links
-from gpubench.model.op import Array
+from gpubench.backends.contract import Links, override
+from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.kernels.contract.op import Array
 
 
 class HostLinks(Links):

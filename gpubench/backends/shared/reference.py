@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench import disk
 from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices
-from gpubench.errors import BackendError
-from gpubench.model.backend import each
-from gpubench.model.op import (
+from gpubench.base import disk
+from gpubench.base.errors import BackendError
+from gpubench.kernels.contract.op import (
     OVERFLOW,
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
@@ -32,8 +31,9 @@ from gpubench.model.op import (
     Split,
     Stored,
     Tolerance,
+    each,
 )
-from gpubench.model.result import Check
+from gpubench.result.run import Check
 
 # What a right answer does not hold: a number that no op gives by design where NaN is one, no id, no byte of ASCII.
 _ODD = 0.6180339887

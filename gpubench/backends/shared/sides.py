@@ -8,10 +8,10 @@ from queue import SimpleQueue
 
 import msgspec
 
-from gpubench.errors import Unsupported
-from gpubench.model.backend import Session, Work
-from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand, Params, Split
+from gpubench.backends.contract import Session, Work
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.op import Array, Op, Operand, Params, Split
+from gpubench.result.case import Case
 
 # A share is rounded to a 256th of the work: tiles and vector loads come out whole, and a sweep in steps of
 # 0.05 still means what it says. A thousand elements are enough of a granule for any of them.

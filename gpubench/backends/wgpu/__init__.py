@@ -16,7 +16,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench import __version__, cpu_load
+from gpubench import __version__
+from gpubench.backends import contract
+from gpubench.backends.contract import Backend, Buffer, HostCall, Launch, Recording, Session, override
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
@@ -24,13 +26,13 @@ from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes
 from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.backends.wgpu.words import differ, filling
-from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Recording, Session, StageReading, override
-from gpubench.model.case import Case
-from gpubench.model.kernel import Candidate, Limits, WgslProgram
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import Device, DeviceClock, Identity
-from gpubench.store.cache import user_cache
+from gpubench.base import cpu_load
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
+from gpubench.result.case import Case
+from gpubench.result.run import Device, DeviceClock, Identity
+from gpubench.result.store.cache import user_cache
 
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
@@ -118,7 +120,7 @@ class Stamps:
         self.period_s = timestamp_period_s(device)
         self.writes = self._single.writes(0)
 
-    def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
+    def read_steps(self, launches: Sequence[WgpuLaunch]) -> contract.StageReading | None:
         """A pass for each launch, in one submit; None if the clock went backwards."""
         stamps = self._set_of(len(launches))
         encoder = self._device.create_command_encoder()
@@ -130,7 +132,7 @@ class Stamps:
         if ticks != sorted(ticks):
             return None
         steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
-        return StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
+        return contract.StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
 
     def read(self, encoder: Any) -> float | None:
         """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
@@ -339,7 +341,7 @@ class WgpuSession(Session):
         return chained
 
     @override
-    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading | None:
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> contract.StageReading | None:
         """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
         What the host does comes first, by its own clock."""
         launches = [launch for launch, _ in steps]
@@ -349,9 +351,11 @@ class WgpuSession(Session):
             before = self.called(hosts)
             with vendor_errors():
                 found = self.stamps.read_steps(own)
-            return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
+            return found and found._replace(
+                steps_s=[*before, *found.steps_s], span_s=sum(before) + found.span_s
+            )
         waited = self.waited([*hosts, *(partial(self.run, launch) for launch in own)])
-        return StageReading(waited, sum(waited), "waited")
+        return contract.StageReading(waited, sum(waited), "waited")
 
     @override
     def recording(self, launch: WgpuLaunch) -> Recording:

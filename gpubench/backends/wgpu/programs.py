@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from gpubench.backends.contract import Buffer, HostCall, Launch
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
-from gpubench.errors import BuildError, Unsupported
-from gpubench.model.backend import Buffer, HostCall, Launch, each
-from gpubench.model.case import Case
-from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE, Op, Shape, Stored
+from gpubench.base.errors import BuildError, Unsupported
+from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Op, Shape, Stored, each
+from gpubench.result.case import Case
 
 # A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
 _BIND_GROUPS = 64

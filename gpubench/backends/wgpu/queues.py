@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from gpubench.backends.contract import override
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
-from gpubench.model.backend import override
 
 # Two threads may wait at once: what one is told, the other one's wait may have taken, and tell soon.
 TOLD_S = 1.0

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from gpubench.backends.contract import Transfers, override
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads
 from gpubench.backends.wgpu.queues import Mapping, Queue
-from gpubench.model.backend import Transfers, override
-from gpubench.model.op import Array
-from gpubench.model.result import Staging
+from gpubench.kernels.contract.op import Array
+from gpubench.result.run import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
 

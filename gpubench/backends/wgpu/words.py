@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpubench.backends.contract import Buffer, Session
 from gpubench.backends.shared.host import host_dtype
-from gpubench.model.backend import Buffer, Session
-from gpubench.model.kernel import Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE, Stored
+from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Stored
 
 Run = Callable[[WgslProgram, dict[str, Buffer]], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpubench.model.machine import Status
+from gpubench.result.machine import Status
 
 
 class ProbeFailure(Exception):

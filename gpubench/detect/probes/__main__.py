@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-from gpubench.child_main import Messages
+from gpubench.base.child_main import Messages
 from gpubench.detect.probes import ProbeFailure
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpubench.base.installation import install_command
 from gpubench.detect.probes import ProbeFailure
-from gpubench.installation import install_command
 
 
 def probe() -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpubench.base.installation import install_command
 from gpubench.detect.probes import ProbeFailure
-from gpubench.installation import install_command
 
 _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),

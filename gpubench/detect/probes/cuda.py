@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from gpubench.base.installation import install_command
 from gpubench.detect.probes import ProbeFailure, last
-from gpubench.installation import install_command
 
 _NO_DEVICE, _OLD_DRIVER = 100, 35
 

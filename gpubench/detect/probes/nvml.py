@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from gpubench.base.installation import install_command
 from gpubench.detect.probes import ProbeFailure, last, nvlink
 from gpubench.detect.records import Address, address, uuid_key
-from gpubench.installation import install_command
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",

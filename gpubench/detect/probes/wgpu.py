@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpubench.base.installation import install_command
 from gpubench.detect.probes import ProbeFailure, last
-from gpubench.installation import install_command
 
 _TYPES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "VirtualGPU": "virtual", "CPU": "cpu"}
 _APIS = {

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 import gpubench.kernels
+from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.shared.ceilings import (
     THREADS,
     chain_flops,
@@ -25,14 +26,13 @@ from gpubench.backends.shared.ceilings import (
     pattern,
     unwritten,
 )
-from gpubench.errors import BackendError
+from gpubench.base.errors import BackendError
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.measure.protocol import Wanted
 from gpubench.measure.worker.timer import wall_s
-from gpubench.model.backend import Buffer, Launch, Session
-from gpubench.model.case import Case
-from gpubench.model.machine import WRITE_ALLOCATE
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Ceiling
+from gpubench.result.case import Case
+from gpubench.result.machine import WRITE_ALLOCATE
+from gpubench.result.run import Ceiling
 
 FORMS: tuple[Form, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384

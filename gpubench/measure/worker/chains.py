@@ -9,14 +9,14 @@ from functools import partial
 from typing import NamedTuple
 
 from gpubench import kernels
+from gpubench.backends.contract import Buffer, HostCall, Launch, Session
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
 from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widened
-from gpubench.errors import BackendError, Unsupported
-from gpubench.installation import install_command
-from gpubench.model.backend import Buffer, HostCall, Launch, Session, each
-from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Stage
-from gpubench.model.result import Check
+from gpubench.base.errors import BackendError, Unsupported
+from gpubench.base.installation import install_command
+from gpubench.kernels.contract.op import Array, Op, Stage, each
+from gpubench.result.case import Case
+from gpubench.result.run import Check
 
 # Launches of a chain that are kept: that of the resident buffers, and of those that a pool hands out again.
 _KEPT = 2

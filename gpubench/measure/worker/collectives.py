@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpubench.errors import Unsupported
-from gpubench.kernels.families.collective import WIDTH, value
+from gpubench.backends.contract import Links, Session
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.op import Array, Collective, Op
+from gpubench.kernels.templates.collective import WIDTH, value
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.model.backend import Session
-from gpubench.model.case import Case
-from gpubench.model.links import Links
-from gpubench.model.op import Array, Collective, Op
-from gpubench.model.result import Check, Staging
+from gpubench.result.case import Case
+from gpubench.result.run import Check, Staging
 
 GUARD = 1024  # elements
 PIECE = 1 << 24

@@ -8,18 +8,18 @@ import math
 import pickle
 from typing import Any
 
-from gpubench.errors import Unsupported
+from gpubench.backends.contract import Buffer, Launch
+from gpubench.base.errors import Unsupported
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import make_inputs, plain
 from gpubench.functions.objects import Allowed, Unreadable, compare, equal
 from gpubench.functions.session import ObjectBuffer, Translated, answer
 from gpubench.functions.session import session_of as session_of
+from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.workspace import Workspace, Wrong
-from gpubench.model.backend import Buffer, Launch
-from gpubench.model.case import Case
-from gpubench.model.op import Op
-from gpubench.model.result import Check
+from gpubench.result.case import Case
+from gpubench.result.run import Check
 
 _WRONG = "mend the function, or say how its results are compared: tolerance= or same="
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpubench import kernels
+from gpubench.backends.contract import Session
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.plan import MEMORY_SHARE, UNKNOWN_MEMORY_BYTES, needs
 from gpubench.measure.worker import functions
@@ -13,10 +15,8 @@ from gpubench.measure.worker.operands import Operands, weights_of
 from gpubench.measure.worker.shared import ChangedInput, SharedInputs, shared_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace
-from gpubench.model.backend import Session
-from gpubench.model.case import GANG, Case, SeriesKey
-from gpubench.model.op import Op
-from gpubench.model.result import Device
+from gpubench.result.case import GANG, Case, SeriesKey
+from gpubench.result.run import Device
 
 # What a CPU's worker may keep of the memory that the planner's guard allows: references and other workers need some.
 _HOST_SHARE = 0.5

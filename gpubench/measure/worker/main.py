@@ -24,12 +24,12 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends.contract import Backend, Launch, Session
 from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import bound_cpus, on_all_cpus, on_first_cpu, set_up_threads, settle
-from gpubench.catalogue import Reason
-from gpubench.child_main import Messages
-from gpubench.errors import (
+from gpubench.base.child_main import Messages
+from gpubench.base.errors import (
     NO_MEMORY,
     BackendError,
     BackendUnavailable,
@@ -38,7 +38,12 @@ from gpubench.errors import (
     Unsupported,
     limit_reached,
 )
+from gpubench.base.messages import Reason
+from gpubench.base.plugins import described
+from gpubench.curves.stats import median
 from gpubench.functions import loading
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, functions, places, stages, timer
 from gpubench.measure.worker.collectives import CollectiveTimer
@@ -47,14 +52,9 @@ from gpubench.measure.worker.kept import Kept, Suspects
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.parts import time_parts, time_sides
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, choose, gate, refusal
-from gpubench.model.backend import Backend, Launch, Session
-from gpubench.model.case import GANG, Case
-from gpubench.model.kernel import Kernel
-from gpubench.model.op import Op
-from gpubench.model.result import Check, Device, Parts, WorkerRecord
-from gpubench.plugins import described
-from gpubench.stats import median
-from gpubench.store import cache
+from gpubench.result.case import GANG, Case
+from gpubench.result.run import Check, Device, Parts, WorkerRecord
+from gpubench.result.store import cache
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

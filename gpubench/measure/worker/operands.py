@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpubench.backends.contract import Buffer, Session
 from gpubench.backends.shared.host import random_input
 from gpubench.backends.shared.reference import Reference, references
+from gpubench.kernels.contract.op import Array, Op, Operand
 from gpubench.measure.worker.passed import Passed, copies_bytes
 from gpubench.measure.worker.shared import SharedArray, SharedInputs
-from gpubench.model.backend import Buffer, Session
-from gpubench.model.case import REGIMES, Case
-from gpubench.model.op import Array, Op, Operand
-from gpubench.model.result import Device
+from gpubench.result.case import REGIMES, Case
+from gpubench.result.run import Device
 
 # What weights that nobody reads may take of a device: a quarter of what the memory guard leaves free, and no more bytes
 _SHARE, _MOST_BYTES = 0.05, 128 * 2**20

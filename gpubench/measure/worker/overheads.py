@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+from gpubench.backends.contract import Buffer, Launch, Session, Transfers
 from gpubench.backends.shared.host import random_bytes
-from gpubench.errors import BackendUnavailable
+from gpubench.base.errors import BackendUnavailable
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Shape
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.measure.worker_pool import Worker
-from gpubench.model.backend import Buffer, Launch, Session, Transfers
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Array, Form, Op, Shape
-from gpubench.model.result import Check, Staging
+from gpubench.result.case import Case
+from gpubench.result.run import Check, Staging
 
 # Launches that may be under way before the host waits, outside the timed region: drivers block at about a thousand.
 QUEUE = 256

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpubench.model.backend import Session
+from gpubench.backends.contract import Session
 
 if TYPE_CHECKING:
     from gpubench.measure.worker.timer import Timer

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.errors import DeviceOutOfMemory
-from gpubench.model.backend import Buffer, Session
-from gpubench.model.case import Case, SeriesKey
-from gpubench.model.op import Array, Op
-from gpubench.model.result import Check, Device
+from gpubench.backends.contract import Buffer, Session
+from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.kernels.contract.op import Array, Op
+from gpubench.result.case import Case, SeriesKey
+from gpubench.result.run import Check, Device
 
 # Smaller outputs are fetched and compared on the host: a kernel that compares them would take as long.
 LEAST_BYTES = 2**20

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench import kernels, placement
+from gpubench.backends.contract import Buffer, Session, SideReading
+from gpubench.curves.stats import median
+from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.timer import Timer, wall_s
-from gpubench.model.backend import Buffer, Session, SideReading
-from gpubench.model.case import Case
-from gpubench.model.op import Op
-from gpubench.model.result import Placing
 from gpubench.placement import CPU, GPU, PlacementCosts, StageCost
-from gpubench.stats import median
+from gpubench.result.case import Case
+from gpubench.result.run import Placing
 
 # Rounds, and those that are thrown away: caches and clocks warm up.
 ROUNDS, WARM_UP = 15, 1

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gpubench.backends.contract import Buffer, Session
 from gpubench.backends.shared.host import is_plain, plain_values
 from gpubench.backends.shared.reference import same_bytes
-from gpubench.errors import WrongResult
-from gpubench.model.backend import Buffer, Session
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Op, Operand
-from gpubench.model.result import Device
+from gpubench.base.errors import WrongResult
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Op, Operand
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 # Elements behind the longest input: a launch that writes behind its input writes into them.
 GUARD = 64

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpubench.backends.contract import Buffer, HostCall, Launch, Recording, Session, StageReading
 from gpubench.measure.worker.timer import Timer, wall_s
-from gpubench.model.backend import Buffer, HostCall, Launch, Recording, Session, StageReading
-from gpubench.model.result import StageTimes
+from gpubench.result.run import StageTimes
 
 # Stages explain a time, they do not estimate it.
 ROUNDS = 15

@@ -12,14 +12,15 @@ from typing import Protocol
 
 from msgspec import UNSET
 
+from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.shared.host import calls_library
+from gpubench.kernels.contract.op import each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
 from gpubench.measure.worker.parts import Times
 from gpubench.measure.worker.workspace import Workspace
-from gpubench.model.backend import Buffer, Launch, Session, each
-from gpubench.model.case import QUEUED, RESIDENT, WAITED, Case
-from gpubench.model.result import Block
+from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case
+from gpubench.result.run import Block
 
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
 HOT_SAMPLE_S = 0.25e-3

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench.backends.contract import Buffer, Launch, Session, Transfers
 from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
 from gpubench.backends.shared.reference import (
     Reference,
@@ -23,16 +24,15 @@ from gpubench.backends.shared.reference import (
     sentinel_of,
     sentinels,
 )
-from gpubench.catalogue import REASONS
-from gpubench.errors import BackendError, Unsupported, WrongResult
+from gpubench.base.errors import BackendError, Unsupported, WrongResult
+from gpubench.base.messages import REASONS
+from gpubench.kernels.contract.op import Array, Op, Operand, Shape, Stored, Tolerance, each
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
 from gpubench.measure.worker.shared import ChangedInput, SharedArray
-from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
-from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand, Shape, Stored, Tolerance
-from gpubench.model.result import Check
+from gpubench.result.case import Case
+from gpubench.result.run import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 

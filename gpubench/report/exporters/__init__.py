@@ -12,9 +12,9 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import main_blocks
 from gpubench.analysis.speedup import Speedup
-from gpubench.errors import UsageError
-from gpubench.model.result import Measurement
-from gpubench.stats import IntervalLike, median
+from gpubench.base.errors import UsageError
+from gpubench.curves.stats import IntervalLike, median
+from gpubench.result.run import Measurement
 
 # With more operations per byte than this, a case is described by its operations.
 COMPUTE_INTENSITY = 4

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.curves.stats import IntervalLike
 from gpubench.report.exporters import Estimated, decimal, estimated, half_width, only_run, rate_of
 from gpubench.report.layout import RenderOptions, json_text
-from gpubench.stats import IntervalLike
 
 MS = 1e3
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact
-from gpubench.escaping import printable
+from gpubench.base.escaping import printable
 from gpubench.report.exporters import Estimated, decimal, estimated, rate_of
 from gpubench.report.layout import RenderOptions
 

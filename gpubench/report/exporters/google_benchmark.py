@@ -7,9 +7,9 @@ from typing import Any
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact, usable_cpus
-from gpubench.model.result import Run
 from gpubench.report.exporters import Estimated, estimated, only_run
 from gpubench.report.layout import RenderOptions, json_text
+from gpubench.result.run import Run
 
 NS = 1e9
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact
-from gpubench.model.result import Run
 from gpubench.report.exporters import estimated, only_run
 from gpubench.report.layout import RenderOptions, json_text
+from gpubench.result.run import Run
 
 VERSION = "5.3.1"  # the release whose fields these are
 MIN_TIME_S = 5e-3  # calibration makes a sample last this long (docs/measuring.md)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.escaping import escaped
+from gpubench.base.escaping import escaped
 from gpubench.report.layout import Cell, Picture, RenderOptions, Section, Table, TextDocument, visible
 
 # What a reader came for, in this order; then the machine and the warnings; the rest is folded.

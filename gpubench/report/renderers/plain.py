@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.escaping import NARROWEST_WRAP, columns, filled, wrapped
+from gpubench.base.escaping import NARROWEST_WRAP, columns, filled, wrapped
 from gpubench.report.layout import (
     Cell,
     Picture,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.escaping import wrapped
+from gpubench.base.escaping import wrapped
 from gpubench.report.layout import Line, RenderOptions, Section, TextDocument, leading, visible
 from gpubench.report.renderers.plain import Paint, table_lines
 

@@ -9,7 +9,8 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.anatomy import PARTS, Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import PoolOverhead
-from gpubench.escaping import printable
+from gpubench.base.escaping import printable
+from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, common, fastest, short
 from gpubench.report.layout import Cell, Column, Section, Table, cells
@@ -25,7 +26,6 @@ from gpubench.report.wording import (
     time_interval_text,
     time_text,
 )
-from gpubench.units import format_bytes, format_rate
 
 _PARTS = {
     "alloc": "alloc", "upload": "up", "launch": "launch", "kernel": "kernel", "sync": "sync", "download": "down"

@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench import units
 from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import count_sessions
-from gpubench.escaping import columns, cut, filled, printable, shortened
-from gpubench.installation import quote
-from gpubench.model.result import Run
+from gpubench.base import units
+from gpubench.base.escaping import columns, cut, filled, printable, shortened
+from gpubench.base.installation import quote
+from gpubench.base.units import format_seconds, listed
 from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
 from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_context, links_grids
 from gpubench.report.sections.answer_grid import (
@@ -45,7 +45,7 @@ from gpubench.report.sections.collectives import slow_links
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
-from gpubench.units import format_seconds, listed
+from gpubench.result.run import Run
 
 KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed

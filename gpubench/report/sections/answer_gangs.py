@@ -10,13 +10,13 @@ from gpubench.analysis.answer import Extent, extent
 from gpubench.analysis.collectives import CollectiveResult, declared_path
 from gpubench.analysis.scaling import GangFrom
 from gpubench.analysis.together import Weak
-from gpubench.escaping import printable, shortened
-from gpubench.model.case import WAITED, gang_ranks
+from gpubench.base.escaping import printable, shortened
+from gpubench.base.units import format_bytes, format_rate, listed
 from gpubench.report.layout import Cell
 from gpubench.report.sections.answer_grid import AnswerGrid
 from gpubench.report.sections.answer_text import size_text
 from gpubench.report.wording import mark, with_text
-from gpubench.units import format_bytes, format_rate, listed
+from gpubench.result.case import WAITED, gang_ranks
 
 BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
 COPIES = ("p2p", "p2p_both")

@@ -19,8 +19,8 @@ from gpubench.analysis.answer import (
     GpuTimes,
     MachineAnswer,
 )
-from gpubench.escaping import columns, cut, padded
-from gpubench.model.case import QUEUED, SHORT_DTYPES, WAITED
+from gpubench.base.escaping import columns, cut, padded
+from gpubench.base.units import format_seconds
 from gpubench.report.layout import Cell, Line
 from gpubench.report.sections.answer_text import (
     asked_size_text,
@@ -35,7 +35,7 @@ from gpubench.report.sections.answer_text import (
     threshold_cell,
 )
 from gpubench.report.wording import FORMS, short_text, situation_text
-from gpubench.units import format_seconds
+from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 
 GAP, GROUP_GAP = "  ", "   "
 WIDE = 78  # from here on two named sizes stand side by side

@@ -8,11 +8,11 @@ import msgspec
 
 from gpubench.analysis.analyse import Curves, curves
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
-from gpubench.escaping import cut
-from gpubench.model.result import Outcome, Run
+from gpubench.base.escaping import cut
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_grids, sides_line
 from gpubench.report.sections.answer_grid import drawn
+from gpubench.result.run import Outcome, Run
 
 _PENDING = AnswerCell(kind="pending")
 # What more time does not change.

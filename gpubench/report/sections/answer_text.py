@@ -25,10 +25,10 @@ from gpubench.analysis.answer import (
     threshold,
 )
 from gpubench.analysis.break_even import BreakEven
-from gpubench.model.case import WAITED
+from gpubench.base.units import SIZE_UNITS, listed, scale_size
 from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
-from gpubench.units import SIZE_UNITS, listed, scale_size
+from gpubench.result.case import WAITED
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
 _WHY = {

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import NUMBA, CpuCode, cpu_codes, cpu_threads
-from gpubench.escaping import printable
-from gpubench.model.result import Run
+from gpubench.base.escaping import printable
 from gpubench.report.sections.answer_text import backend_text
+from gpubench.result.run import Run
 
 _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a build of 0.3.34
 

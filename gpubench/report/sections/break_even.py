@@ -10,8 +10,8 @@ from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.analysis.speedup import cpu_codes
-from gpubench.escaping import printable
-from gpubench.model.case import QUEUED, WAITED
+from gpubench.base.escaping import printable
+from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import (
     both_text,
@@ -35,7 +35,7 @@ from gpubench.report.wording import (
     time_text,
     where_legend,
 )
-from gpubench.units import format_bytes, format_size, truncate
+from gpubench.result.case import QUEUED, WAITED
 
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {

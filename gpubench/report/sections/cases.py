@@ -6,7 +6,8 @@ import functools
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.escaping import printable, shortened
+from gpubench.base.escaping import printable, shortened
+from gpubench.base.units import format_bytes, format_seconds
 from gpubench.report import charts
 from gpubench.report.charts import (
     Chart,
@@ -31,7 +32,6 @@ from gpubench.report.wording import (
     time_interval_text,
     time_text,
 )
-from gpubench.units import format_bytes, format_seconds
 
 
 def environment_section(analysis: Analysis) -> Section:

@@ -9,8 +9,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.claims import ClaimResult, ClaimVerdict
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.escaping import printable, shortened
-from gpubench.model.case import RESIDENT, Case, parse_case_id
+from gpubench.base.escaping import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
@@ -28,6 +27,7 @@ from gpubench.report.wording import (
     time_text,
     where_legend,
 )
+from gpubench.result.case import RESIDENT, Case, parse_case_id
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}

@@ -7,11 +7,11 @@ from itertools import groupby
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.collectives import CollectiveResult, declared_path, slow_pairs
-from gpubench.escaping import printable
-from gpubench.model.machine import LinkPath
+from gpubench.base.escaping import printable
+from gpubench.base.units import format_bytes, format_rate
 from gpubench.report.layout import Cell, Column, Section, Table, cells
 from gpubench.report.wording import device_text, legend, mark, time_text
-from gpubench.units import format_bytes, format_rate
+from gpubench.result.machine import LinkPath
 
 TITLE = "Collectives"
 _MEANING = (

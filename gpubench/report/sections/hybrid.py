@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.hybrid import Hybrid, HybridReason
-from gpubench.escaping import printable
-from gpubench.model.case import Case
+from gpubench.base.escaping import printable
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,
@@ -36,6 +35,7 @@ from gpubench.report.wording import (
     size_text,
     time_text,
 )
+from gpubench.result.case import Case
 
 TITLE = "Hybrid: one op split over CPU and GPU"
 _MEANING = (

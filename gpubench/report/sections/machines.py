@@ -15,8 +15,9 @@ from gpubench.analysis.analyse import (
 )
 from gpubench.analysis.break_even import bracketed, earliest
 from gpubench.analysis.speedup import Speedup
-from gpubench.escaping import printable, shortened
-from gpubench.model.case import SeriesKey
+from gpubench.base.escaping import printable, shortened
+from gpubench.base.units import format_size, listed
+from gpubench.curves.stats import geometric_mean
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, TextDocument, Tone, cells
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
@@ -28,8 +29,7 @@ from gpubench.report.wording import (
     time_text,
     where_legend,
 )
-from gpubench.stats import geometric_mean
-from gpubench.units import format_size, listed
+from gpubench.result.case import SeriesKey
 
 MACHINES, HISTORY = "machines", "history"
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"

@@ -16,8 +16,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.analysis.speedup import EQUAL, cpu_codes
-from gpubench.escaping import columns, cut, padded, printable, shortened
-from gpubench.model.case import beside_size
+from gpubench.base.escaping import columns, cut, padded, printable, shortened
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
 from gpubench.report.sections.answer_text import (
     backend_text,
@@ -28,6 +27,7 @@ from gpubench.report.sections.answer_text import (
 )
 from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.wording import situation_text
+from gpubench.result.case import beside_size
 
 KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"

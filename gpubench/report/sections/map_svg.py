@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from gpubench.analysis.ratio_map import FULL, MapLane, MapPoint, RatioMap, Stretch, Strip, tint
-from gpubench.escaping import columns, cut
+from gpubench.base.escaping import columns, cut
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import MEANING, LaneView, MapPanel, MapView, axis_text, ticks
 

@@ -12,13 +12,13 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportWarning
 from gpubench.analysis.samples import Components
-from gpubench.escaping import printable, shortened
+from gpubench.base.escaping import printable, shortened
+from gpubench.base.units import truncate
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
-from gpubench.units import truncate
 
 if TYPE_CHECKING:
-    from gpubench.analysis.comparison import Gate  # a report does not load what compares
     from gpubench.analysis.findings import ReportGate
+    from gpubench.compare.comparison import Gate  # a report does not load what compares
 
 
 SHOWN = 3

@@ -9,9 +9,8 @@ from math import inf
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs
-from gpubench.escaping import printable
-from gpubench.model.case import beside_size
-from gpubench.model.machine import WRITE_ALLOCATE
+from gpubench.base.escaping import printable
+from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,
@@ -29,7 +28,8 @@ from gpubench.report.charts import (
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.wording import FORMS, devices_text, mark, series_name, share_text, size_text
 from gpubench.report.wording import legend as marks_legend
-from gpubench.units import format_bytes, format_rate
+from gpubench.result.case import beside_size
+from gpubench.result.machine import WRITE_ALLOCATE
 
 TITLE = "Roofline: share of what the hardware was measured to do"
 HINT = "gpubench run --ops roofline"

@@ -8,8 +8,9 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
 from gpubench.analysis.scaling import GangFrom, Strong
 from gpubench.analysis.together import Weak
-from gpubench.escaping import printable
-from gpubench.model.case import WAITED
+from gpubench.base.escaping import printable
+from gpubench.base.units import format_size
+from gpubench.curves.stats import Interval
 from gpubench.report.layout import Cell, Column, Section, Table, cells
 from gpubench.report.sections import answer_text
 from gpubench.report.wording import (
@@ -27,8 +28,7 @@ from gpubench.report.wording import (
     where_legend,
     with_text,
 )
-from gpubench.stats import Interval
-from gpubench.units import format_size
+from gpubench.result.case import WAITED
 
 TITLE = "Scaling"
 _WEAK = (

@@ -10,8 +10,8 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, cpu_line
-from gpubench.escaping import printable
-from gpubench.model.case import WAITED
+from gpubench.base.escaping import printable
+from gpubench.base.units import truncate
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.sections.baseline import against_text
 from gpubench.report.wording import (
@@ -35,7 +35,7 @@ from gpubench.report.wording import (
     where_legend,
     winner_text,
 )
-from gpubench.units import truncate
+from gpubench.result.case import WAITED
 
 _HOW_TO_READ = "+-: the farther end of the interval; lib, tuned (l, t): the form"
 _HOW_TO_READ_WIDE = "[a, b]: the interval; lib, tuned: the form"

@@ -6,7 +6,7 @@ import functools
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import extent
-from gpubench.escaping import printable
+from gpubench.base.escaping import printable
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,

@@ -19,15 +19,19 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.blocks import BlockThreads
-from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
-from gpubench.installation import install_command
-from gpubench.model.case import Case
-from gpubench.model.result import Device
+from gpubench.base.errors import BackendUnavailable, DeviceOutOfMemory
+from gpubench.base.installation import install_command
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
     folder = Path(backends.__file__).parent
-    files = {path.stem for path in folder.iterdir() if not path.name.startswith("_")} - {"hidden", "shared"}
+    files = {path.stem for path in folder.iterdir() if not path.name.startswith("_")} - {
+        "contract",
+        "hidden",
+        "shared",
+    }
     assert set(backends.names()) == files
     assert backends.names()[0] == "numpy"
     # A split multiplies the time, and a gang starts NCCL: both wait to be asked.

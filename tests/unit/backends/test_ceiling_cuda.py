@@ -13,7 +13,7 @@ from gpubench.backends.cupy import (
     MULTIPROCESSORS,
     vendor_ceilings,
 )
-from gpubench.model.result import Theoretical
+from gpubench.result.run import Theoretical
 
 
 def reported(clock_mhz, multiprocessors, memory_mhz, bits):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.backends.shared import ceilings as chains
-from gpubench.errors import Unsupported
-from gpubench.model.kernel import Limits
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Limits
 
 LIMITS = Limits(max_buffer_bytes=1 << 30, max_binding_bytes=1 << 27)
 

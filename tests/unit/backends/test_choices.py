@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import cpu_load, installation, kernels
+from gpubench import kernels
 from gpubench.backends.hidden.fake import BACKEND
 from gpubench.backends.shared import choices as wgpu_choices
 from gpubench.backends.shared.choices import (
@@ -20,10 +20,11 @@ from gpubench.backends.shared.choices import (
     without_trials,
 )
 from gpubench.backends.shared.choices import key as choice_key
-from gpubench.cpu_load import CpuTimes
-from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
-from gpubench.model.case import Case
-from gpubench.store.cache import SUFFIX, SealedFiles
+from gpubench.base import cpu_load, installation
+from gpubench.base.cpu_load import CpuTimes
+from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
+from gpubench.result.case import Case
+from gpubench.result.store.cache import SUFFIX, SealedFiles
 
 KEY = "matmul/n=64/float32/0"
 

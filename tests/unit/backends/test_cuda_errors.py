@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench.backends import cupy as backend
-from gpubench.errors import BackendError, DeviceLost, DeviceOutOfMemory
+from gpubench.base.errors import BackendError, DeviceLost, DeviceOutOfMemory
 
 
 class OutOfMemoryError(MemoryError):

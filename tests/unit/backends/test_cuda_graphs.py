@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench.backends.contract import HostCall
 from gpubench.backends.cupy.graphs import CudaGraphs
 from gpubench.backends.cupy.launches import CudaLaunch
-from gpubench.model.backend import HostCall
 
 
 class Driver:

@@ -10,9 +10,9 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.cupy import launches, no_bfloat16, no_expression
 from gpubench.backends.cupy.launches import CudaPrograms
-from gpubench.errors import BuildError
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
+from gpubench.base.errors import BuildError
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.result.case import Case
 
 LIMITS = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=132, clusters=True)
 

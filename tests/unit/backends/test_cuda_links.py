@@ -10,7 +10,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.cupy import links, whole_uuid
 from gpubench.backends.cupy.links import FLOAT32, SUM, CudaLinks
-from gpubench.errors import Unsupported
+from gpubench.base.errors import Unsupported
 
 COUNT = 12
 

@@ -10,11 +10,11 @@ import pytest
 
 from gpubench import backends, detect, kernels
 from gpubench.backends import cupy as cupy_backend
+from gpubench.base.errors import BackendUnavailable
 from gpubench.detect.probes import cuda as probe
-from gpubench.errors import BackendUnavailable
 from gpubench.measure import targets
 from gpubench.measure.targets import Listing
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 PROPERTIES = {
     "name": b"AMD Instinct MI300X", "totalGlobalMem": 192 << 30, "pciDomainID": 0, "pciBusID": 9, "pciDeviceID": 0,

@@ -11,12 +11,12 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.gang.shares import shares
 from gpubench.backends.shared.sides import granule
-from gpubench.errors import BackendUnavailable, Unsupported
-from gpubench.kernels.families.collective import WIDTH, value
+from gpubench.base.errors import BackendUnavailable, Unsupported
+from gpubench.kernels.templates.collective import WIDTH, value
 from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.model.case import Case, gang_id, gang_ranks, gang_sizes
+from gpubench.result.case import Case, gang_id, gang_ranks, gang_sizes
 from tests.gang_runs import computed
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared import host
-from gpubench.model.op import Range, Tolerance
+from gpubench.kernels.contract.op import Range, Tolerance
 
 ADD, MATMUL, GELU = (kernels.load(name) for name in ("add", "matmul", "gelu"))
 

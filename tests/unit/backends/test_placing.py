@@ -7,13 +7,13 @@ import itertools
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.curves.stats import median
 from gpubench.measure.worker import places
 from gpubench.measure.worker.operands import Operands, Weights
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
-from gpubench.model.case import Case
 from gpubench.placement import nearest, predicted_s
-from gpubench.stats import median
+from gpubench.result.case import Case
 
 DEVICE = "hybrid:fake:gpu"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
-from gpubench.model.op import EXACT, Tolerance
+from gpubench.kernels.contract.op import EXACT, Tolerance
 
 ADD, MATMUL = (kernels.load(name) for name in ("add", "matmul"))
 

@@ -8,8 +8,8 @@ import pytest
 
 from gpubench import backends
 from gpubench.backends import torch as torch_backend
-from gpubench.errors import BackendUnavailable
-from gpubench.installation import install_command
+from gpubench.base.errors import BackendUnavailable
+from gpubench.base.installation import install_command
 
 
 @pytest.fixture

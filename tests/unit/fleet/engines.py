@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from gpubench import store
 from gpubench.fleet import node as wire
 from gpubench.fleet.driver import Arrival, EngineNode, PlacedNode
 from gpubench.fleet.node import ChildEnd
-from gpubench.model.result import Run
+from gpubench.result import store
+from gpubench.result.run import Run
 
 HELLO = wire.HELLO + msgspec.json.encode(wire.identity())
 # What a script may say beside messages: wait for so many seconds; or the engine's own end of the task.

@@ -9,12 +9,12 @@ import msgspec
 import psutil
 import pytest
 
-from gpubench import store
 from gpubench.fleet import node as wire
 from gpubench.fleet.clocks import FleetLimits
 from gpubench.fleet.driver import Arrival, FleetDriver
 from gpubench.fleet.journal import EARLIER, MOST_BYTES, FleetJournal
-from gpubench.store import Journal
+from gpubench.result import store
+from gpubench.result.store import Journal
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, event, pieces, placed, whole
 from tests.unit.report.fleets import node_run
 

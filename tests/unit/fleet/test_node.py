@@ -7,11 +7,11 @@ import os
 import msgspec
 import pytest
 
-from gpubench import store
 from gpubench.fleet import node as wire
 from gpubench.fleet.detect_command import NODE_ARGUMENTS
 from gpubench.fleet.document import load_machine
 from gpubench.fleet.node import ChildEnd, NodeIdentity, PartFile, messages
+from gpubench.result import store
 
 ADD = [
     "run",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpubench.errors import RequiredUnavailable
+from gpubench.base.errors import RequiredUnavailable
 from gpubench.fleet._ray import LOCAL, RayEngine
 from gpubench.measure.scratch import MARKER
 

@@ -16,9 +16,9 @@ from gpubench.backends.numpy import BACKEND, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned, random_inputs
 from gpubench.backends.shared.reference import compare
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits, NumbaProgram
-from gpubench.store import cache
+from gpubench.kernels.contract.kernel import Limits, NumbaProgram
+from gpubench.result.case import Case
+from gpubench.result.store import cache
 
 THREADS = 3
 LIMITS = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=THREADS)
@@ -319,7 +319,7 @@ def test_kernels_are_compiled_ahead_once_by_this_process_or_by_others(no_kernels
         "import numpy as np\n"
         "from gpubench import kernels\n"
         "from gpubench.backends.numpy.compiled import NumbaThreads\n"
-        "from gpubench.model.kernel import Limits\n"
+        "from gpubench.kernels.contract.kernel import Limits\n"
         f"limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors={threads})\n"
         f"compiler = NumbaThreads({threads})\n"
         "found = [kernels.load(name).kernel('numpy', 'float32').candidates({'n': 4096}, 'float32', limits)[0].build()\n"

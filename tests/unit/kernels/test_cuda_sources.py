@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.errors import Unsupported
+from gpubench.base.errors import Unsupported
 from gpubench.kernels import gemv
-from gpubench.kernels.families import transpose
-from gpubench.kernels.families.elementwise import CudaElement
-from gpubench.kernels.families.reduce import MINUS_INFINITY, CudaReduction
-from gpubench.kernels.families.rows.cuda import cuda_rows
-from gpubench.model.kernel import CudaPass, CudaProduct, CudaProgram, Limits
-from gpubench.model.op import ITEMSIZE, Dtype
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
+from gpubench.kernels.contract.op import ITEMSIZE, Dtype
+from gpubench.kernels.templates import transpose
+from gpubench.kernels.templates.elementwise import CudaElement
+from gpubench.kernels.templates.reduce import MINUS_INFINITY, CudaReduction
+from gpubench.kernels.templates.rows.cuda import cuda_rows
 
 H200 = Limits(
     max_buffer_bytes=2**37,

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from gpubench import kernels
-from gpubench.kernels.families import ceil_div
-from gpubench.kernels.families.matmul import few_rows
-from gpubench.model.kernel import CudaPass, CudaProduct, Limits
-from gpubench.model.op import Op
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
+from gpubench.kernels.contract.op import Op
+from gpubench.kernels.templates import ceil_div
+from gpubench.kernels.templates.matmul import few_rows
 
 OPS = [kernels.load(name) for name in kernels.groups()["layers"] if name.startswith("linear")]
 H200 = Limits(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.model.op import Op, Params
+from gpubench.kernels.contract.op import Op, Params
 
 OPS = {name: op for name in kernels.usual() if (op := kernels.load(name)).split is not None}
 SHAPES = {

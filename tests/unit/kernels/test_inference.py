@@ -12,9 +12,9 @@ from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import judge_choices, widened
 from gpubench.kernels import inference
-from gpubench.kernels.families import bpe
+from gpubench.kernels.templates import bpe
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 OP = inference.OP
 PARAMS = {"n": 17, "width": 24, "heads": 2}

@@ -10,10 +10,9 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
-from gpubench.model.backend import each
-from gpubench.model.case import Case
-from gpubench.model.kernel import CudaPass, CudaProduct, Limits
-from gpubench.model.op import Op
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
+from gpubench.kernels.contract.op import Op, each
+from gpubench.result.case import Case
 
 EVERY = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
 # A workload has the kernels of its stages; what runs on the host has none.

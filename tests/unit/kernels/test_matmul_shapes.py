@@ -9,7 +9,7 @@ from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import random_inputs
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 OP = kernels.load("matmul")
 SHAPES = [

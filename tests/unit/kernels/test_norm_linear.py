@@ -11,11 +11,11 @@ from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.backends.shared.reference import compare
-from gpubench.errors import Unsupported
-from gpubench.kernels.families.matmul import few_rows
-from gpubench.model.case import Case
-from gpubench.model.kernel import CudaPass, CudaProduct, Limits
-from gpubench.model.op import ITEMSIZE, Op
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
+from gpubench.kernels.contract.op import ITEMSIZE, Op
+from gpubench.kernels.templates.matmul import few_rows
+from gpubench.result.case import Case
 
 OPS = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
 LAYER = {"norm_linear": "linear", "norm_linear_gelu": "linear_gelu"}

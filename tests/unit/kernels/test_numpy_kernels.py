@@ -11,7 +11,7 @@ from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.kernels import matmul
-from gpubench.kernels.families import cpu
+from gpubench.kernels.templates import cpu
 
 TUNED = [
     name

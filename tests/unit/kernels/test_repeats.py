@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.contract import HostCall
 from gpubench.backends.shared.host import allocate_outputs
-from gpubench.kernels.families import bpe
-from gpubench.kernels.families.workload import workload
+from gpubench.kernels.contract.op import Given, Ids, Ladder, Op, Repeat, Stage, flat
+from gpubench.kernels.templates import bpe
+from gpubench.kernels.templates.workload import workload
 from gpubench.measure.worker import places
 from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
-from gpubench.model.backend import HostCall
-from gpubench.model.case import Case
-from gpubench.model.op import Given, Ids, Ladder, Op, Repeat, Stage, flat
+from gpubench.result.case import Case
 
 LAYERS, WIDTH = 3, 12
 BACKENDS = ["numpy", pytest.param("wgpu", marks=pytest.mark.vulkan)]

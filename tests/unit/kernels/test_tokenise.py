@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.installation import install_command
-from gpubench.kernels.families import bpe
+from gpubench.base.installation import install_command
+from gpubench.kernels.templates import bpe
 from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.worker.workspace import Workspace, gate, refusal
-from gpubench.model.case import Case
-from gpubench.model.result import Device, Selection
+from gpubench.result.case import Case
+from gpubench.result.run import Device, Selection
 
 OP = kernels.load("tokenise")
 WHOLE = bpe.TEXT.read_bytes()

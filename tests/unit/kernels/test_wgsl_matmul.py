@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from gpubench import kernels
-from gpubench.errors import Unsupported
-from gpubench.kernels.families.matmul import (
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.templates.matmul import (
     NARROW,
     NARROW_TILES,
     TILES,
@@ -24,8 +25,7 @@ from gpubench.kernels.families.matmul import (
     split,
     wgsl,
 )
-from gpubench.kernels.families.matmul.register import Layout
-from gpubench.model.kernel import Limits
+from gpubench.kernels.templates.matmul.register import Layout
 
 OP = kernels.load("matmul")
 REGISTER, TILED, NAIVE = OP.tuned["wgpu"]

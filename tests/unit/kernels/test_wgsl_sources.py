@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.errors import Unsupported
+from gpubench.base.errors import Unsupported
 from gpubench.kernels import gemv, softmax, softmax_grad
-from gpubench.kernels.families import fold, transpose, windows
-from gpubench.kernels.families.wgsl import vectors
-from gpubench.model.kernel import Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE
+from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.templates import fold, transpose, windows
+from gpubench.kernels.templates.wgsl import vectors
 from tests.examples import examples
 
 OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}

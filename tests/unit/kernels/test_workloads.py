@@ -14,13 +14,12 @@ from gpubench import backends, kernels
 from gpubench.backends.shared import choices
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.backends.shared.reference import references, widened
-from gpubench.kernels.families.workload import workload
+from gpubench.kernels.contract.op import Ladder, Op, Stage, each
+from gpubench.kernels.templates.workload import workload
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
-from gpubench.model.backend import each
-from gpubench.model.case import Case
-from gpubench.model.op import Ladder, Op, Stage
+from gpubench.result.case import Case
 
 WORKLOADS = [op for op in map(kernels.load, kernels.computed()) if op.stages]
 BACKENDS = ["numpy", pytest.param("wgpu", marks=pytest.mark.vulkan)]

@@ -9,8 +9,8 @@ from gpubench import curves, kernels
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.recorder import Recorder
-from gpubench.model.machine import Machine
-from gpubench.model.result import (
+from gpubench.result.machine import Machine
+from gpubench.result.run import (
     Block,
     Check,
     Device,

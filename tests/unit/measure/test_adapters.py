@@ -13,7 +13,7 @@ from gpubench.backends import wgpu as wgpu_backend
 from gpubench.measure import adapters, targets
 from gpubench.measure.adapters import cards, try_adapter
 from gpubench.measure.targets import DeviceRequest, Listing, choose
-from gpubench.model.result import Device, Identity
+from gpubench.result.run import Device, Identity
 
 RADV, AMDVLK = "radv", "AMD open-source driver"
 NAVI, ARC, H200 = (0x1002, 0x744C), (0x8086, 0x56A0), (0x10DE, 0x2335)

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
+from gpubench.backends.contract import Session, Transfers
 from gpubench.backends.shared import ceilings as chains
 from gpubench.backends.shared.ceilings import is_copy, is_dot, is_product, pattern
-from gpubench.errors import Unsupported
+from gpubench.base.errors import Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.plan import Workload, asked, limit_s
 from gpubench.measure.protocol import Wanted
 from gpubench.measure.worker import ceilings
 from gpubench.measure.worker_pool import WorkerGone, WorkerPool
-from gpubench.model.backend import Session, Transfers
-from gpubench.model.case import Case
-from gpubench.model.machine import Cache, Cpu, Fact, Machine
-from gpubench.model.result import Device, SessionRecord, Settings
+from gpubench.result.case import Case
+from gpubench.result.machine import Cache, Cpu, Fact, Machine
+from gpubench.result.run import Device, SessionRecord, Settings
 from tests.examples import examples
 
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import store
 from gpubench.measure.recorder import Origin, Recorder, fingerprint, new_run
-from gpubench.model.case import Case
-from gpubench.model.machine import Fact, Gpu, Machine
-from gpubench.model.result import (
+from gpubench.result import store
+from gpubench.result.case import Case
+from gpubench.result.machine import Fact, Gpu, Machine
+from gpubench.result.run import (
     Block,
     Check,
     Device,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.errors import ExitCode
+from gpubench.base.errors import ExitCode
 from gpubench.measure.case_run import LEAST_BLOCKS
 from gpubench.measure.runner import verdict
-from gpubench.model.case import Case
-from gpubench.model.machine import Machine
-from gpubench.model.result import (
+from gpubench.result.case import Case
+from gpubench.result.machine import Machine
+from gpubench.result.run import (
     Block,
     Check,
     Failure,

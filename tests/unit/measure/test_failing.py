@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.measure.case_run import broken, to_be_tried
-from gpubench.model.case import Case
-from gpubench.model.result import Block, Check, Failure, Measurement, Planned, SessionFailure, Skip, Stop
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Check, Failure, Measurement, Planned, SessionFailure, Skip, Stop
 
 CASE = Case("add", "vector", {"n": 64}, "float32", "library", "resident-queued", "fake:gpu")
 

@@ -19,13 +19,13 @@ from gpubench.backends.shared.reference import (
     same_bytes,
     sentinel_for,
 )
-from gpubench.kernels.families.elementwise import elementwise, vector_shape
+from gpubench.kernels.contract.op import Operand, Range, Tolerance
+from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 from gpubench.measure import conformance
 from gpubench.measure.worker import workspace as workspace_module
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
-from gpubench.model.case import Case
-from gpubench.model.op import Operand, Range, Tolerance
+from gpubench.result.case import Case
 
 
 @pytest.fixture

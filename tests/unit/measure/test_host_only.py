@@ -6,7 +6,7 @@ import pytest
 
 from gpubench import backends
 from gpubench.measure import protocol, targets
-from gpubench.model.result import Device
+from gpubench.result.run import Device
 
 YIELDING, FIRST = next((name, known.yields_to[0]) for name, known in backends.KNOWN.items() if known.yields_to)
 

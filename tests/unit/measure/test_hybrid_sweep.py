@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.errors import RequiredUnavailable
+from gpubench.base.errors import RequiredUnavailable
 from gpubench.measure import split_search, targets
 from gpubench.measure.case_run import CaseRun
 from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.targets import DeviceRequest, Listing
-from gpubench.model.case import Case
-from gpubench.model.result import Device, Selection, Settings
+from gpubench.result.case import Case
+from gpubench.result.run import Device, Selection, Settings
 
 SECONDS = st.floats(1e-9, 1e3)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.measure import leaks
 from gpubench.measure.leaks import Held, Trace
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.shared import host, reference
 from gpubench.measure.worker.operands import Operands
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 PAIRS = [(name, dtype) for name in kernels.usual() for dtype in kernels.load(name).dtypes]
 

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.errors import DeviceOutOfMemory
-from gpubench.kernels.families.elementwise import elementwise
+from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.kernels.contract.op import Tolerance
+from gpubench.kernels.templates.elementwise import elementwise
 from gpubench.measure.worker import workspace as workspace_module
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.passed import Passed, copies_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
-from gpubench.model.case import Case
-from gpubench.model.op import Tolerance
+from gpubench.result.case import Case
 
 RELU = kernels.load("relu")
 TOP, BETWEEN, MIDDLE, SMALL = 2**22, 3 * 2**20, 2**20, 2**17

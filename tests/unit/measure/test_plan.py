@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.measure import plan
 from gpubench.measure.plan import MEMORY_SHARE, Constraints, Series, Target
-from gpubench.model.case import DTYPES, FORMS, REGIMES, parse_case_id
-from gpubench.model.machine import Machine
-from gpubench.model.result import Device, Selection, Settings
+from gpubench.result.case import DTYPES, FORMS, REGIMES, parse_case_id
+from gpubench.result.machine import Machine
+from gpubench.result.run import Device, Selection, Settings
 
 
 def target(device_id, usable=None):

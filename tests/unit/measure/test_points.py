@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
+from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
-from gpubench.model.op import Ladder
 from tests.unit.measure.simulated import CPU, GPU, Simulation
 
 BASE, OTHER = (CPU, "library", "resident"), (CPU, "tuned", "resident")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.catalogue import Reason
+from gpubench.base.messages import Reason
 from gpubench.measure import protocol
-from gpubench.model.case import DTYPES, FORMS, REGIMES, Case
-from gpubench.model.result import Block, Check, Device, Parts
+from gpubench.result.case import DTYPES, FORMS, REGIMES, Case
+from gpubench.result.run import Block, Check, Device, Parts
 
 numbers = st.integers(0, 2**53)
 seconds = st.floats(0, 1e6)

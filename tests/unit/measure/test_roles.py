@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from gpubench import backends
 from gpubench.backends.numpy import NumpySession
 from gpubench.backends.shared.host import op_hash, random_inputs
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import EXACT, Ids, Ladder, Op, Operand, Params, Tolerance
 from gpubench.measure import conformance, protocol
 from gpubench.measure.plan import MEMORY_SHARE
 from gpubench.measure.worker.main import DeviceWorker
@@ -21,9 +23,7 @@ from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.shared import GUARD
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
-from gpubench.model.case import Case
-from gpubench.model.kernel import Kernel
-from gpubench.model.op import EXACT, Ids, Ladder, Op, Operand, Params, Tolerance
+from gpubench.result.case import Case
 
 ROWS, WIDTH = 50, 12
 

@@ -16,9 +16,9 @@ from gpubench.measure.pace import Pace
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Progress, Recorder
 from gpubench.measure.worker_pool import DeviceGone
-from gpubench.model.case import Case
-from gpubench.model.machine import Machine
-from gpubench.model.result import (
+from gpubench.result.case import Case
+from gpubench.result.machine import Machine
+from gpubench.result.run import (
     Block,
     Check,
     Fingerprint,

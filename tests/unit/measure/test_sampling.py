@@ -14,7 +14,7 @@ from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
+from gpubench.result.case import Case
 
 FOUR_SAMPLES = protocol.Sample(
     id=1, case_id="relu", session=0, round=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0

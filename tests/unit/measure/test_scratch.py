@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 
-from gpubench.errors import GpubenchError
+from gpubench.base.errors import GpubenchError
 from gpubench.measure import scratch
 from gpubench.measure.scratch import MARKER, Scratch
 
@@ -124,7 +124,7 @@ def test_where_the_temporary_folder_knows_no_locks_a_run_has_a_folder_that_no_ot
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr("gpubench.store.journal._lock", refused)
+        patch.setattr("gpubench.result.store.journal._lock", refused)
         made = Scratch()
         assert made.folder.is_dir()
     Scratch().remove()

@@ -10,12 +10,12 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.numpy import NumpyBackend
-from gpubench.errors import BackendError, WrongResult
+from gpubench.base.errors import BackendError, WrongResult
+from gpubench.kernels.contract.op import Range
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.shared import GUARD, MOST_BYTES, SharedInputs
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
-from gpubench.model.op import Range
+from gpubench.result.case import Case
 
 SEED = 1
 

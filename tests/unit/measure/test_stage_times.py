@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.contract import Recording, StageReading
 from gpubench.kernels import workload
+from gpubench.kernels.contract.op import Ladder, Stage
 from gpubench.measure import stages as choosing
 from gpubench.measure.plan import Workload
 from gpubench.measure.worker import stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.backend import Recording, StageReading
-from gpubench.model.case import WAITED, Case
-from gpubench.model.op import Ladder, Stage
+from gpubench.result.case import WAITED, Case
 
 SIDE = {"n": 8, "k": 8, "m": 8}
 # The name of a loop's body stands twice.

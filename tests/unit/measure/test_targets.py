@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.errors import ExitCode, RequiredUnavailable
+from gpubench.base.errors import ExitCode, RequiredUnavailable
 from gpubench.measure import targets
 from gpubench.measure.targets import DeviceRequest, Listing, choose, with_gpu_memory
-from gpubench.model.result import Device, Identity
+from gpubench.result.run import Device, Identity
 
 
 def device(device_id, kind="gpu", api="vulkan", identity=None):

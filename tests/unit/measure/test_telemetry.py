@@ -9,8 +9,8 @@ import pytest
 from gpubench.detect.probes import nvml
 from gpubench.measure import monitor, monitor_child
 from gpubench.measure.monitor import MonitorTarget, Reading
-from gpubench.model.machine import Fact, Gpu, Machine
-from gpubench.model.result import Device, Identity
+from gpubench.result.machine import Fact, Gpu, Machine
+from gpubench.result.run import Device, Identity
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 

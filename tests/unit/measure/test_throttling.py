@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.measure.monitor import SLOWED, Monitor, Reading, judged, slowed
-from gpubench.model.result import Block
+from gpubench.result.run import Block
 
 FULL = 2e9
 

@@ -10,8 +10,8 @@ import pytest
 
 from gpubench.measure import protocol, worker_pool
 from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
-from gpubench.model.case import Case
-from gpubench.model.result import Device, Settings, WorkerRecord
+from gpubench.result.case import Case
+from gpubench.result.run import Device, Settings, WorkerRecord
 
 
 class Script:

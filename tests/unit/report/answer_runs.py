@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.model.case import Case
-from gpubench.model.result import Outcome, Run, RunWarning, Selection
+from gpubench.result.case import Case
+from gpubench.result.run import Outcome, Run, RunWarning, Selection
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
 SUITE = (

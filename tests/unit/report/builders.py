@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.catalogue import Reason
-from gpubench.model.case import QUEUED, RESIDENT, Case
-from gpubench.model.machine import Cpu, Fact, Gpu, GpuMemory, Machine, Memory
-from gpubench.model.result import (
+from gpubench.base.messages import Reason
+from gpubench.result.case import QUEUED, RESIDENT, Case
+from gpubench.result.machine import Cpu, Fact, Gpu, GpuMemory, Machine, Memory
+from gpubench.result.run import (
     Blas,
     Block,
     Check,

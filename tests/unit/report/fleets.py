@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gpubench.model.machine import Driver, Fact, Gpu, GpuMemory, Power
-from gpubench.model.result import Device, Environment, Fingerprints, Outcome, Run, SessionRecord, fingerprint
+from gpubench.result.machine import Driver, Fact, Gpu, GpuMemory, Power
+from gpubench.result.run import Device, Environment, Fingerprints, Outcome, Run, SessionRecord, fingerprint
 from tests.unit.report.builders import CPU, GPU, case, failed, machine, measured, run_of
 
 CASES = (("matmul", 8192), ("copy", 2**26), ("upload", 2**28), ("download", 2**28))

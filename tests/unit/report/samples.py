@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.model.case import WAITED
-from gpubench.model.machine import Cache, Fact, Platform
-from gpubench.model.result import Environment, Git, Outcome, Parts, Run, RunWarning
+from gpubench.result.case import WAITED
+from gpubench.result.machine import Cache, Fact, Platform
+from gpubench.result.run import Environment, Git, Outcome, Parts, Run, RunWarning
 from tests.unit.report.builders import (
     CPU,
     GPU,

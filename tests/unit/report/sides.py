@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.model.case import Case
-from gpubench.model.result import Block, Fingerprint, Measurement, Outcome, Run
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Fingerprint, Measurement, Outcome, Run
 from tests.unit.report.builders import QUIET, case, measured, run_of
 
 CASES = tuple(case(n=n) for n in (64, 128, 256, 512))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.advice import again, questions
-from gpubench.store import files
+from gpubench.result.store import files
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
 WGPU = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")

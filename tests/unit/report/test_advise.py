@@ -12,10 +12,10 @@ import pytest
 from gpubench.analysis.advice import Advice, answer
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.policy import Policy
-from gpubench.errors import InputError
-from gpubench.escaping import columns
-from gpubench.model.case import WAITED
+from gpubench.base.errors import InputError
+from gpubench.base.escaping import columns
 from gpubench.report.advice import render
+from gpubench.result.case import WAITED
 from tests.unit.report.builders import (
     CPU,
     GPU,

@@ -9,9 +9,9 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.estimate import CaseResult
-from gpubench.model.result import Parts
 from gpubench.report import render
 from gpubench.report.sections.anatomy import rest_text
+from gpubench.result.run import Parts
 from tests.unit.report.builders import case, measured, run_of
 
 PARTS = Parts(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpubench.analysis.answer import ROUGHLY, Gain, answer
-from gpubench.model.result import Check, Failure, RunWarning
+from gpubench.base.units import parse_sizes
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
@@ -27,7 +27,7 @@ from gpubench.report.sections.answer_text import (
     rough_size_text,
     size_text,
 )
-from gpubench.units import parse_sizes
+from gpubench.result.run import Check, Failure, RunWarning
 from tests.examples import examples
 from tests.unit.report.answer_runs import (
     ALWAYS,

@@ -7,10 +7,10 @@ import itertools
 import msgspec
 import pytest
 
-from gpubench.model.case import Case, gang_id
-from gpubench.model.result import Device
+from gpubench.base.units import format_rate
 from gpubench.report import render
-from gpubench.units import format_rate
+from gpubench.result.case import Case, gang_id
+from gpubench.result.run import Device
 from tests.unit.report.builders import measured, run_of
 
 MIB = 1 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.model.result import Selection
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections import answer_so_far
 from gpubench.report.sections.answer_so_far import AnswerSoFar
+from gpubench.result.run import Selection
 from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_run, suite_run
 
 

@@ -15,7 +15,7 @@ from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
-from gpubench.store.document import encode
+from gpubench.result.store.document import encode
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, curve, failed, measured, run_of
 

@@ -12,15 +12,15 @@ import pytest
 
 from gpubench import report
 from gpubench.analysis.analyse import analyse
-from gpubench.errors import InputError
-from gpubench.formats import DEFAULT_SECTIONS
-from gpubench.installation import install_command, located
-from gpubench.model.result import Parts
+from gpubench.base.errors import InputError
+from gpubench.base.formats import DEFAULT_SECTIONS
+from gpubench.base.installation import install_command, located
 from gpubench.report import plots
 from gpubench.report.charts import DARK, LIGHT, theme
 from gpubench.report.contents import chart_set
 from gpubench.report.sections.anatomy import ENDS
-from gpubench.store import save
+from gpubench.result.run import Parts
+from gpubench.result.store import save
 from tests.unit.report.builders import case, curve, measured, run_of
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
 from gpubench.cli import ci
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.report import analysed, drawn
 from gpubench.report.ci import MOST, CiOutcome, fitted, marked, messages, of_comparison, of_reports, outputs
 from tests.examples import examples

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.analysis import claims_file
 from gpubench.analysis.claims import Claim
-from gpubench.errors import InputError
-from gpubench.model.case import QUEUED, WAITED
+from gpubench.base.errors import InputError
 from gpubench.report import analysed, drawn
 from gpubench.report.document import ReportDocument
 from gpubench.report.layout import RenderOptions
+from gpubench.result.case import QUEUED, WAITED
 from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, case, curve, measured, run_of, skipped
 from tests.unit.report.samples import NOISY
 

@@ -7,9 +7,9 @@ import json
 import msgspec
 import pytest
 
+from gpubench.base.errors import UsageError
 from gpubench.cli.rendering import chosen_format, table_width, wants_color
-from gpubench.errors import UsageError
-from gpubench.store import save
+from gpubench.result.store import save
 from tests.forking import environment
 from tests.unit.report.samples import full_run, interrupted_run
 

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
-from gpubench.analysis.judge import SessionValues, Twin, max_t, smallest_effect
-from gpubench.analysis.pairing import interleaved
-from gpubench.errors import InputError
-from gpubench.model.result import Block, Settings
+from gpubench.base.errors import InputError
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.judge import SessionValues, Twin, max_t, smallest_effect
+from gpubench.compare.pairing import interleaved
+from gpubench.compare.two_runs import compare
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
-from gpubench.selectors import selector
+from gpubench.result.run import Block, Settings
+from gpubench.result.selectors import selector
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, failed, measured, skipped
 from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed

@@ -12,7 +12,7 @@ import pytest
 
 from gpubench.report import FORMATS as REPORT_FORMATS
 from gpubench.report.comparison import FORMATS
-from gpubench.store import save
+from gpubench.result.store import save
 from tests.forking import environment
 from tests.unit.report.builders import failed
 from tests.unit.report.sides import CASES, on_machine, pair

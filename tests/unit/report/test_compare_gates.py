@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
 from gpubench.analysis.findings import MinSpeedup
+from gpubench.base.errors import InputError
 from gpubench.cli import ci
 from gpubench.cli.compare import check
 from gpubench.cli.options import ComparisonOptions
-from gpubench.errors import InputError
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.report.ci import of_comparison
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.problems import MOST_IDS
-from gpubench.selectors import selector
+from gpubench.result.selectors import selector
 from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.sides import CASES, pair
 

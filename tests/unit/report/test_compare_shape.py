@@ -7,11 +7,11 @@ import random
 import msgspec
 import pytest
 
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
-from gpubench.model.result import Block
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
+from gpubench.result.run import Block
 from tests.unit.report.sides import CASES, a_run, timed
 
 CASE = CASES[0]

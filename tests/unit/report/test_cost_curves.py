@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.contenders import Contender, call_time, case_groups, contenders
 from gpubench.analysis.estimate import case_results
-from gpubench.model.result import Parts
+from gpubench.result.run import Parts
 from tests.unit.report.builders import case, measured, regime_of, run_of
 
 

@@ -12,13 +12,13 @@ from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.speedup import CpuCode, cpu_codes
-from gpubench.model.result import Blas, Device, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.report.sections.baseline import cpu_names
 from gpubench.report.sections.map import sides_text
+from gpubench.result.run import Blas, Device, RunWarning
 from tests.unit.report.answer_runs import ALWAYS, QUEUED, SIDE, WAITED, answer_run, op_case
 from tests.unit.report.builders import CPU, GPU, case, measured
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench import stats
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.estimate import CaseResult
-from gpubench.model.machine import Fact, Gpu, Link
-from gpubench.model.result import (
+from gpubench.curves import stats
+from gpubench.result.machine import Fact, Gpu, Link
+from gpubench.result.run import (
     Ceiling,
     DeviceClock,
     Measurement,

@@ -11,7 +11,7 @@ from gpubench.fleet.survey import FleetReport, FleetSurvey
 from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import plain
-from gpubench.store import dumps
+from gpubench.result.store import dumps
 from tests.unit.report.fleets import fleet_runs, node_run
 
 

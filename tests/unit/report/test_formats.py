@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.errors import UsageError
-from gpubench.escaping import escaped
+from gpubench.base.errors import UsageError
+from gpubench.base.escaping import escaped
 from gpubench.report import FORMATS, render
 from gpubench.report.document import ReportDocument
 from gpubench.report.exporters.csv_rows import COLUMNS
-from gpubench.store import dumps
+from gpubench.result.store import dumps
 from tests import golden
 from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
@@ -381,7 +381,7 @@ def test_rendering_for_files_imports_neither_rich_nor_numpy(name, tmp_path):
     file = tmp_path / "run.json"
     file.write_bytes(dumps(software_run()))
     program = (
-        "import sys; from gpubench import report, store; "
+        "import sys; from gpubench import report; from gpubench.result import store; "
         f"report.render([store.load({str(file)!r})], {name!r}); "
         "print([m for m in ('rich', 'numpy', 'cupy', 'wgpu') if m in sys.modules])"
     )

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import failed
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
+from gpubench.base.errors import UsageError
 from gpubench.cli import ci
-from gpubench.errors import UsageError
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.report import analysed, drawn
 from gpubench.report.comparison import documents
 from gpubench.report.layout import RenderOptions

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpubench import store
-from gpubench.escaping import printable
-from gpubench.formats import SECTIONS
-from gpubench.installation import install_command
+from gpubench.base.escaping import printable
+from gpubench.base.formats import SECTIONS
+from gpubench.base.installation import install_command
 from gpubench.report import render, vega
 from gpubench.report.markup import verbatim
 from gpubench.report.renderers import html as html_page
+from gpubench.result import store
 from tests.examples import examples
 from tests.unit.report.answer_runs import suite_run
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of

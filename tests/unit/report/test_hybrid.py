@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import Hybrid
-from gpubench.model.result import Run
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
+from gpubench.result.run import Run
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 from tests.unit.report.samples import hybrid_run
 

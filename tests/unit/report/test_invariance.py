@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report import render
+from gpubench.result.run import Measurement, Parts, Run
 from tests.examples import examples
 from tests.unit.report.builders import case, measured, run_of, skipped
 

@@ -7,9 +7,9 @@ import pytest
 
 from gpubench.fleet.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
 from gpubench.fleet.inventory_tables import inventory_document, inventory_headline
-from gpubench.model.machine import Cpu, Driver, Fact, Machine, Memory, Platform
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import plain
+from gpubench.result.machine import Cpu, Driver, Fact, Machine, Memory, Platform
 from tests.unit.report.fleets import gpu
 
 GIB = 2**30

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.analysis.judge import MAX_RELABELLINGS, QUIET_DEVIATION, max_t
+from gpubench.compare.judge import MAX_RELABELLINGS, QUIET_DEVIATION, max_t
 from tests.examples import examples
 
 # No two alike: of equal values it is chance which of them is the slowest.

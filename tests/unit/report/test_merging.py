@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
 from gpubench.analysis.machine import node_key
-from gpubench.errors import InputError
+from gpubench.base.errors import InputError
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, fleet_of, merged
-from gpubench.model.machine import Fact
-from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.report import render
-from gpubench.store import dumps, loads
+from gpubench.result.machine import Fact
+from gpubench.result.run import Fingerprints, Run, SessionRecord, Settings, fingerprint
+from gpubench.result.store import dumps, loads
 from tests.examples import examples
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
 

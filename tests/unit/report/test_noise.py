@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions, Thresholds
-from gpubench.analysis.noise import MOST_HALVES, noise, permutations, windows
-from gpubench.errors import InputError
-from gpubench.stats import quantile
+from gpubench.base.errors import InputError
+from gpubench.compare.comparison import CompareOptions, Thresholds
+from gpubench.compare.noise import MOST_HALVES, noise, permutations, windows
+from gpubench.compare.two_runs import compare
+from gpubench.curves.stats import quantile
 from tests.examples import examples
 from tests.unit.report.builders import failed, measured
 from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.curves.stats import Interval
 from gpubench.report.wording import ratio_text, time_interval_text, time_text
-from gpubench.stats import Interval
 
 
 def interval(low, estimate, high):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import KEYS, ordered
-from gpubench.errors import UsageError
+from gpubench.base.errors import UsageError
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of

@@ -7,9 +7,9 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.analyse import measured as evidence
-from gpubench.model.result import Parts
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
+from gpubench.result.run import Parts
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 
 ADD = 2**20

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import performance
 from benchmarks.performance_page import NOTHING, command, files_of, rewritten
-from gpubench import selectors
 from gpubench.cli import selection
-from gpubench.store import dumps
+from gpubench.result import selectors
+from gpubench.result.store import dumps
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
 WGPU = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1")

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import Analysis, analyse
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
-from gpubench.analysis.noise import noise
 from gpubench.analysis.policy import Policy
-from gpubench.model.result import Measurement, Parts, Run
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.noise import noise
+from gpubench.compare.two_runs import compare
 from gpubench.report import render
 from gpubench.report.charts import charted
+from gpubench.result.run import Measurement, Parts, Run
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 
 SIZES = (64, 256, 1024)

@@ -17,9 +17,9 @@ from gpubench import kernels
 from gpubench.analysis.advice import answer
 from gpubench.analysis.contenders import Key, case_groups, choose, contender_set, first_to_know, may_know
 from gpubench.analysis.policy import UNKNOWN, Policy, size_and_others
+from gpubench.base.errors import InputError, UsageError
 from gpubench.detect.host import this_host
-from gpubench.errors import InputError, UsageError
-from gpubench.store import save
+from gpubench.result.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
 from tests.unit.report.builders import (
     CPU,

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse, recommended
 from gpubench.analysis.analyse import measured as evidence
-from gpubench.model.machine import Fact, Recommendation
 from gpubench.report import render
 from gpubench.report.document import ReportDocument
+from gpubench.result.machine import Fact, Recommendation
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, split
 
 WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.reuse import NO_CALLS_SUFFICE, Costs
-from gpubench.model.result import Parts
 from gpubench.report import drawn
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
+from gpubench.result.run import Parts
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, measured, run_of, skipped
 

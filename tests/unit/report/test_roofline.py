@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES
-from gpubench.model.result import DeviceClock, Measurement
 from gpubench.report import render
+from gpubench.result.run import DeviceClock, Measurement
 from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.errors import UsageError
-from gpubench.model.case import parse_case_id
-from gpubench.selectors import selection, selector
+from gpubench.base.errors import UsageError
+from gpubench.result.case import parse_case_id
+from gpubench.result.selectors import selection, selector
 from tests.unit.report.builders import case
 
 BIG = case(n=4096, form="tuned", regime="transfer-once", device="cupy:0")

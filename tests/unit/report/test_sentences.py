@@ -6,9 +6,9 @@ import msgspec
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.machine import machine_line
-from gpubench.model.result import RunWarning, Settings
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
+from gpubench.result.run import RunWarning, Settings
 from tests.unit.report.builders import (
     CPU,
     SOFTWARE,

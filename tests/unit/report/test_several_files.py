@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.model.machine import Fact
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.machines import history_text, letter
+from gpubench.result.machine import Fact
 from tests.examples import examples
 from tests.unit.report.builders import case, curve, machine, measured, run_of
 

@@ -7,8 +7,8 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.speedup import baseline_line
-from gpubench.errors import ExitCode, InputError
-from gpubench.model.result import Blas, Device, RunWarning
+from gpubench.base.errors import ExitCode, InputError
+from gpubench.result.run import Blas, Device, RunWarning
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
 
 

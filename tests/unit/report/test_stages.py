@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.stages import Stages
 from gpubench.fleet.nodes import merged
-from gpubench.model.case import RESIDENT, WAITED
-from gpubench.model.result import Outcome, Run, StageClock
 from gpubench.report import render
 from gpubench.report.contents import chart_set
+from gpubench.result.case import RESIDENT, WAITED
+from gpubench.result.run import Outcome, Run, StageClock
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
 from tests.unit.report.samples import stages_run
 

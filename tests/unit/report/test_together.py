@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis.together import Window, common, rate, weak
-from gpubench.model.result import Telemetry, TogetherTimes
+from gpubench.result.run import Telemetry, TogetherTimes
 from tests.unit.report.builders import run_of
 
 AT_S = 100.0  # of the session

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis.twins import twin_checks
-from gpubench.model.result import Device, RunWarning, TwinTimes
+from gpubench.result.run import Device, RunWarning, TwinTimes
 from tests.unit.report.builders import run_of
 
 OPS = ("upload/n=1/float32/tuned/resident", "copy/n=1/float32/library/resident-queued",

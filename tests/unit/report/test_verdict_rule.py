@@ -6,11 +6,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions, Comparison, JudgedCase
-from gpubench.model.case import Case
-from gpubench.model.result import Block, Run
-from gpubench.selectors import selector
+from gpubench.compare.comparison import CompareOptions, Comparison, JudgedCase
+from gpubench.compare.two_runs import compare
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Run
+from gpubench.result.selectors import selector
 from tests.unit.report.builders import case, measured
 from tests.unit.report.sides import a_run, pair, timed
 

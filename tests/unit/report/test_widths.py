@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpubench.analysis import claims_file
-from gpubench.formats import SECTIONS
-from gpubench.model.machine import Fact
+from gpubench.base.formats import SECTIONS
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
+from gpubench.result.machine import Fact
 from tests.examples import examples
 from tests.unit.report.builders import case, failed, measured, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench import stats
+from gpubench.curves import stats
 from tests.examples import examples
 
 # Noise between and within sessions, in percent; 3 % of the samples take twice as long.

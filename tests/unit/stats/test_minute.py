@@ -9,7 +9,7 @@ import pytest
 from benchmarks.minute import COSTS, Minute, Truth, width
 from gpubench.analysis.analyse import curves
 from gpubench.analysis.break_even import WIDEST_INTERVAL
-from gpubench.store import files
+from gpubench.result.store import files
 
 ROOT = Path(__file__).parents[3]
 RUNS = sorted((ROOT / "results").glob("*/20261123T0800*.json.gz"))

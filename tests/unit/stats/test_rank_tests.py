@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit  # the quantile of Student's t; scipy.stats takes 2 s to import
 
-from gpubench import stats
+from gpubench.curves import stats
 
 # Few different values, so that ties are common.
 coarse = st.integers(1, 6).map(float)

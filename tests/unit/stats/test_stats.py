@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench import stats
+from gpubench.curves import stats
 from tests.examples import examples
 
 times = st.floats(1e-9, 1e3, allow_nan=False, allow_infinity=False)

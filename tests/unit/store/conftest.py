@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpubench.model.case import Case
-from gpubench.model.machine import Machine
-from gpubench.model.result import (
+from gpubench.result.case import Case
+from gpubench.result.machine import Machine
+from gpubench.result.run import (
     Block,
     Check,
     Fingerprint,

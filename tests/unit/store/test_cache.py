@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from gpubench import installation
-from gpubench.store import cache
-from gpubench.store.cache import SUFFIX, SealedFiles
+from gpubench.base import installation
+from gpubench.result.store import cache
+from gpubench.result.store.cache import SUFFIX, SealedFiles
 
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has neither owners nor FIFOs")
 

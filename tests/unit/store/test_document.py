@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import store
-from gpubench.catalogue import Reason, WarningCode
-from gpubench.errors import ExitCode, InputError, UsageError
-from gpubench.installation import upgrade_command
-from gpubench.model.result import SCHEMA_VERSION, Run
-from gpubench.store import document, limits
+from gpubench.base.errors import ExitCode, InputError, UsageError
+from gpubench.base.installation import upgrade_command
+from gpubench.base.messages import Reason, WarningCode
+from gpubench.result import store
+from gpubench.result.run import SCHEMA_VERSION, Run
+from gpubench.result.store import document, limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROOT = Path(__file__).parents[3]

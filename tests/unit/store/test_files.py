@@ -18,10 +18,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gpubench import store
-from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError
-from gpubench.model.result import Run
-from gpubench.store import files
+from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
+from gpubench.result import store
+from gpubench.result.run import Run
+from gpubench.result.store import files
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz", "with space.json"])
@@ -69,7 +69,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, run: Run, monkeypatch:
 
 _SAVE_FOREVER = """
 import sys
-from gpubench import store
+from gpubench.result import store
 run = store.load(sys.argv[1])
 while True:
     store.save(run, sys.argv[1])

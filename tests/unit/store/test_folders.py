@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench import store
-from gpubench.errors import UsageError
-from gpubench.model.machine import Cpu, Fact, Gpu, Machine
-from gpubench.model.result import Run
-from gpubench.store.files import machine_name
+from gpubench.base.errors import UsageError
+from gpubench.result import store
+from gpubench.result.machine import Cpu, Fact, Gpu, Machine
+from gpubench.result.run import Run
+from gpubench.result.store.files import machine_name
 
 TIMES = [
     "2026-11-20T19:00:00Z", "2026-11-20T19:00:00", "2026-11-20", "yesterday", "", "0001-01-01T00:00:00+14:00",
@@ -138,7 +138,7 @@ def test_a_rescue_that_fails_leaves_no_folder(
     def full(target: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpubench.store.files.write_whole", full)
+    monkeypatch.setattr("gpubench.result.store.files.write_whole", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert store.rescue(run, {"HOME": str(tmp_path / "home")}) is None
     assert not list(tmp_path.glob("gpubench-*"))

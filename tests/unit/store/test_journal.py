@@ -14,10 +14,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gpubench import store
-from gpubench.errors import InputError
-from gpubench.model.result import Block, Parts, Run, RunWarning, SessionRecord, Telemetry
-from gpubench.store.document import FIRST_LINE, PartLine
+from gpubench.base.errors import InputError
+from gpubench.result import store
+from gpubench.result.run import Block, Parts, Run, RunWarning, SessionRecord, Telemetry
+from gpubench.result.store.document import FIRST_LINE, PartLine
 
 _STEPS = st.lists(
     st.sampled_from(["samples", "parts", "undone", "warning", "session", "telemetry", "forget", "nothing"]),
@@ -266,7 +266,7 @@ def test_lines_that_were_added_are_flushed_to_the_disk_every_second_or_so(
     done: list[int] = []
     journal = store.Journal(tmp_path / "a.json.part")
     journal.write(run)
-    monkeypatch.setattr("gpubench.store.journal.FLUSH_S", seconds)
+    monkeypatch.setattr("gpubench.result.store.journal.FLUSH_S", seconds)
     monkeypatch.setattr(os, "fsync", done.append)
     for number in range(3):
         run = _grown(run, "warning", number)
@@ -278,7 +278,7 @@ def test_a_second_lies_between_two_flushes(tmp_path: Path, run: Run, monkeypatch
     now, flushed = [1000.0], list[float]()
     journal = store.Journal(tmp_path / "a.json.part")
     journal.write(run)
-    monkeypatch.setattr("gpubench.store.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("gpubench.result.store.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(os, "fsync", lambda file: flushed.append(now[0]))
     for number, now[0] in enumerate((1000.0, 1000.5, 1001.0, 1001.5, 1002.5)):
         run = _grown(run, "warning", number)

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench import store
-from gpubench.errors import InputError
-from gpubench.model.result import Device, Measurement, Run, RunWarning, SessionRecord
-from gpubench.store import document, limits
+from gpubench.base.errors import InputError
+from gpubench.result import store
+from gpubench.result.run import Device, Measurement, Run, RunWarning, SessionRecord
+from gpubench.result.store import document, limits
 
 
 def with_blocks(run: Run, count: int) -> Run:

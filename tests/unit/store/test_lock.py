@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from gpubench import store
-from gpubench.errors import ExitCode, InputError, UsageError
-from gpubench.model.result import Run
-from gpubench.store.journal import lock_of
+from gpubench.base.errors import ExitCode, InputError, UsageError
+from gpubench.result import store
+from gpubench.result.run import Run
+from gpubench.result.store.journal import lock_of
 
 _HOLD = """
 import sys
-from gpubench import store
+from gpubench.result import store
 store.lock_result(sys.argv[1], "run --append a.json", 0)
 print("held", flush=True)
 sys.stdin.read()
@@ -141,7 +141,7 @@ def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(
     def refused(*arguments: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("gpubench.store.journal._lock", refused)
+    monkeypatch.setattr("gpubench.result.store.journal._lock", refused)
     said: list[str] = []
     store.lock_result(tmp_path / "a.json", "run", 0, warn=said.append).release()
     assert [os.strerror(number) in text and "a.json" in text for text in said] == [True]

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench import store
-from gpubench.errors import InputError
-from gpubench.model.result import Block, Run, SessionRecord
-from gpubench.store.unfinished import part_relation
+from gpubench.base.errors import InputError
+from gpubench.result import store
+from gpubench.result.run import Block, Run, SessionRecord
+from gpubench.result.store.unfinished import part_relation
 
 TIMES = [(1, 2), (2, 1), (1, 1), (2**32, 1), (1, 2**32)]
 

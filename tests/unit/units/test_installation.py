@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench.base.installation import EXTRAS, located, quote, torch_command, torch_hint
 from gpubench.detect import libraries
 from gpubench.detect.records import known
-from gpubench.installation import EXTRAS, located, quote, torch_command, torch_hint
-from gpubench.model.machine import Gpu
+from gpubench.result.machine import Gpu
 
 INDEX = "--index-url https://download.pytorch.org/whl/"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.errors import UsageError
-from gpubench.units import (
+from gpubench.base.errors import UsageError
+from gpubench.base.units import (
     earned_digits,
     format_bytes,
     format_rate,

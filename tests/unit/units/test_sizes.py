@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.errors import ExitCode, UsageError
-from gpubench.units import MAX_SIZE, MAX_SIZES, format_size, parse_sizes
+from gpubench.base.errors import ExitCode, UsageError
+from gpubench.base.units import MAX_SIZE, MAX_SIZES, format_size, parse_sizes
 
 
 @pytest.mark.parametrize(

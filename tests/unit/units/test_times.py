@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gpubench import report, units
-from gpubench.analysis.pairing import interleaved
-from gpubench.model.result import SessionRecord
+from gpubench import report
+from gpubench.base import units
+from gpubench.compare.pairing import interleaved
+from gpubench.result.run import SessionRecord
 from tests.unit.report.samples import full_run
 
 TIMES = {

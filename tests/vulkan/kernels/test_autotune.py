@@ -10,10 +10,10 @@ from gpubench import kernels
 from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.choices import FILE_NAME
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.errors import BuildError, DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import BuildError, DeviceOutOfMemory, Unsupported
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import Case
-from gpubench.store.cache import SealedFiles
+from gpubench.result.case import Case
+from gpubench.result.store.cache import SealedFiles
 
 pytestmark = pytest.mark.vulkan
 

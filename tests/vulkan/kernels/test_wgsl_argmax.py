@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.model.case import WAITED, Case
+from gpubench.result.case import WAITED, Case
 from tests.shapes import ROWS_OF_CLASSES
 
 pytestmark = pytest.mark.vulkan

@@ -6,7 +6,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.case import WAITED, Case
+from gpubench.result.case import WAITED, Case
 from tests.shapes import CACHES
 
 pytestmark = pytest.mark.vulkan

@@ -7,9 +7,9 @@ from gpubench import kernels
 from gpubench.backends.shared.host import named_buffers, random_inputs
 from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.errors import Unsupported
-from gpubench.kernels.families.matmul import few_rows
-from gpubench.model.op import Op
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.op import Op
+from gpubench.kernels.templates.matmul import few_rows
 
 pytestmark = pytest.mark.vulkan
 

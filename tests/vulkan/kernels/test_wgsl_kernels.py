@@ -6,11 +6,11 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import compare, sentinels
-from gpubench.errors import Unsupported
-from gpubench.kernels.families.elementwise import WgslElement
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
-from gpubench.model.op import Op
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Op
+from gpubench.kernels.templates.elementwise import WgslElement
+from gpubench.result.case import Case
 
 pytestmark = pytest.mark.vulkan
 

@@ -11,8 +11,8 @@ from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.kernels.families.matmul import NARROW_TILES, TILES, WIDE_TILES, Tile, wgsl
-from gpubench.model.kernel import Limits, WgslProgram
+from gpubench.kernels.contract.kernel import Limits, WgslProgram
+from gpubench.kernels.templates.matmul import NARROW_TILES, TILES, WIDE_TILES, Tile, wgsl
 
 pytestmark = pytest.mark.vulkan
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.errors import Unsupported
+from gpubench.base.errors import Unsupported
 from gpubench.kernels import gemv, softmax, softmax_grad
-from gpubench.kernels.families import transpose
-from gpubench.kernels.families.elementwise import WgslElement
-from gpubench.kernels.families.reduce import WgslReduction
-from gpubench.model.kernel import Limits, WgslProgram
-from gpubench.model.op import UNIT_ROUNDOFF
+from gpubench.kernels.contract.kernel import Limits, WgslProgram
+from gpubench.kernels.contract.op import UNIT_ROUNDOFF
+from gpubench.kernels.templates import transpose
+from gpubench.kernels.templates.elementwise import WgslElement
+from gpubench.kernels.templates.reduce import WgslReduction
 
 pytestmark = pytest.mark.vulkan
 

@@ -10,8 +10,8 @@ from gpubench import kernels
 from gpubench.backends.shared.host import named_buffers, random_inputs
 from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.kernels.families.winograd import wgsl
-from gpubench.model.kernel import Limits
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.templates.winograd import wgsl
 
 pytestmark = pytest.mark.vulkan
 

@@ -18,18 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gpubench.backends.hidden.fake.links import GANGS, FakeLinks, hot_after_s, slower
-from gpubench.backends.shared.host import host_dtype, no_overhead
-from gpubench.backends.shared.reference import same_bytes
-from gpubench.errors import (
-    BackendError,
-    BackendUnavailable,
-    BuildError,
-    DeviceLost,
-    DeviceOutOfMemory,
-    Unsupported,
-)
-from gpubench.model.backend import (
+from gpubench.backends.contract import (
     Backend,
     Buffer,
     HostCall,
@@ -38,13 +27,23 @@ from gpubench.model.backend import (
     StageReading,
     Transfers,
     Work,
-    each,
     override,
 )
-from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Identity, Staging
+from gpubench.backends.hidden.fake.links import GANGS, FakeLinks, hot_after_s, slower
+from gpubench.backends.shared.host import host_dtype, no_overhead
+from gpubench.backends.shared.reference import same_bytes
+from gpubench.base.errors import (
+    BackendError,
+    BackendUnavailable,
+    BuildError,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+)
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored, each
+from gpubench.result.case import Case
+from gpubench.result.run import Blas, Ceiling, Device, DeviceClock, Identity, Staging
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
 # break-even points fall inside the default ladders.

@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Sequence
 
+from gpubench.backends.contract import override
 from gpubench.backends.shared.links import HostLinks
-from gpubench.model.backend import override
-from gpubench.model.op import Array
+from gpubench.kernels.contract.op import Array
 
 CALL_S, BYTES_PER_S = 1e-5, 4e11
 GANGS = ("link-hangs", "link-lies")

@@ -14,10 +14,10 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from gpubench import __version__, store
+from gpubench import __version__
 from gpubench.analysis.analyse import Analysis, machine_runs
-from gpubench.errors import GpubenchError
-from gpubench.installation import install_command
+from gpubench.base.errors import GpubenchError
+from gpubench.base.installation import install_command
 from gpubench.report.charts import DARK, LIGHT, ChartSet, theme
 from gpubench.report.contents import chart_set, document
 from gpubench.report.layout import RenderOptions
@@ -29,6 +29,7 @@ from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
 from gpubench.report.vega import missing_libraries, page_script
+from gpubench.result import store
 
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000

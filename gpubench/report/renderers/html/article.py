@@ -13,9 +13,8 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from gpubench import store
 from gpubench.analysis.analyse import Analysis
-from gpubench.formats import DEFAULT_SECTIONS
+from gpubench.base.formats import DEFAULT_SECTIONS
 from gpubench.report.charts import ChartSet
 from gpubench.report.contents import GATES
 from gpubench.report.layout import (
@@ -34,6 +33,7 @@ from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.machines import overview
 from gpubench.report.sections.map import KEY as MAP
+from gpubench.result import store
 
 _UNIT = re.compile(r"(\d) ([KMG])\b")  # a line does not end between a number and its unit
 OPEN = (GATES, "claims")  # what a reader has to act on; the other sections unfold on demand

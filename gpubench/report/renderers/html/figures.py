@@ -12,16 +12,16 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from gpubench import units
 from gpubench.analysis.analyse import Analysis, MachineRuns, histories
 from gpubench.analysis.ratio_map import RatioMap, ratio_map
-from gpubench.escaping import printable
+from gpubench.base import units
+from gpubench.base.escaping import printable
+from gpubench.curves.stats import geometric_mean
 from gpubench.report.charts import LIGHT, Chart, ChartSet
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import MEANING, TITLE, MapPanel, MapView, axis_text, device_names, map_view
 from gpubench.report.sections.map_svg import axis_svg, gains, lane_svg, scale_svg, strip_height
 from gpubench.report.wording import situation_text
-from gpubench.stats import geometric_mean
 
 ATTRIBUTE = "data-map"
 

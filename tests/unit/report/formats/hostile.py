@@ -7,15 +7,8 @@ import itertools
 import msgspec
 from hypothesis import strategies as st
 
-from gpubench.model.machine import Fact
-from gpubench.model.result import (
-    Blas,
-    Ci,
-    Environment,
-    Git,
-    Run,
-    RunWarning,
-)
+from gpubench.result.machine import Fact
+from gpubench.result.run import Blas, Ci, Environment, Git, Run, RunWarning
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
 
 # Each of them means something to some reader of ours.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpubench.analysis.findings import Gates
 from gpubench.report import analysed, drawn, render
 from gpubench.report.events import CaseComplete, EventLine
-from gpubench.store.document import document_schema
+from gpubench.result.store.document import document_schema
 from tests.examples import examples
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run

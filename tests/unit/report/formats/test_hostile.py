@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from gpubench.analysis.advice import answer
-from gpubench.analysis.compare import compare
-from gpubench.analysis.comparison import CompareOptions
 from gpubench.analysis.contenders import Key
+from gpubench.base.errors import InputError
+from gpubench.base.formats import SECTIONS
 from gpubench.cli.exit import tell
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.detect import picture
-from gpubench.errors import InputError
-from gpubench.formats import SECTIONS
 from gpubench.report import FORMATS, analysed, drawn
 from gpubench.report.advice import render as render_advice
 from gpubench.report.ci import messages, of_reports, outputs

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from gpubench.base.errors import UsageError
 from gpubench.cli.options import FORMAT_NAMES
 from gpubench.cli.rendering import chosen_format
-from gpubench.errors import UsageError
 from gpubench.report import FORMATS, PICTURES, render
 from tests.unit.report.samples import full_run, tool_run
 

@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from gpubench.model.result import Git
 from gpubench.report import render
+from gpubench.result.run import Git
 from tests.consumers import go_text
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.samples import full_run, interrupted_run, tool_run

@@ -1,0 +1,131 @@
+"""The start of a Python child: `python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, and how it speaks.
+
+Only what the interpreter has loaded anyway comes before the child is bound to its parent: an import may hang. `-S`
+leaves others' start-up code (.pth files, sitecustomize, usercustomize) to this module: it may print, or close streams.
+"""
+
+import os
+import sys
+
+PR_SET_PDEATHSIG = 1
+SIGKILL = 9
+# The beginning of each line that is a message of ours. All other lines of a child's output are somebody else's.
+FRAME = b"\x02gpubench "
+
+
+class Messages:
+    """The messages of a child to its parent, on standard output as it was. Standard output itself becomes stderr."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+
+    def write(self, message: bytes) -> None:
+        """Send one message, a line of text. What others wrote before it, without an end of line, is no part of it."""
+        self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
+        self._stream.flush()
+
+
+def die_with(parent: int) -> None:
+    """On Linux the kernel kills this process when the thread that started it ends, whatever this process does then.
+
+    Elsewhere, and where libc cannot be called, the end of stdin is all that tells.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL))
+    except (ImportError, OSError, AttributeError):
+        return
+    if os.getppid() != parent:  # it ended before the kernel knew
+        os._exit(1)
+
+
+def import_ours(root: str) -> None:
+    """The package of the parent, whatever else is called so; its folder comes behind the standard library.
+
+    The parent may have found its libraries in that folder too. If it is on the path already, it stays where it is.
+    """
+    sys.path.insert(0, root)
+    import gpubench  # noqa: F401 - it imports nothing, so that nothing is taken from this place of the path
+
+    del sys.path[0]
+    if os.path.realpath(root) in map(os.path.realpath, sys.path):
+        return
+    standard = os.path.dirname(os.__file__)
+    inside = [
+        at for at, path in enumerate(sys.path) if path in (standard, os.path.join(standard, "lib-dynload"))
+    ]
+    sys.path.insert(max(inside, default=-1) + 1, root)
+
+
+def import_msgspec() -> None:
+    """msgspec without typing_extensions, which is half of what it loads and has nothing for it that `typing` lacks."""
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment] # Python's own way to say: not installed
+    try:
+        import msgspec  # noqa: F401
+    finally:
+        del sys.modules["typing_extensions"]
+
+
+_replaced: list[object] = []  # streams of others: to collect one may close its descriptor
+
+
+def run_start_up_code() -> None:
+    """Run what `-S` left out. Its input is empty and its output goes to stderr; all three streams are put back."""
+    if not sys.flags.no_site:
+        return
+    import site
+
+    own = [os.dup(number) for number in range(3)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    try:
+        site.main()
+    except SystemExit as error:
+        os.write(
+            own[2], f"a .pth file, sitecustomize or usercustomize calls sys.exit({error.code!r})\n".encode()
+        )
+    _flush_all()
+    for number, stream in enumerate(own):
+        os.dup2(stream, number)
+    for descriptor in (nothing, *own):
+        os.close(descriptor)
+    _replaced.extend((sys.stdin, sys.stdout, sys.stderr))
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the process ends
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _flush_all() -> None:
+    """Write what waits in the buffers of Python and, on Linux, of C."""
+    import contextlib
+
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+        with contextlib.suppress(Exception):  # closed, None, or somebody's own class
+            stream.flush()  # type: ignore[union-attr]
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            ctypes.CDLL(None).fflush(None)
+
+
+def main() -> None:
+    """Bind to the parent, run others' start-up code, then run the module as `python -m` does."""
+    parent, module, *arguments = sys.argv[1:]
+    die_with(int(parent))
+    run_start_up_code()
+    import_ours(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+    import_msgspec()
+    import runpy
+
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

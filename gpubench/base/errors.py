@@ -1,0 +1,181 @@
+"""Every way in which gpubench says no, and what was probably meant. Imports nothing of ours but the catalogue of codes.
+
+A `GpubenchError` ends the program with three lines (what, why, what to do) and its exit code.
+A `BackendError` never does: the worker turns it into a `Skip` or a `Failure` of one case.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpubench.base.messages import Reason
+
+
+class ExitCode(enum.IntEnum):
+    """The documented exit codes (docs/cli.md)."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    GATE = 3
+    INPUT = 4
+    UNAVAILABLE = 5
+    BUDGET = 124
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class GpubenchError(Exception):
+    """An expected problem, reported to the user in three lines.
+
+    `code` is a name of the catalogue that scripts may match, `message` says what happened, `why` the reason and `hint`
+    what to do next. Where the message is empty, or no hint is given, those of the catalogue stand.
+    """
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, code: str, message: str = "", *, why: str = "", hint: str | None = None) -> None:
+        from gpubench.base.messages import ERRORS  # every start imports this module; few of them raise
+
+        entry = ERRORS[code]
+        self.code = code
+        self.message = message or entry.sentence
+        self.why = why
+        self.hint = entry.remedy if hint is None else hint
+        super().__init__(self.message)
+
+
+class UsageError(GpubenchError):
+    """The command line asks for something that does not exist or makes no sense."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ConfigError(UsageError):
+    """A configuration file or a GPUBENCH_ variable is wrong."""
+
+
+class InputError(GpubenchError):
+    """A file that was given cannot be used."""
+
+    exit_code = ExitCode.INPUT
+
+
+class RequiredUnavailable(GpubenchError):
+    """A backend or device that the user named is not to be had."""
+
+    exit_code = ExitCode.UNAVAILABLE
+
+
+class BadPlugin(GpubenchError):
+    """What another package brings along is broken: it costs itself, and ends a command that asks for nothing else."""
+
+
+class BackendError(Exception):
+    """Raised at a backend's edge in place of the vendor's exception.
+
+    `reason` is a code of the result file, `detail` one sentence, `hint` the remedy if one is known.
+    """
+
+    reason: Reason = "error"
+
+    def __init__(self, detail: str, *, hint: str = "", reason: Reason | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.hint = hint
+        if reason is not None:
+            self.reason = reason
+
+
+class BackendUnavailable(BackendError):
+    """The library, driver or device is not there: a Skip."""
+
+    reason: Reason = "unavailable"
+
+
+class Unsupported(BackendError):
+    """This device cannot hold or run this case: a Skip."""
+
+    reason: Reason = "unsupported"
+
+
+class DeviceOutOfMemory(BackendError):
+    """The device has no room; the session stays usable: a Skip."""
+
+    reason: Reason = "out-of-memory"
+
+
+class BuildError(BackendError):
+    """A kernel did not compile; `detail` carries the compiler's text: a Failure."""
+
+    reason: Reason = "build-error"
+
+
+class WrongResult(BackendError):
+    """The output differs from the float64 reference: a Failure without a number."""
+
+    reason: Reason = "wrong-result"
+
+
+class DeviceLost(BackendError):
+    """The device is gone; only a fresh worker can go on: a Failure."""
+
+    reason: Reason = "device-lost"
+
+
+# Limits that the system, a shell or a container sets.
+NO_TASKS = (
+    "the system starts no more processes or threads: see `ulimit -u`, `ulimit -v`, a container's pids limit"
+)
+NO_MEMORY = "the system gives no more memory: see `ulimit -v`, a container's memory limit"
+NO_FILES = "the system opens no more files: see `ulimit -n`"
+_WORDS = {
+    "can't start new thread": NO_TASKS, "pthread_create": NO_TASKS, "MemoryError": NO_MEMORY, "bad_alloc": NO_MEMORY,
+    "Cannot allocate memory": NO_MEMORY, "Memory allocation": NO_MEMORY, "failed to map segment": NO_MEMORY,
+}  # fmt: skip
+
+
+def limit_reached(error: BaseException) -> str:
+    """Return the limit of the system that ended in this exception; an empty text if it is none."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return NO_MEMORY
+    if number in (errno.EMFILE, errno.ENFILE):
+        return NO_FILES
+    if number == errno.EAGAIN and not getattr(error, "characters_written", 0):
+        return NO_TASKS
+    return limit_named(str(error)) if isinstance(error, RuntimeError | ImportError) else ""
+
+
+def limit_named(text: str) -> str:
+    """Return the limit of the system that a library names in its last words; an empty text if it names none."""
+    return next((limit for words, limit in _WORDS.items() if words in text), "")
+
+
+def suggest(word: str, names: Iterable[str]) -> str:
+    """`did you mean 'matmul'?`, or an empty text when nothing is near. Of `mlp` all are near that begin with `mlp_`."""
+    from difflib import get_close_matches
+
+    lowered = {name.lower(): name for name in names}
+    if begun := sorted(name for name in lowered if name.startswith(f"{word.lower()}_")):
+        return f"did you mean {' or '.join(repr(lowered[name]) for name in begun)}?"
+    near = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return f"did you mean {lowered[near[0]]!r}?" if near else ""
+
+
+def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "") -> str:
+    """`word` if it is one of `names`. Raises UsageError; `what` says what it is, such as "--format"; `hint` is known
+    to be better than the nearest of the names."""
+    allowed = list(names)
+    if word in allowed:
+        return word
+    raise UsageError(
+        "unknown-value",
+        f"{what}: there is no {word!r}",
+        why="possible: " + ", ".join(allowed),
+        hint=hint or suggest(word, allowed) or f"take one of these for {what}",
+    )

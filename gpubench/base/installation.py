@@ -1,0 +1,269 @@
+"""Where this gpubench came from, a checkout or a package index, and what its user types to install it.
+
+Every text that tells somebody to install gpubench or an extra of it takes the command from here. And the folders that a
+platform keeps for its user's programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpubench.base import disk
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+
+DISTRIBUTION = "gpubench-cli"  # the package index gave the name gpubench to others: docs/decisions/0010
+NUMBA_MISSING = "numba is not installed"
+NOT_AT_BEST = (
+    "the CPU is not at its best: it has library calls alone, up to 15 times slower than compiled kernels ({})"
+)
+EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch", "workloads")
+
+
+@functools.cache
+def checkout() -> str | None:
+    """The folder of the source that is running, if its pyproject.toml is ours; None for an installed gpubench.
+
+    An editable installation runs the source, so it counts as a checkout.
+    """
+    import tomllib
+
+    folder = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    try:
+        text = disk.read_regular(os.path.join(folder, "pyproject.toml")).decode()
+        project = tomllib.loads(text).get("project")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return folder if isinstance(project, dict) and project.get("name") == DISTRIBUTION else None
+
+
+def install_command(extra: str = "") -> str:
+    """The command for a text that may end in a file, which names no path; `located` puts the paths in."""
+    return _command_for(extra, sys.platform)
+
+
+def _command_for(extra: str, platform: str) -> str:
+    if checkout():
+        return f"pip install {_quoted('.', extra, platform)} (in the checkout of gpubench)"
+    return f"pip install {_quoted(DISTRIBUTION, extra, platform)}"
+
+
+def installs(text: str) -> bool:
+    """Whether a hint holds a command that installs something."""
+    return "pip install" in text
+
+
+def located(text: str) -> str:
+    """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted.
+
+    The text may come from a file of another system, which quotes otherwise.
+    """
+    if not installs(text):
+        return text
+    for extra in ("", *EXTRAS):
+        for platform in ("linux", "win32"):
+            text = text.replace(_command_for(extra, platform), _pip(f"install {_source(extra)}"))
+    return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
+
+
+# The wheels of PyTorch for GPUs, by maker and system, where the package index's own wheel does not drive them. Its
+# wheel for Linux brings CUDA along and that for macOS drives Metal; that for Windows is for the CPU alone.
+_TORCH = "torch --index-url https://download.pytorch.org/whl/"
+_WHEELS = {
+    ("amd", "linux"): "rocm7.2", ("intel", "linux"): "xpu", ("intel", "win32"): "xpu", ("nvidia", "win32"): "cu130",
+}  # fmt: skip
+# For drivers that serve CUDA 12 alone.
+_OLD_CUDA = "cu126"
+# PyTorch's own index has no wheel for AMD's GPUs on Windows.
+_AMD_ON_WINDOWS = "https://rocm.docs.amd.com/projects/radeon-ryzen"
+_MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+
+
+def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None = None) -> str:
+    """The command that installs a PyTorch for the GPUs of a maker: "nvidia", "amd", "intel" or "apple".
+
+    `cuda` is the newest CUDA that the driver serves, as 13000.
+    """
+    wheel = _WHEELS.get((vendor, platform))
+    if vendor == "amd" and platform == "win32":
+        return f"AMD's own wheels, as {_AMD_ON_WINDOWS} tells"
+    if wheel is None:
+        return install_command("torch")
+    if vendor == "nvidia" and cuda is not None and cuda < 13000:
+        wheel = _OLD_CUDA
+    return f"pip install {_TORCH}{wheel}"
+
+
+def torch_hint(platform: str = sys.platform) -> str:
+    """How to install PyTorch on this system, with the wheels for GPUs that its usual wheel does not drive."""
+    others = [
+        f"for GPUs of {name} {torch_command(vendor, platform)}"
+        for vendor, name in _MAKERS.items()
+        if torch_command(vendor, platform) != install_command("torch") and platform != "darwin"
+    ]
+    return "; ".join([install_command("torch"), *others])
+
+
+def quote(text: str, platform: str = sys.platform) -> str:
+    """`text` as one word of a command line: for a POSIX shell, or for both cmd and PowerShell.
+
+    These two share double quotes alone, in which a name of Windows' file systems stays as it is but for `%` and `$`.
+    """
+    import re
+    import shlex
+
+    if platform != "win32":
+        return shlex.quote(text)
+    plain = re.fullmatch(r"[A-Za-z0-9_./\\:+=-]+", text)
+    return text if plain else '"' + text.replace('"', '\\"') + '"'
+
+
+def upgrade_command() -> str:
+    """How to get a newer gpubench, to be pasted; for a checkout with the step before it."""
+    if not checkout():
+        return _pip(f"install --upgrade {DISTRIBUTION}")
+    return f"update the source in {_source()} (git pull), then {_pip(f'install --upgrade {_source()}')}"
+
+
+def repair_command(clash: str = "") -> str:
+    """The command that puts all files of gpubench in their place; without the distribution `clash`, if there is one."""
+    repair = _pip(f"install --force-reinstall {_source()}")
+    # Windows PowerShell knows no `&&`, and cmd no `;`.
+    then = ", then" if sys.platform == "win32" else " &&"
+    return f"{_pip(f'uninstall {clash}')}{then} {repair}" if clash else repair
+
+
+def find_clash() -> tuple[str, str] | None:
+    """Name and version of another distribution that installs a package `gpubench`; it and ours overwrite each other."""
+    from importlib import metadata
+
+    for distribution in metadata.distributions():
+        try:
+            name, version = distribution.name, distribution.version
+            if _normalized(name) != DISTRIBUTION and _brings_gpubench(distribution):
+                return _harmless(name), _harmless(version)
+        except Exception:  # the spoiled metadata of any package is no reason to fail
+            continue
+    return None
+
+
+def _brings_gpubench(distribution: metadata.Distribution) -> bool:
+    if "gpubench" in (distribution.read_text("top_level.txt") or "").split():
+        return True
+    files = (distribution.read_text("RECORD") or "").splitlines()
+    return any(line.startswith(("gpubench/", "gpubench.py,")) for line in files)
+
+
+def _source(extra: str = "") -> str:
+    return _quoted(checkout() or DISTRIBUTION, extra, sys.platform)
+
+
+def _quoted(source: str, extra: str, platform: str) -> str:
+    return quote(f"{source}[{extra}]" if extra else source, platform)
+
+
+def _pip(arguments: str) -> str:
+    """A call of the pip that installs for this interpreter."""
+    import shutil
+    from importlib.util import find_spec
+
+    python = quote(sys.executable)
+    if find_spec("pip") is None:  # as in what uv sets up
+        return f"uv pip {arguments} --python {python}"
+    found = shutil.which("pip")
+    if sys.prefix != sys.base_prefix and found and os.path.dirname(found) == os.path.dirname(sys.executable):
+        return f"pip {arguments}"  # of the virtual environment that is active
+    return f"{python} -m pip {arguments}"
+
+
+def _normalized(name: str) -> str:
+    """As the package index compares names."""
+    import re
+
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _harmless(text: str) -> str:
+    """Without what no name or version has, and what a shell or a terminal would obey."""
+    import re
+
+    return re.sub(r"[^A-Za-z0-9._+!-]", "?", text)
+
+
+CLASH = "{0} installs a folder gpubench too, and the two packages overwrite each other's files"
+
+
+def tell_unexpected(error: BaseException) -> int:
+    """Print the traceback of `error`, what happened, why and what to do. Returns the exit code."""
+    import traceback
+
+    import gpubench
+
+    why, fix = _cause(error)
+    traceback.print_exception(error)
+    # Where our __init__ is overwritten there is no version.
+    name = f"gpubench {getattr(gpubench, '__version__', '')}".rstrip()
+    print(f"error: {name} has failed unexpectedly\n  why: {why}\n  fix: {fix}", file=sys.stderr)
+    return 1
+
+
+def _cause(error: BaseException) -> tuple[str, str]:
+    """The likely reason and its remedy."""
+    clash = find_clash()
+    if clash is not None:
+        return CLASH.format(" ".join(clash)), repair_command(clash[0])
+    if isinstance(error, ImportError) and error.name:
+        package = error.name.partition(".")[0]
+        if package == "gpubench":
+            return "files of gpubench are missing or replaced", repair_command()
+        if isinstance(error, ModuleNotFoundError):
+            why = f"the package {package}, which gpubench needs, is not installed"
+            return why, located(install_command())
+    why = "this is a bug in gpubench, not in what you typed"
+    return why, "please report the lines above, with the command, as CONTRIBUTING.md says"
+
+
+class Kind(NamedTuple):
+    """Where one kind of file goes: variables of Windows and XDG, folders of macOS and XDG below the home."""
+
+    windows: str
+    macos: str
+    xdg: str
+    default: str
+
+
+CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")
+DATA = Kind("LOCALAPPDATA", "Library/Application Support", "XDG_DATA_HOME", ".local/share")
+CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
+
+
+def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
+    """gpubench's own folder of that kind, not created; None where the environment does not tell."""
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    if platform == "win32":
+        base = environ.get(kind.windows)
+    elif platform == "darwin":
+        base = home and f"{home}/{kind.macos}"
+    else:
+        base = environ.get(kind.xdg) or (home and f"{home}/{kind.default}")
+    return Path(base) / "gpubench" if base else None
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
+    """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
+    if environ.get("GPUBENCH_CACHE_DIR"):
+        return Path(environ["GPUBENCH_CACHE_DIR"])
+    return user_folder(CACHE, environ, platform)
+
+
+def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
+    """Return the name of the variable that decides where `cache_folder` lies: a message names no path."""
+    candidates = ("GPUBENCH_CACHE_DIR", CACHE.windows if platform == "win32" else CACHE.xdg, "HOME")
+    return next((name for name in candidates if environ.get(name)), "HOME")

@@ -1,0 +1,103 @@
+"""Entry points of installed packages: one that is broken costs itself, and is reported with its package's name."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Collection
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gpubench.base.errors import BadPlugin
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
+OPS, BACKENDS, WINGS = "gpubench.ops", "gpubench.backends", "gpubench.wings"
+_NOUNS = {OPS: "op", BACKENDS: "backend"}
+
+
+class PluginError(Exception):
+    """What is wrong with an entry point, in one sentence."""
+
+
+def entries(group: str, name: str | None = None) -> list[EntryPoint]:
+    """The entry points of a group, or those of one name, the package that is found first coming first."""
+    return [
+        entry for entry in _installed(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
+    ]
+
+
+def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
+    """Return why nobody reaches an entry point whose name gpubench or an earlier package has, by that name."""
+    first: dict[str, EntryPoint] = {}
+    namesakes: dict[str, BadPlugin] = {}
+    for entry in entries(group):
+        holder = "gpubench" if entry.name in built_in else None
+        if holder is None and (other := first.setdefault(entry.name, entry)) is not entry:
+            holder = f"the package {package(other)}"
+        if holder is not None:
+            brings = package(entry)
+            namesakes[entry.name] = BadPlugin(
+                "bad-plugin", f"the {_NOUNS[group]} {entry.name} of the package {brings} is left out",
+                why=f"{holder} has one of that name, which is used; its entry point is {entry.name} = {entry.value}",
+                hint=f"give it another name in the package {brings}, or uninstall {brings}",
+            )  # fmt: skip
+    return namesakes
+
+
+def names(group: str) -> list[str]:
+    """The names of a group, sorted; no module is imported."""
+    return sorted({entry.name for entry in entries(group)})
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Our entry points of all packages on the path. Of two packages with one name only the first counts; names are
+    asked for only where somebody has such entry points, because reading them takes 60 ms and more."""
+    from importlib.metadata import distributions  # it loads the parser of e-mail
+
+    found = [(package, _ours(package)) for package in distributions()]
+    if not any(entries for _, entries in found):
+        return ()
+    first: dict[str, tuple[EntryPoint, ...]] = {}
+    for package, entries in found:
+        with contextlib.suppress(Exception):  # a package without a readable name is none
+            first.setdefault(package.name, entries)
+    return tuple(entry for entries in first.values() for entry in entries)
+
+
+def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
+    """A package whose metadata cannot be read has none."""
+    try:
+        return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS))
+    except Exception:
+        return ()
+
+
+def package(entry: EntryPoint) -> str:
+    """The name of the package that brings it along."""
+    return entry.dist.name if entry.dist is not None else entry.value
+
+
+def load(entry: EntryPoint) -> Any:
+    """Import what the entry point names; this process stays as it was. Raises PluginError."""
+    from gpubench.base.plugins.containment import contain
+
+    try:
+        with contain():
+            return entry.load()
+    except SystemExit as error:
+        raise PluginError(f"its import calls sys.exit({error.code!r})") from None
+    except Exception as error:
+        raise PluginError(f"its import raises {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """`ValueError: text` in one line of text that can be written anywhere."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # it has no text
+        text = ""
+    name = type(error).__name__
+    return (f"{name}: {text}" if text else name).encode("utf-8", "backslashreplace").decode()[:1000]

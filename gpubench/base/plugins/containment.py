@@ -1,0 +1,181 @@
+"""Containment of an import of another package: the state of this process stands as before, whatever it does."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NoReturn
+
+from gpubench.base import streams
+
+# How long threads that an import started may take to end.
+THREADS_S = 1.0
+_STREAMS = (0, 1, 2)
+used = threading.Event()  # whether this process has code of another package
+_ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (sys, ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")),
+    (sys, ("argv", "excepthook", "unraisablehook", "displayhook")),
+    (threading, ("excepthook",)),
+)
+
+
+@contextlib.contextmanager
+def contain() -> Iterator[None]:
+    """Run an import of another package, and put the state of the process back.
+
+    What the package prints meanwhile, in Python or in C, goes to standard error. A process that the import forks ends
+    here.
+    """
+    used.set()
+    streams.keep_apart()
+    began, before = os.getpid(), threading.enumerate()
+    # At once: with a low limit, or a function that is called at each call, nothing else could be put back.
+    first = [
+        partial(sys.settrace, sys.gettrace()),
+        partial(sys.setprofile, sys.getprofile()),
+        partial(sys.setrecursionlimit, sys.getrecursionlimit()),
+    ]
+    rest = _restorers()
+    try:
+        with warnings.catch_warnings():
+            sys.stdout = sys.stderr
+            with contextlib.suppress(OSError):
+                os.dup2(2, 1)
+            yield
+    finally:
+        if os.getpid() != began:
+            os._exit(0)
+        steps: list[Callable[[], Any]] = [*first, partial(_wait, before), *rest]
+        for put_back in steps:
+            with contextlib.suppress(Exception):
+                put_back()
+
+
+def _wait(before: list[threading.Thread]) -> None:
+    """Give threads that were started a moment to end."""
+    end = time.monotonic() + THREADS_S
+    for thread in new_threads(before):
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+def new_threads(before: list[threading.Thread]) -> list[threading.Thread]:
+    """Return the threads that run now and did not run `before`."""
+    return [thread for thread in threading.enumerate() if thread not in before]
+
+
+def lasting_state() -> dict[str, Any]:
+    """Read the state that `contain` may be unable to put back, by what it is."""
+    state: dict[str, Any] = {"the standard streams": [_identity(number) for number in _STREAMS]}
+    for what, call in (("the process group", "getpgrp"), ("the user", "getuid")):
+        if hasattr(os, call):
+            state[what] = getattr(os, call)()
+    if hasattr(os, "getpriority"):
+        state["the priority"] = os.getpriority(os.PRIO_PROCESS, 0)
+    state["the limits"] = [limit for _, limit in _limits()]
+    return state
+
+
+def _identity(number: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def end(code: int) -> NoReturn:
+    """End the process at once: what a package has registered for the end may hang."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _restorers() -> list[Callable[[], Any]]:
+    """Read the state of the process; return what puts it back, one function a part of it."""
+    restorers: list[Callable[[], Any]] = [faulthandler.cancel_dump_traceback_later]
+    for holder, names in _ATTRIBUTES:
+        restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
+    restorers += [
+        partial(vars(builtins).update, dict(vars(builtins))),
+        partial(_set_environment, dict(os.environ)),
+        partial(sys.setswitchinterval, sys.getswitchinterval()),
+        gc.enable if gc.isenabled() else gc.disable,
+        *_descriptors(),
+        *_of_system(),
+    ]
+    with contextlib.suppress(OSError):  # the folder was deleted
+        restorers.append(partial(os.chdir, os.getcwd()))
+    mask = os.umask(0o077)
+    os.umask(mask)
+    restorers.append(partial(os.umask, mask))
+    if threading.current_thread() is threading.main_thread():
+        restorers += [
+            partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()
+        ]
+    return restorers
+
+
+def _set_environment(environ: dict[str, str]) -> None:
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in environ.items() if os.environ.get(name) != value})
+
+
+def _set_handler(number: int, handler: Any) -> None:
+    """Set it where it differs; one that was not set in Python is None and cannot be set."""
+    if handler is not None and signal.getsignal(number) is not handler:
+        signal.signal(number, handler)
+
+
+def _descriptors() -> Iterator[Callable[[], Any]]:
+    """The standard streams as the system knows them; one that was closed is closed again."""
+    for number in _STREAMS:
+        try:
+            yield partial(_set_descriptor, os.dup(number), number)
+        except OSError:
+            yield partial(os.close, number)
+
+
+def _set_descriptor(copy: int, number: int) -> None:
+    os.dup2(copy, number)
+    os.close(copy)
+
+
+def _of_system() -> Iterator[Callable[[], Any]]:
+    """Timers, blocked signals, the CPUs to run on and limits, which only some systems have."""
+    if hasattr(signal, "setitimer"):
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            yield partial(signal.setitimer, timer, *signal.getitimer(timer))
+    if hasattr(signal, "pthread_sigmask"):
+        yield partial(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    if hasattr(os, "sched_getaffinity"):
+        yield partial(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+    for number, limit in _limits():
+        yield partial(_set_limit, number, limit)
+
+
+def _limits() -> list[tuple[int, tuple[int, int]]]:
+    """The limits of the process by their number; none where a system has none."""
+    try:
+        import resource
+    except ImportError:
+        return []
+    numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return [(number, resource.getrlimit(number)) for number in sorted(numbers)]
+
+
+def _set_limit(number: int, limit: tuple[int, int]) -> None:
+    import resource
+
+    resource.setrlimit(number, limit)

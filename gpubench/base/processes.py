@@ -1,0 +1,376 @@
+"""The one way to start a child process: its environment, its lines, its deadline, its bounded output, its end.
+
+A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
+child_main.py runs before others' start-up code. Its messages are framed: what others print into its pipe is
+told apart. On Linux the kernel kills it when the thread that started it ends: that thread has to outlive the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from gpubench.base.child_main import FRAME
+from gpubench.base.errors import limit_reached
+
+# Time between the polite end and the certain one.
+KILL_AFTER_S = 2.0
+# A child stuck in the kernel is abandoned after so long, and so is a pipe that a child of the child keeps open.
+LET_GO_S = 1.0
+# After so long a parent says which children it waits for.
+SILENT_S = 3.0
+# Of what a child writes to stderr the first and the last bytes are kept, so many of each.
+MOST_ERRORS = 64 << 10
+MOST_OUTPUT = 2 << 20
+STDERR_TAIL = 2000
+_PIECE = 1 << 16
+# On Windows Ctrl-C reaches every process of the console but those of another group.
+_NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+
+
+# From here on Windows numbers what ended a process: 0xC0000005 is a wrong address.
+_CRASHED = 0xC0000000
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package in a child of the calling process."""
+    start = Path(__file__).with_name("child_main.py")
+    return [sys.executable, "-PS", str(start), str(os.getpid()), module, *arguments]
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The parent's environment, a runtime folder, and `extra`.
+
+    Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
+    """
+    return {"XDG_RUNTIME_DIR": "/tmp", **os.environ, **(extra or {})}
+
+
+def ending(status: int) -> str:
+    """`exited with status 7`, `was ended by SIGKILL`: what a child's status says."""
+    if status >= _CRASHED:
+        return f"crashed with status 0x{status:08X}"
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # real-time signals have no names
+        return f"was ended by signal {-status}"
+
+
+class Excerpt:
+    """The first and the last `most` bytes of a stream; of what lies between, the number of bytes alone."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._first, self._last = bytearray(), bytearray()
+        self._count = 0
+
+    def add(self, part: bytes) -> None:
+        """Append what was read."""
+        self._count += len(part)
+        room = self._most - len(self._first)
+        self._first += part[:room]
+        self._last += part[room:]
+        del self._last[: max(0, len(self._last) - self._most)]
+
+    @property
+    def left_out(self) -> int:
+        """How many bytes were dropped."""
+        return self._count - len(self._first) - len(self._last)
+
+    def text(self) -> str:
+        """What is kept, with a line in the place of what is not."""
+        gap = f"\n[{self.left_out} bytes left out]\n".encode() if self.left_out else b""
+        return b"".join((self._first, gap, self._last)).decode("utf-8", "replace").strip()
+
+
+class _Process:
+    """A process in a session, and so a group, of its own, unless it shall stay in its parent's; `read` gets its stdout,
+    stderr is kept as an excerpt."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None,
+        stdin: int,
+        read: Callable[[IO[bytes]], None],
+        own_session: bool = True,
+    ) -> None:
+        self._own_session = own_session
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=own_session,
+                creationflags=_NEW_GROUP if own_session else 0, env=environment() if env is None else env,
+            )  # fmt: skip
+        except OSError as error:
+            if limit := limit_reached(error):
+                raise OSError(error.errno, limit) from error
+            raise
+        self.errors = Excerpt(MOST_ERRORS)
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._readers: list[threading.Thread] = []
+        self._begin(read, self._process.stdout)
+        self._begin(_drain, self._process.stderr, self.errors)
+
+    def _begin(self, function: Callable[..., None], *arguments: object) -> None:
+        """Have a thread of its own read or write a pipe. Raises OSError if there can be none: the process is ended."""
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.kill()
+            raise OSError(errno.EAGAIN, limit_reached(error) or str(error)) from error
+        self._readers.append(thread)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self, limit_s: float) -> int | None:
+        """The exit status, negative: the number of the signal that ended it; None: it still runs after `limit_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(max(0.0, limit_s))
+        return None
+
+    def kill(self, after_s: float = 0.0) -> None:
+        """Terminate, kill with all its own group `after_s` later (0: at once), and reap. Never raises."""
+        if self.alive and after_s:
+            self._process.terminate()
+            self.wait(after_s)
+        self.send_kill()
+        self.wait(max(after_s, LET_GO_S))
+        self.settle()
+
+    def send_kill(self) -> None:
+        """Kill the process, with all its own group, and do not wait for its end."""
+        if self.alive:
+            with contextlib.suppress(OSError):
+                if self._own_session and hasattr(os, "killpg"):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                elif self._own_session:
+                    _kill_tree(self._process)
+                else:
+                    self._process.kill()
+
+    def settle(self, until: float | None = None) -> None:
+        """Let the readers come to the end of what an ended process wrote, and close its pipes; give up at `until`."""
+        until = time.monotonic() + LET_GO_S if until is None else until
+        for reader in self._readers:
+            reader.join(max(0.0, until - time.monotonic()))
+        if any(reader.is_alive() for reader in self._readers):
+            return  # it holds its pipe's lock until an abandoned process dies: closing would wait for that
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started, where groups cannot be killed (Windows)."""
+    descendants = []
+    with contextlib.suppress(Exception):  # a psutil that is broken, or a process that has just ended
+        import psutil
+
+        descendants = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for descendant in descendants:
+        with contextlib.suppress(Exception):
+            descendant.kill()
+
+
+class Child(_Process):
+    """A child that speaks lines. `lines` holds its messages, or all that it wrote if it frames none, line by line, and
+    None once it writes no more."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, *,
+        own_session: bool = True, framed: bool = True,
+    ) -> None:  # fmt: skip
+        """Raises OSError if it cannot be started."""
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self._framed = framed
+        self._noise = Excerpt(STDERR_TAIL)
+        super().__init__(command, env, subprocess.PIPE, self._read, own_session)
+
+    def write(self, line: bytes) -> None:
+        """Send one line. Raises OSError if nobody reads it."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except ValueError as error:  # `settle` has closed the pipe
+            raise BrokenPipeError(errno.EPIPE, str(error)) from error
+
+    def stderr_tail(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self.errors.text()[-STDERR_TAIL:]
+
+    def noise(self) -> str:
+        """Describe what its output holds beside messages; an empty text if there is nothing."""
+        return foreign(self._noise.text())
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with contextlib.suppress(ValueError, OSError):  # closed under us by kill()
+            if self._framed:
+                self._read_messages(stream)
+            else:
+                for line in stream:
+                    self.lines.put(line)
+        self.lines.put(None)
+
+    def _read_messages(self, stream: IO[bytes]) -> None:
+        """A message begins at the start of a line and may be of any length; of other lines an excerpt is kept."""
+        message = bytearray()
+        while piece := stream.readline(_PIECE):
+            if not message and not piece.startswith(FRAME):
+                self._noise.add(piece)
+                continue
+            message += piece
+            if message.endswith(b"\n"):
+                self.lines.put(bytes(message.removeprefix(FRAME)))
+                message.clear()
+
+
+def foreign(text: str) -> str:
+    """Describe output that holds no message: its first line, and where it may come from. No output: an empty text."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    printable = "".join(letter for letter in first if letter.isprintable())[:80]
+    return first and (
+        f"its output is not ours: {printable!r}; look for a .pth file, a sitecustomize or usercustomize, "
+        "or a library in LD_PRELOAD that prints"
+    )
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What became of a child that was asked once. `status` is None for one that did not end in time.
+
+    `took_s` is the time until it had written everything, in seconds.
+    """
+
+    status: int | None
+    output: str
+    errors: str
+    took_s: float
+
+    @property
+    def message(self) -> str:
+        """Its last message; the whole output of a program that frames none."""
+        return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self.framed else self.output
+
+    @property
+    def noise(self) -> str:
+        """The description of output that holds no message; an empty text if there is none."""
+        return "" if self.framed else foreign(self.output)
+
+    @property
+    def framed(self) -> bool:
+        """Whether it sent a message."""
+        return FRAME.decode() in self.output
+
+
+def run(
+    command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
+    stdin: bytes = b"", most_output: int = MOST_OUTPUT,
+) -> Ended:  # fmt: skip
+    """Run one command to its end. Raises OSError if it cannot be started."""
+    task = _Task(command, limit_s, env, stdin, most_output)
+    try:
+        return task.end()
+    finally:
+        if task.alive and not task.expired:
+            task.kill()
+
+
+def run_all(
+    commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
+    tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (),
+) -> list[Ended]:  # fmt: skip
+    """Run commands side by side, each to its end or its limit in seconds; take `2 * LET_GO_S` longer at most.
+
+    The first ones get the texts in `stdin`. `tell` gets the places of those that still run after `SILENT_S`. Raises
+    OSError if a command cannot be started.
+    """
+    tasks: list[_Task] = []
+    try:
+        for place, (command, limit_s) in enumerate(commands):
+            tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b""))
+        if tell is not None:
+            _tell_of_the_slow(tasks, tell)
+        for task in tasks:
+            task.expire()
+        until = time.monotonic() + LET_GO_S
+        return [task.end(until) for task in tasks]
+    finally:
+        for task in tasks:
+            if task.alive and not task.expired:
+                task.kill()
+
+
+def _tell_of_the_slow(tasks: Sequence[_Task], tell: Callable[[Sequence[int]], None]) -> None:
+    until = time.monotonic() + SILENT_S
+    for task in tasks:
+        task.wait(until - time.monotonic())
+    slow = [place for place, task in enumerate(tasks) if task.alive]
+    if slow:
+        tell(slow)
+
+
+class _Task(_Process):
+    def __init__(
+        self, command: Sequence[str], limit_s: float, env: Mapping[str, str] | None,
+        stdin: bytes = b"", most_output: int = MOST_OUTPUT,
+    ) -> None:  # fmt: skip
+        self._output = Excerpt(most_output)
+        self._began = time.monotonic()
+        self._until = self._began + limit_s
+        self._said: float | None = None
+        self.expired = False
+        super().__init__(command, env, subprocess.PIPE if stdin else subprocess.DEVNULL, self._read)
+        if stdin:  # by a thread of its own: a child that does not read it is ended in time all the same
+            self._begin(self._feed, stdin)
+
+    def _feed(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(data)
+            self._process.stdin.close()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        _drain(stream, self._output)
+        self._said = time.monotonic()
+
+    def expire(self) -> None:
+        """Wait for its end, or kill it at its limit."""
+        if not self.expired and self.wait(self._until - time.monotonic()) is None:
+            self.expired = True
+            self.send_kill()
+
+    def end(self, until: float | None = None) -> Ended:
+        """Return what became of it. One that cannot be killed is abandoned at the monotonic time `until`."""
+        self.expire()
+        until = time.monotonic() + LET_GO_S if until is None else until
+        status = self.wait(until - time.monotonic())
+        self.settle(until + LET_GO_S)
+        took_s = (self._said or time.monotonic()) - self._began
+        return Ended(None if self.expired else status, self._output.text(), self.errors.text(), took_s)
+
+
+def _drain(stream: IO[bytes], into: Excerpt) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while part := os.read(stream.fileno(), _PIECE):
+            into.add(part)

@@ -1,0 +1,1 @@
+"""Two runs compared, and one run against itself: pairs, tests, verdicts, gates."""

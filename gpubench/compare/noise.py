@@ -1,0 +1,213 @@
+"""The `gpubench-noise` document, version 2: how far unchanged work seems to change on one machine.
+
+Shares run from 0 to 1; a threshold of 0.08 is a change of 8 %.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.machine import machine_line
+from gpubench.analysis.samples import observations
+from gpubench.base.errors import InputError
+from gpubench.compare.comparison import INTERLEAVED
+from gpubench.compare.judge import SessionValues, Twin, fewest_samples, judged, low_ends, medians, slow_ends
+from gpubench.compare.pairing import CompareSide, low_cycles, side, within
+from gpubench.curves import stats
+from gpubench.result.run import Fingerprints, Run
+
+NAME = "gpubench-noise"
+VERSION = 2
+
+
+class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
+    """One case. `spread` is the 95th percentile of |new / base - 1| over all permutations, `threshold` what a
+    comparison should take; `alarm_share` the permutations in which the case was called SLOWER at 5 %."""
+
+    id: str
+    spread: float
+    threshold: float
+    alarm_share: float
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine does to unchanged work, `sessions` a side.
+
+    `permutations` is how often the sessions were put on two sides; in `false_alarm_share` of them some case was called
+    SLOWER at the usual 5 %, in `raised_alarm_share` at the thresholds of `cases`, which the same sessions gave.
+    `left_out` are cases that too few sessions have, or whose numbers cannot be true.
+    """
+
+    name: Literal["gpubench-noise"] = "gpubench-noise"
+    schema_version: int = VERSION
+    run_id: str
+    machine: str
+    fingerprint: Fingerprints
+    sessions: int
+    alpha: float
+    permutations: int
+    false_alarm_share: float
+    raised_alarm_share: float
+    cases: tuple[NoisyCase, ...]
+    left_out: tuple[str, ...] = ()
+
+
+# Half of the ways to label k pairs, as the other half are their mirror images: all up to k = 8, of more a sample.
+MOST_HALVES = 128
+
+
+class Permutation(NamedTuple):
+    """The sessions of two sides: of each pair of consecutive sessions one went to each."""
+
+    base: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]]:
+    """Every stretch of k consecutive pairs; `sessions` are in order of time, an odd last one is left out."""
+    pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
+    return [tuple(pairs[i : i + k]) for i in range(len(pairs) - k + 1)]
+
+
+def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
+    """The ways to put one session of each pair on each side, one of every two mirror images."""
+    free = len(pairs) - 1
+    if 2**free <= MOST_HALVES:
+        flips = list(itertools.product((False, True), repeat=free))
+    else:
+        import random
+
+        draw = random.Random(free)  # the same for every file
+        flips = [tuple(draw.random() < 0.5 for _ in range(free)) for _ in range(MOST_HALVES)]
+    for chosen in flips:
+        sides = [(b, a) if flip else (a, b) for (a, b), flip in zip(pairs, (False, *chosen), strict=True)]
+        yield Permutation(tuple(a for a, _ in sides), tuple(b for _, b in sides))
+
+
+SESSIONS = 5  # a side, as a comparison needs them
+MARGIN = 1.2
+ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check`
+
+
+class _Case(NamedTuple):
+    """Statistics of one case, by session."""
+
+    row: CaseResult
+    low: dict[int, float]
+    medians: dict[int, float]
+    slow_ends: dict[int, float]
+    cycles: dict[int, float]
+
+
+class _Seen(NamedTuple):
+    """One case in one permutation or in its mirror image: new / base, and whether it was called SLOWER."""
+
+    ratio: float
+    slower: bool
+
+
+def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
+    """The false alarms and the spread of `run`, whose consecutive sessions are paired, `sessions` a side.
+
+    A file with more sessions gives more permutations: one set for each stretch of so many pairs. Raises InputError
+    where there are too few sessions, or no case that has them.
+    """
+    ours = side(run)
+    order = _in_time(run)
+    if len(order) < 2 * sessions:
+        raise _too_few(len(order), sessions)
+    cases = _cases(ours)
+    seen: dict[str, list[_Seen]] = {}
+    views: list[dict[str, _Seen]] = []
+    for pairs in windows(order, sessions):
+        complete = [case for case in cases if all({*pair} <= case.low.keys() for pair in pairs)]
+        for one in permutations(pairs):
+            views += _both_ways(complete, one, alpha)
+    for view in views:
+        for name, found in view.items():
+            seen.setdefault(name, []).append(found)
+    if not seen:
+        raise _too_few(0, sessions)
+    rows = tuple(_row(case.row.id, seen[case.row.id]) for case in cases if case.row.id in seen)
+    return Noise(
+        run_id=run.id, machine=machine_line(run), fingerprint=run.fingerprint, sessions=sessions, alpha=alpha,
+        permutations=len(views), false_alarm_share=_alarms(views, {}),
+        raised_alarm_share=_alarms(views, {row.id: row.threshold for row in rows}), cases=rows,
+        left_out=tuple(name for name, row in ours.rows.items() if row.sessions and name not in seen),
+    )  # fmt: skip
+
+
+def _in_time(run: Run) -> list[int]:
+    """One session for each session of the plan, oldest first."""
+    chosen = observations(run)
+    used = [session for session in run.sessions if session.index in chosen]
+    return [session.index for session in sorted(used, key=lambda one: (one.started_at, one.index))]
+
+
+def _cases(ours: CompareSide) -> list[_Case]:
+    cases = []
+    for row in ours.rows.values():
+        if row.time is not None:
+            first = fewest_samples(row)
+            low = low_ends(row, first)
+            cases.append(
+                _Case(row, low, medians(row), slow_ends(row, first), low_cycles(ours, row, low))
+            )  # fmt: skip
+    return cases
+
+
+def _both_ways(
+    cases: Sequence[_Case], one: Permutation, alpha: float
+) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
+    """What `compare` says of this permutation, and so, mirrored, of the one with both sides exchanged."""
+    twins = [_twin(case, one) for case in cases]
+    there, back = {}, {}
+    for row in judged(twins, alpha, 0):
+        if row.low_end_ratio is not None:
+            there[row.id] = _Seen(row.low_end_ratio, row.verdict == "SLOWER")
+            back[row.id] = _Seen(1 / row.low_end_ratio, row.verdict == "FASTER")
+    return there, back
+
+
+def _twin(case: _Case, one: Permutation) -> Twin:
+    known = all(session in case.cycles for session in (*one.base, *one.new))
+    low, middles, slow = (
+        SessionValues(*({session: values[session] for session in side} for side in (one.base, one.new)))
+        for values in (case.low, case.medians, case.slow_ends)
+    )
+    return Twin(
+        base=within(case.row, one.base), new=within(case.row, one.new), threshold=INTERLEAVED,
+        base_low=low.base, new_low=low.new, medians=middles, slow_ends=slow,
+        base_cycles=tuple(case.cycles[session] for session in one.base) if known else (),
+        new_cycles=tuple(case.cycles[session] for session in one.new) if known else (),
+    )  # fmt: skip
+
+
+def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
+    spread = stats.quantile(sorted(abs(found.ratio - 1) for found in seen), 0.95)
+    alarms = sum(found.slower for found in seen) / len(seen)
+    return NoisyCase(
+        id=name, spread=spread, threshold=max(INTERLEAVED, MARGIN * spread), alarm_share=alarms
+    )  # fmt: skip
+
+
+def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
+    """The share of permutations in which some case is SLOWER, and beyond its threshold where it has one."""
+    alarmed = [
+        any(found.slower and found.ratio > 1 + thresholds.get(name, 0.0) for name, found in view.items())
+        for view in views
+    ]
+    return sum(alarmed) / len(alarmed)
+
+
+def _too_few(found: int, sessions: int) -> InputError:
+    return InputError(
+        "few-sessions",
+        why=f"{2 * sessions} quiet sessions of one case are needed, {sessions} a side; there are {found}",
+        hint=f"measure with --sessions {2 * sessions}, or let `gpubench noise` measure",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The contract of an op: its declaration, the programs of its kernels, the trial of one from another package."""

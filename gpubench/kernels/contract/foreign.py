@@ -1,0 +1,210 @@
+"""Ops of other packages: tried in a child process, examined, and only then imported by the program.
+
+The child process is `python -m gpubench.kernels.contract.foreign NAME`. It sends one JSON object; whatever the package
+prints goes to stderr, and however it ends is seen by the parent.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import EntryPoint
+from typing import Any, NoReturn, get_type_hints
+
+import msgspec
+
+from gpubench.base import plugins, processes
+from gpubench.base.child_main import Messages
+from gpubench.base.errors import BadPlugin
+from gpubench.base.plugins import PluginError, containment
+from gpubench.kernels.contract.op import Defect, Op, Params
+
+# How long a package may take to be imported: an array library that nobody used before takes several seconds.
+TRIAL_S = 20.0
+_NAME, _PARAM = re.compile(r"[a-z0-9_]+"), re.compile(r"[a-z_]+")
+_PROBE = 64  # a size at which every cost has to be there, beside those of the op's ladder
+# What is wrong with an op, by its name; nothing is wrong with an empty text.
+_trials: dict[str, str] = {}
+
+
+def entry(name: str) -> EntryPoint:
+    """The entry point of that name. Raises KeyError if there is none."""
+    found = plugins.entries(plugins.OPS, name)
+    if not found:
+        raise KeyError(name)
+    return found[0]
+
+
+@cache
+def load(name: str) -> Op:
+    """The op, after its trial. Raises KeyError if there is none, BadPlugin if it is broken."""
+    found = entry(name)
+    try_out([name])
+    if _trials[name]:
+        raise _bad(name, found, _trials[name])
+    try:
+        return guarded(load_untried(name))
+    except PluginError as error:
+        raise _bad(name, found, str(error)) from error
+
+
+@cache
+def load_untried(name: str) -> Op:
+    """The op, imported and examined here and now. Raises KeyError if there is none, PluginError if it is broken."""
+    return examined(plugins.load(entry(name)), name)
+
+
+def try_out(names: Iterable[str]) -> None:
+    """Import each op in a child process of its own, side by side, unless that was done before."""
+    new = []
+    for name in dict.fromkeys(names):
+        if not _NAME.fullmatch(name):
+            _trials[name] = f"the name {name!r} is not made of a-z, 0-9 and _"
+        elif name not in _trials:
+            new.append(name)
+    try:
+        ended = processes.run_all(
+            [(processes.python("gpubench.kernels.contract.foreign", name), TRIAL_S) for name in new]
+        )
+    except OSError as error:
+        _trials.update(dict.fromkeys(new, f"no process can be started to import it: {error}"))
+        return
+    _trials.update(zip(new, map(_result, ended), strict=True))
+
+
+def _result(ended: processes.Ended) -> str:
+    """What the trial says: an empty text if it went well."""
+    if ended.status is None:
+        return f"its import did not end within {TRIAL_S:g} s"
+    try:
+        return str(json.loads(ended.message)["broken"])
+    except (ValueError, TypeError, KeyError):
+        why = f"its import ends the process, which {processes.ending(ended.status)}"
+        return f"{why}; {ended.noise}" if ended.noise else why
+
+
+def _bad(name: str, found: EntryPoint, why: str) -> BadPlugin:
+    package = plugins.package(found)
+    return BadPlugin(
+        "bad-plugin", f"the op {name} of the package {package} is left out",
+        why=f"{why}; its entry point is {found.name} = {found.value}",
+        hint=f"mend the package {package}, or uninstall it; everything else works without it",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- what an op has to be
+
+
+@cache
+def _declaration() -> type[msgspec.Struct]:
+    """The fields of an Op, to be checked against their types."""
+    hints = {name: kind for name, kind in get_type_hints(Op).items() if name in Op.__struct_fields__}
+    hints["split"] = Any  # a union that msgspec does not check
+    return msgspec.defstruct("Op", list(hints.items()))
+
+
+def examined(found: object, name: str) -> Op:
+    """The object of the entry point `name` if it is an op that can be listed and planned. Raises PluginError."""
+    if not isinstance(found, Op):
+        raise PluginError(f"it is no Op but of the type {type(found).__name__}")
+    try:
+        msgspec.convert(found, _declaration(), from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise PluginError(f"its declaration does not hold: {error}") from error
+    if found.name != name:
+        raise PluginError(f"its Op calls itself {found.name!r}: both names have to be the same")
+    if not found.group.isprintable() or not found.group or not found.dtypes:
+        raise PluginError("it declares no group or no dtype")
+    if "n" not in found.params:
+        raise PluginError("its params do not say what n is")
+    odd = [option for option in found.options if not _PARAM.fullmatch(option) or option == "n"]
+    if odd:
+        raise PluginError(f"the option {odd[0]!r} is no name made of a-z and _, beside n")
+    ladder = found.sizes
+    whole = all(type(value) is int and value >= 1 for value in msgspec.structs.astuple(ladder))
+    if not whole or ladder.factor < 2 or ladder.low > ladder.high:
+        raise PluginError("its sizes do not ascend from low to high by a factor of 2 or more")
+    for n in (_PROBE, *ladder.sizes()):
+        unfit = _unfit(found, {"n": n})
+        if isinstance(unfit, Defect):
+            raise PluginError(unfit)
+    return found
+
+
+def guarded(op: Op) -> Op:
+    """The op, whose `fits` also tells where its own functions break: a plan asks it before any of the others."""
+    return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
+
+
+def _unfit(op: Op, params: Params) -> str | None:
+    """What `op.fits` says; a Defect where a function of the op raises, or returns what it must not."""
+    what = "fits"
+    try:
+        unfit = op.fits(params)
+        if unfit is not None:
+            return str(unfit)
+        for operand in op.operands:
+            what = f"the shape of {operand.name}"
+            _require_counts(*operand.shape(params))
+        what = "flops"
+        _require_counts(op.flops(params))
+        what = "split"
+        op.whole(params)
+    except KeyError as error:
+        missing = error.args[0] if error.args else None
+        if isinstance(missing, str) and missing not in params:
+            return Defect(
+                f"{what} needs the param {missing!r}, which has no default: params.get({missing!r}, ...)"
+            )
+        return _raised(what, error, params)
+    except (Exception, SystemExit) as error:
+        return _raised(what, error, params)
+    return None
+
+
+def _require_counts(*values: int) -> None:
+    if any(operator.index(value) < 0 for value in values):
+        raise ValueError("it is negative")
+
+
+def _raised(what: str, error: BaseException, params: Params) -> Defect:
+    shown = ", ".join(f"{name}={value}" for name, value in params.items())
+    return Defect(f"{what} raises {plugins.described(error)} at {shown}")
+
+
+# ---------------------------------------------------------------- the child process
+
+
+def _broken(name: str) -> str:
+    """Return what is wrong with an op, in one sentence; empty if nothing is."""
+    threads, before = threading.enumerate(), containment.lasting_state()
+    try:
+        load_untried(name)
+    except KeyError:
+        return "a child process does not find its entry point"
+    except PluginError as error:
+        return str(error)
+    except BaseException as error:
+        return f"its import raises {plugins.described(error)}"
+    if containment.new_threads(threads):
+        return "its import starts a thread that goes on"
+    now = containment.lasting_state()
+    changed = [what for what, value in before.items() if now[what] != value]
+    return f"its import changes {changed[0]} of the process" if changed else ""
+
+
+def main(name: str) -> NoReturn:
+    """Import and examine one op, as the child process."""
+    messages = Messages()
+    messages.write(json.dumps({"broken": _broken(name)}).encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

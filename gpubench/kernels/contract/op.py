@@ -1,0 +1,506 @@
+"""What an op declares: shapes, costs, its array expression, its reference and its kernels.
+
+One declaration feeds listing, planning, the memory guard, execution, the correctness gate and the rates.
+Units: sizes in elements, `flops` in floating-point operations per launch, `bytes` in bytes per launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from gpubench.kernels.contract.kernel import Kernel
+
+Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+Form = Literal["library", "tuned"]
+Params = Mapping[str, int]
+Shape = tuple[int, ...]
+Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
+# What an operand holds: numbers of the case's dtype, or token ids and labels, or text.
+Stored = Dtype | Literal["int32", "uint8"]
+Role = Literal["activation", "weight", "state", "host"]
+
+ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
+# Unit round-off u: the largest relative error of one correctly rounded operation. TF32 is no dtype but what
+# tensor cores make of float32 inputs: 10 bits of mantissa, the range of float32.
+UNIT_ROUNDOFF: dict[str, float] = {
+    "float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8,
+}  # fmt: skip
+# Below the smallest normal number a rounding error no longer shrinks with the value; from `OVERFLOW` (less half a
+# unit in the last place) up a value rounds to infinity.
+SMALLEST_NORMAL: dict[str, float] = {
+    "float64": 2.0**-1022, "float32": 2.0**-126, "tf32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126,
+}  # fmt: skip
+OVERFLOW: dict[str, float] = {
+    "float64": math.inf, "float32": 2.0**128, "tf32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128,
+}  # fmt: skip
+
+
+def each(output: Any) -> tuple[Any, ...]:
+    """The outputs of a launch, of a compilation or of an expression, one or several."""
+    return output if isinstance(output, tuple) else (output,)
+
+
+class Range(msgspec.Struct, frozen=True, tag=True):
+    """Inputs from `low` up to, but without, `high`; `whole`: integers, such as counts. The dtype of the case holds
+    them, which may round the last of them to `high`: integers beyond its mantissa, and numbers next to it."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+
+class Ids(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that name things: whole numbers from 0 up to, but without, `below(params)`."""
+
+    below: Callable[[Params], int]
+
+
+class Given(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that are not drawn: the bytes of `make(params)`."""
+
+    make: Callable[[Params], bytes]
+
+
+class Made(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that a user's function makes: `make(params, dtype, seed)` returns the array."""
+
+    make: Callable[[Params, str, int], Array]
+
+
+Values = (
+    Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"]
+    | Range
+    | Ids
+    | Given
+    | Made
+)
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """A result passes when |got - want| <= units * u(dtype) * scale + slack, element by element.
+
+    `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output:
+    the sum of absolute terms where terms can cancel, the product of the vectors' norms for dot products.
+    None means |want|. `why` states the reason of a bound that does not follow from the roundings (docs/extending.md).
+    `slack(xp, u, *inputs)` is what a jump adds, where a value is so near to it that round-off decides the side; beside
+    a `scale` alone.
+    `shortfall(xp, got, *inputs)` judges what was chosen one after the other, where a choice depends on those before it
+    and a tie has several right ones: by how much each falls short of the best in float64, over the scale of what was
+    compared. It stands in place of |got - want|.
+    """
+
+    units: float
+    scale: Callable[..., Array] | None = None
+    why: str = ""
+    slack: Callable[..., Array] | None = None
+    shortfall: Callable[..., Array] | None = None
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """An input or an output: a name and a shape computed from the params.
+
+    `values` says how inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, of the
+    deviation 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, negative ones are 0), "probabilities" (softmax
+    of normals along the last axis), from a Range outside of which the op has no meaning, Ids, or Given.
+    `role`: an activation travels where a regime moves data. A weight and a state are on the device in every regime, and
+    a weight does not change with the size; an output of these roles stays there too. A state that is an input and an
+    output of the same name is one buffer, to which a launch adds: what stood there before is no part of what it writes.
+    An input of the host is read there, whatever the device.
+    `dtype`: None: the case's. `tolerance` of an output: None: the op's.
+    """
+
+    name: str
+    shape: Callable[[Params], Shape]
+    values: Values = "uniform"
+    role: Role = "activation"
+    dtype: Literal["int32", "uint8"] | None = None
+    tolerance: Tolerance | None = None
+
+    @property
+    def travels(self) -> bool:
+        """Whether it moves between host and device where a regime moves data."""
+        return self.role == "activation"
+
+    def stored(self, dtype: Dtype) -> Stored:
+        """What its elements are in a case of that dtype."""
+        return self.dtype or dtype
+
+    def bytes(self, params: Params, dtype: Dtype) -> int:
+        return math.prod(self.shape(params)) * ITEMSIZE[self.stored(dtype)]
+
+
+EXACT = Tolerance(0)
+_BLAS_DTYPES = ("float32", "float64")
+
+
+# How far up a ladder its rungs stand, by octaves.
+LONG_RUNGS, LONG_OCTAVES = (0, 3 / 14, 6 / 14, 8 / 14, 10 / 14, 12 / 14, 1), 12
+SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
+
+
+class Ladder(msgspec.Struct, frozen=True):
+    """The default sizes of an op: from about `low` to `high` by `factor`. All but `high` lie off the powers of two, at
+    which padded and tiled kernels look better than they are."""
+
+    low: int
+    high: int
+    factor: int = 4
+    granule: int = 1
+
+    def sizes(self) -> list[int]:
+        """All sizes, ascending."""
+        found, n = [], float(self.low)
+        while n < self.high and self.snapped(n) < self.high:
+            found.append(self.snapped(n))
+            n *= self.factor
+        return [*found, self.high]
+
+    def rungs(self) -> list[int]:
+        """The sizes that every search measures, the same on every machine: seven of a long ladder, six of a short one,
+        `low` times powers of two in whole granules, closer towards the top."""
+        octaves = math.log2(self.high / self.low)
+        shares = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
+        below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
+        return sorted({n for n in below if n < self.high} | {self.high})
+
+    @staticmethod
+    def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
+        """The lowest, a middle and the highest of rungs. GPUs are timed at these three in any case, and outputs are
+        compared whole there."""
+        return rungs[0], rungs[-3:][0], rungs[-1]
+
+    def whole(self, n: float) -> int:
+        """The number of whole granules that is nearest to `n`; below one granule the nearest whole number."""
+        step = self.granule if n >= self.granule else 1
+        return min(max(round(n / step), 1) * step, self.high)
+
+    def snapped(self, n: float) -> int:
+        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules; below
+        two of them only where the ladder begins with whole ones."""
+        place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
+        size = 2 ** (place / 4)
+        whole = size >= 2 * self.granule or self.low % self.granule == 0
+        step = self.granule if whole else 1
+        return min(max(round(size / step), 1) * step, self.high)
+
+
+class HostLibrary(msgspec.Struct, frozen=True):
+    """The library that an op of the host calls, and the extra of gpubench that brings it."""
+
+    name: str
+    extra: str
+
+
+SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """A call of the device's session that is timed in place of an expression, in the forms that differ.
+
+    `open`: a fresh process imports the library and opens the device. `launch`: an empty launch is enqueued.
+    `roundtrip`: it is waited for, too. `sync`: a wait with nothing enqueued. `allocate`, `upload`, `download`:
+    n bytes; library is the plain way (fresh memory, ordinary host arrays), tuned the best one that there is.
+    """
+
+    call: SessionCall | Literal["exchange"]
+    forms: tuple[Form, ...] = ("library",)
+
+    @property
+    def moves(self) -> bool:
+        """True if n bytes travel between host and device."""
+        return self.call in ("upload", "download")
+
+    def bytes(self, params: Params) -> int:
+        """What one call moves."""
+        return params["n"] if self.moves else 0
+
+
+class Collective(Overhead, frozen=True, kw_only=True):
+    """What the ranks of a gang do with their buffers: n is the bytes of the largest buffer that a rank holds.
+
+    `exchange(links, sent, got)` enqueues it on all ranks. `sends(count, ranks)` and `gets` are the elements of a rank's
+    two buffers, where the largest has `count`. `expected(value, rank, ranks, i, part)` is element `i` of what the rank
+    gets, where `value(rank, i)` is element i of what a rank sent, and `part` is `count // ranks`. `bus(ranks)` is what
+    turns bytes per second of the algorithm into those of the busiest link. `pairwise`: it is about two ranks alone, of
+    which those in `receivers` get something; None: all do. `both`: twice n bytes move.
+    """
+
+    call: Literal["exchange"] = "exchange"
+    exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
+    expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array]
+    bus: Callable[[int], float]
+    sends: Callable[[int, int], int]
+    gets: Callable[[int, int], int]
+    pairwise: bool = False
+    receivers: tuple[int, ...] | None = None
+    both: bool = False
+
+    def bytes(self, params: Params) -> int:
+        """Of the algorithm: n, in each direction."""
+        return params["n"] * (2 if self.both else 1)
+
+
+class Defect(str):
+    """Why an op of another package has no plan at some params: one of its own functions breaks there."""
+
+    __slots__ = ()
+
+
+def always_fits(params: Params) -> str | None:
+    """None: every combination of params has a shape."""
+    return None
+
+
+class Split(msgspec.Struct, frozen=True):
+    """How an op is cut along its outer dimension into parts that can be computed apart.
+
+    `axes`: the axis along which each input is cut; inputs left out are shared whole. `part(params, units)`: the params
+    of the same op on so many units of that dimension. The parts' outputs follow each other along axis 0; where `join`
+    names a function of the array library, they are combined by it instead.
+    """
+
+    axes: Mapping[str, int]
+    part: Callable[[Params, int], Params]
+    join: Literal["add", "maximum"] | None = None
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One op inside a workload: the op by its name, and the values that stand for its inputs and outputs, in order.
+
+    `params` makes the op's params of the workload's and of the turns of the repeats around the stage, by their index.
+    `turns` has those turns, the outermost first; the name is the same in all of them. A stage whose op runs on the host
+    is a host stage.
+    """
+
+    name: str
+    op: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    params: Callable[[Params], Params]
+    turns: tuple[int, ...] = ()
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """Stages so many times, as layers or as steps that follow each other. `{index}` in the name of a value stands for
+    the turn, `{index+1}` for the next one. `name`, if it has one, comes before the names of its stages, with a dot."""
+
+    index: str
+    times: int
+    stages: tuple[Stage | Repeat, ...]
+    name: str = ""
+
+    def flat(self) -> tuple[Stage, ...]:
+        """The stages of all turns, in order."""
+        return tuple(self._in_turn(stage, i) for i in range(self.times) for stage in flat(self.stages))
+
+    def _in_turn(self, stage: Stage, turn: int) -> Stage:
+        def named(values: tuple[str, ...]) -> tuple[str, ...]:
+            known = {f"{{{self.index}}}": str(turn), f"{{{self.index}+1}}": str(turn + 1)}
+            for word, number in known.items():
+                values = tuple(value.replace(word, number) for value in values)
+            return values
+
+        own = stage.params
+        return Stage(
+            f"{self.name}.{stage.name}" if self.name else stage.name, stage.op, named(stage.reads),
+            named(stage.writes), lambda params: own({**params, self.index: turn}), (turn, *stage.turns),
+        )  # fmt: skip
+
+
+def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
+    """The stages with their repeats written out."""
+    return tuple(one for stage in stages for one in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
+
+
+def counted_by(param: str) -> Callable[[Params, int], Params]:
+    """The `part` of an op whose outer dimension is one of its params."""
+    return lambda params, units: {**params, param: units}
+
+
+class Op(msgspec.Struct, frozen=True):
+    """A mathematical operation that the user names.
+
+    `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form. Where an op has
+    `more_outputs` beside `output`, it returns a tuple, as `reference` does; such an op is not split.
+    `reference` defaults to `expr` in float64. `split` says how the work is cut in two, for all params or by them;
+    None: it cannot be split. `cut(params)` is what holds.
+    `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
+    `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
+    combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
+    TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
+    `blas` names the backends whose library call leaves most of its work to their BLAS.
+    `constants` are the scalar factors of the formula, for a library whose call takes them as arguments.
+    `torch(torch, *inputs)` is the expression with PyTorch's own fused calls, where it has some.
+    `takes` names the params that the formulas (`expr`, `reference`, the tolerance's scale, `torch`) take by name, each
+    with a default of its own: `at(params)` is the op that has them, as constants too.
+    `not_finite` says why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong.
+    `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
+    `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
+    table only the rows that are asked for.
+    `host`: the op runs on the host, whatever device there is, by the calls of that library.
+    `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
+    holds them, and they are neither inputs nor outputs. `tokens` has those that a call reads or writes, by the part
+    that the names of its stages begin with.
+    `digest`: the op is a user's function, and this is a digest of its text: the hash of its kernels. Its own hash is
+    that of its name, arguments and dtypes, so that results compare after an edit. `calls`, in a worker alone, is the
+    function where it takes any objects, not only arrays of numbers. `only` names the backends that it is measured on;
+    empty: all. `seconds` has about what a call takes on NumPy, where a trial told it.
+    """
+
+    name: str
+    group: str
+    summary: str
+    params: Mapping[str, str]
+    sizes: Ladder
+    dtypes: tuple[Dtype, ...]
+    inputs: tuple[Operand, ...]
+    output: Operand
+    flops: Callable[[Params], int]
+    expr: Callable[..., Array]
+    tolerance: Tolerance
+    reference: Callable[..., Array] | None = None
+    split: Split | Callable[[Params], Split] | None = None
+    tuned: Mapping[str, tuple[Kernel, ...]] = {}
+    options: Mapping[str, str] = {}
+    fits: Callable[[Params], str | None] = always_fits
+    tf32: tuple[str, ...] = ()
+    slow: Mapping[tuple[str, Dtype], float] = {}
+    blas: tuple[str, ...] = ()
+    not_finite: str = ""
+    overhead: Overhead | None = None
+    constants: Mapping[str, float] = {}
+    torch: Callable[..., Array] | None = None
+    takes: tuple[str, ...] = ()
+    more_outputs: tuple[Operand, ...] = ()
+    traffic: Callable[[Params, Dtype], int] | None = None
+    host: HostLibrary | None = None
+    stages: tuple[Stage, ...] = ()
+    between: tuple[Operand, ...] = ()
+    tokens: Mapping[str, Callable[[Params], int]] = {}
+    digest: str = ""
+    calls: Any = None
+    only: tuple[str, ...] = ()
+    seconds: Callable[[Params], float] | None = None
+
+    @property
+    def collective(self) -> Collective | None:
+        """What it does on a gang; None: it is about one device."""
+        return self.overhead if isinstance(self.overhead, Collective) else None
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """All of them, in order."""
+        return (self.output, *self.more_outputs)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The inputs, then the outputs."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def updated(self) -> dict[int, int]:
+        """Of the outputs that lie in the buffer of an input: their place, and the input's."""
+        places = {operand.name: i for i, operand in enumerate(self.inputs)}
+        return {i: places[operand.name] for i, operand in enumerate(self.outputs) if operand.name in places}
+
+    def judged(self, output: Operand) -> Tolerance:
+        """What one of the outputs is compared with."""
+        return output.tolerance or self.tolerance
+
+    def at(self, params: Params) -> Op:
+        """The op whose formulas have what they take of these params."""
+        given = {name: params[name] for name in self.takes if name in params}
+        if not given:
+            return self
+
+        def bound(formula: Callable[..., Array] | None) -> Any:
+            return None if formula is None else partial(formula, **given)
+
+        def judged(tolerance: Tolerance) -> Tolerance:
+            return msgspec.structs.replace(
+                tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall)
+            )
+
+        def output(one: Operand) -> Operand:
+            return (
+                one if one.tolerance is None else msgspec.structs.replace(one, tolerance=judged(one.tolerance))
+            )
+
+        return msgspec.structs.replace(
+            self, expr=bound(self.expr), reference=bound(self.reference), torch=bound(self.torch),
+            tolerance=judged(self.tolerance), output=output(self.output),
+            more_outputs=tuple(map(output, self.more_outputs)), constants={**self.constants, **given},
+        )  # fmt: skip
+
+    def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
+        """The tuned kernel of that name on `backend`, the first for the dtype if none is named; None: no such one."""
+        return next(
+            (
+                kernel
+                for kernel in self.tuned.get(backend, ())
+                if variant in (None, kernel.variant) and (kernel.dtypes is None or dtype in kernel.dtypes)
+            ),
+            None,
+        )
+
+    def by_blas(self, backend: str, form: str, dtype: Dtype) -> bool:
+        """Whether the backend's BLAS does most of it. A kernel of ours widens halves for it, no library does."""
+        return backend in self.blas and (form == "tuned" or dtype in _BLAS_DTYPES)
+
+    def with_kernels(self, backend: str, kernels: tuple[Kernel, ...]) -> Op:
+        """The op with more kernels for a backend, before those that it declares."""
+        if not kernels:
+            return self
+        return msgspec.structs.replace(
+            self, tuned={**self.tuned, backend: (*kernels, *self.tuned.get(backend, ()))}
+        )
+
+    def cut(self, params: Params) -> Split | None:
+        """How the work is cut at these params; None: it cannot be split."""
+        if self.more_outputs:
+            return None
+        return self.split(params) if callable(self.split) else self.split
+
+    def units(self, params: Params) -> int:
+        """The length of the outer dimension, along which the work is cut: 0 if it cannot be split."""
+        cut = self.cut(params)
+        if cut is None:
+            return 0
+        return next(x.shape(params)[cut.axes[x.name]] for x in self.inputs if x.name in cut.axes)
+
+    def begins(self, params: Params, larger: Params) -> bool:
+        """Whether all inputs at `params` are the first part of those at `larger`, along their first dimension."""
+        cut = self.cut(larger)
+        if cut is None or not self._leads(cut) or self.units(params) > self.units(larger):
+            return False
+        part = cut.part(larger, self.units(params))
+        return all(operand.shape(part) == operand.shape(params) for operand in self.operands)
+
+    def _leads(self, cut: Split) -> bool:
+        """Whether all inputs are cut along their first dimension."""
+        return {x.name for x in self.inputs} == set(cut.axes) and not any(cut.axes.values())
+
+    def whole(self, params: Params) -> str | None:
+        """Why the work cannot be cut in two; None: it can."""
+        if self.cut(params) is None:
+            return f"{self.name} does not say how it is cut"
+        units = self.units(params)
+        return None if units >= 2 else f"{self.name} has {units} unit to cut"
+
+    def bytes(self, params: Params, dtype: Dtype) -> int:
+        """Compulsory traffic of one launch: each input read once, each output written once. Of a transfer: n."""
+        if self.overhead is not None:
+            return self.overhead.bytes(params)
+        if self.traffic is not None:
+            return self.traffic(params, dtype)
+        return sum(operand.bytes(params, dtype) for operand in self.operands)
+
+    def held_bytes(self, params: Params, dtype: Dtype) -> int:
+        """What a device holds for one launch: all operands, and what lies between stages."""
+        held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
+        return sum(operand.bytes(params, dtype) for operand in held.values())

@@ -1,0 +1,143 @@
+"""What the CPU's tuned forms share. Compiled ones (numba): the types of a kernel, and which numbers of threads are
+worth a trial. NumPy's: slices that threads take, scratch that stays in cache, halves as float32."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, NumbaProgram
+from gpubench.kernels.contract.op import Array, Params
+
+Launch = Callable[[Sequence[Array], Array], None]
+
+# ---------------------------------------------------------------- compiled kernels
+
+_REAL = {"float32": "float32", "float64": "float64", "float16": "float32"}  # by dtype: what it is computed in
+# A thread is not worth waking for fewer elements, and has enough to do with so many that all cores are taken.
+_FEWEST, _ENOUGH = 4096, 1024 * 1024
+# Without a trial: elements from which on all threads take part. A region of 16 threads costs 7 us.
+_ALL_THREADS = 128 * 1024
+# Output that no cache would keep: below, stores past the caches take twice the time.
+STREAMED_BYTES = 8 * 1024 * 1024
+
+
+def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]]) -> Kernel:
+    """The kernel of these ways to do a launch, whose first is the default."""
+
+    def build(params: Params, dtype: str, limits: Limits) -> NumbaProgram:
+        program: NumbaProgram = candidates(params, dtype, limits)[0].build()
+        return program
+
+    return Kernel("numba", build, dtypes=tuple(_REAL), candidates=candidates)
+
+
+def numba_prelude(dtype: str) -> str:
+    """`real` to compute in, `load` and `store` between it and memory, exp and tanh of it."""
+    real = _REAL[dtype]
+    bits = real[-2:]
+    half = dtype == "float16"
+    return f"""from gpubench.backends.numpy.native import *
+
+real, exp, tanh = {real}, exp{bits}, tanh{bits}
+minus_infinity = real(float64("-inf"))
+load, store = {"wide, narrow" if half else "as_is, as_is"}
+is_half = {half}
+"""
+
+
+def numba_signature(dtype: str, parts: str = "") -> str:
+    """The decorator of a kernel whose arrays hold the dtype, but for those in `parts` ("c", "out"): float64."""
+    kinds = [dtype] * 4
+    if "c" in parts:
+        kinds[2] = "float64"
+    if "out" in parts:
+        kinds[3] = "float64"
+    return f"@kernel({', '.join(map(repr, kinds))})"
+
+
+def thread_counts(elements: int, limits: Limits) -> list[int]:
+    """The numbers of threads that are worth a trial for so much work, the likeliest first."""
+    most = limits.multiprocessors or 1
+    powers = [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
+    counts = [t for t in powers if t == 1 or elements >= t * _FEWEST]
+    counts = [t for t in counts if elements <= t * _ENOUGH] or counts[-1:]
+    likely = counts[-1] if elements >= _ALL_THREADS else 1
+    return sorted(counts, key=lambda t: (t != likely, t))
+
+
+def numba_candidates(
+    elements: int, limits: Limits, program: Callable[[int, bool], NumbaProgram], streamed: bool
+) -> tuple[Candidate, ...]:
+    """`program(threads, streaming)` for each number of threads worth a trial; with streaming stores too where the
+    output is too large for the caches (`streamed`)."""
+
+    def candidate(threads: int, streaming: bool) -> Candidate:
+        name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"
+        return Candidate(name, lambda: program(threads, streaming))
+
+    counts = thread_counts(elements, limits)
+    extra = [candidate(counts[0], True)] if streamed else []
+    return tuple([candidate(threads, False) for threads in counts] + extra)
+
+
+# ---------------------------------------------------------------- NumPy's
+
+
+class Blocks(Protocol):
+    """What runs a function over slices (start, stop) of at most `grain`, on so many threads."""
+
+    threads: int
+
+    def run(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
+        """All slices up to `length`, in any order."""
+
+    def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
+        """The same for a function that multiplies: BLAS has one thread meanwhile, in each of the threads."""
+
+
+class ThreadScratch:
+    """Arrays that belong to the thread that asks for them and are kept from launch to launch."""
+
+    def __init__(self, np: Any) -> None:
+        self._np = np
+        self._kept = threading.local()
+
+    def arrays(self, count: int, size: int, dtype: Any) -> list[Array]:
+        """`count` arrays of `size` elements, with whatever they held last."""
+        key = (count, size, dtype)
+        if getattr(self._kept, "key", None) != key:
+            self._kept.arrays = [self._np.empty(size, dtype) for _ in range(count)]
+            self._kept.key = key
+        found: list[Array] = self._kept.arrays
+        return found
+
+
+def widen(np: Any, half: Array, wide: Array) -> Array:
+    """`wide`, float32, with the values of `half`, float16, by integer steps: a third of the time of NumPy's cast.
+
+    The exponent and fraction move up by 13 bits, and a product with 2^112 sets the exponent's bias right, exactly.
+    Infinities and NaNs would come out finite, so a slice that holds any takes the cast.
+    """
+    bits = wide.view(np.int32)
+    np.copyto(bits, half.view(np.int16))
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, _SIGN_AND_REST, out=bits)
+    np.multiply(wide, _REBIAS, out=wide)
+    if wide.size and max(np.max(wide), -np.min(wide)) > _LARGEST_HALF:
+        np.copyto(wide, half)
+    return wide
+
+
+_SIGN_AND_REST = ~0x7FFFFFFF + 0x0FFFE000  # bits 31 and 13 to 27, as an int32
+_REBIAS = 2.0**112
+_LARGEST_HALF = 65504.0
+
+
+def blas(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """The product of two inputs by the BLAS behind NumPy, which uses all cores by itself; only the temporary is saved.
+
+    Called from several threads at once, a BLAS fights for its own threads: 1.2 instead of 25 GB/s of gemv on two cores.
+    """
+    return lambda inputs, output: np.matmul(inputs[0], inputs[1], out=output)

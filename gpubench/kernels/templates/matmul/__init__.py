@@ -1,0 +1,203 @@
+"""The WGSL matmul: the blocks it works in, the text of its kernels, and their programs.
+
+Here are the blocks, and the candidates a device may choose from. Largest first is also the order of the default choice;
+which one is fastest depends on the size and on the driver's compiler, so the backend may time them (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.templates import ceil_div, multiprocessors
+
+# How the multiply-adds of one step of K follow each other in the text. A GPU's register file serves an
+# instruction faster if it shares an operand with the one before: every order goes back and forth for that.
+# The compiler assigns registers by it; the same tile reached 44 to 49 TFLOP/s at n = 4096 with 300 orders.
+Order = Literal["serpentine", "paired", "interleaved"]
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """A group computes rows x columns of C, stepping through K by `depth`; a thread owns a block of it.
+
+    `slices` teams of threads own the same block, each with its share of every step of K, and add up at the
+    end: more threads in flight where C alone has too few groups to fill the device. `scalar_stores` writes C
+    element by element, which leaves the compiler free to place the accumulators.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    thread_rows: int
+    thread_columns: int
+    slices: int = 1
+    order: Order = "serpentine"
+    scalar_stores: bool = False
+    splits: int = 1
+
+    @property
+    def name(self) -> str:
+        """`64x128x16, 8x8`, with the slices and the order if they are not the plain ones."""
+        parts = [f"{self.rows}x{self.columns}x{self.depth}, {self.thread_rows}x{self.thread_columns}"]
+        parts += [f"{self.slices} slices"] if self.slices > 1 else []
+        parts += [f"{self.splits} splits"] if self.splits > 1 else []
+        parts += [self.order] if self.order != "serpentine" else []
+        return ", ".join(parts)
+
+    @property
+    def threads_x(self) -> int:
+        """Threads of a team along a row of C."""
+        return self.columns // self.thread_columns
+
+    @property
+    def threads_y(self) -> int:
+        """Threads of a team along a column of C."""
+        return self.rows // self.thread_rows
+
+    @property
+    def team(self) -> int:
+        """Threads that cover the block once."""
+        return self.threads_x * self.threads_y
+
+    @property
+    def threads(self) -> int:
+        return self.team * self.slices
+
+    @property
+    def handed(self) -> int:
+        """vec4s of workgroup memory that the teams take to add up: half of their sums."""
+        return self.slices // 2 * self.rows * self.columns // 4
+
+    @property
+    def vectors(self) -> int:
+        """vec4s of workgroup memory that a group takes at most: both tiles, each turned."""
+        return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
+
+    def fits(self, itemsize: int, limits: Limits) -> bool:
+        """The limits hold a group of it."""
+        threads = self.threads <= limits.max_workgroup_threads
+        return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
+
+    def groups(self, m: int, n: int) -> int:
+        """Groups that an m x n matrix takes."""
+        return ceil_div(m, self.rows) * ceil_div(n, self.columns)
+
+
+def sequence(tile: Tile) -> list[tuple[int, int]]:
+    """(row, column) of a thread's block in the order of the multiply-adds."""
+    rows, columns = list(range(tile.thread_rows)), list(range(tile.thread_columns))
+    if tile.order == "paired":
+        columns = [column ^ 1 for column in columns]
+    band = 1
+    if tile.order == "interleaved":  # the same lane of each vec4 of A, two rows at a time
+        band = 2
+        rows = [4 * quad + lane for lane in range(4) for quad in range(tile.thread_rows // 4)]
+    found = []
+    for start in range(0, len(rows), band):
+        for at, column in enumerate(columns):
+            pair = rows[start : start + band]
+            found += [(row, column) for row in (pair[::-1] if at % 2 else pair)]
+        columns.reverse()
+    return found
+
+
+# Measured on an H200 against queued cuBLAS (float32, TF32 off): what each is the best for stands beside it.
+TILES = (
+    Tile(64, 128, 16, 8, 8, order="interleaved", scalar_stores=True),  # 4096: 0.96, 8192: 1.00
+    Tile(128, 128, 16, 8, 8, order="paired"),  # 2048: 0.95
+    Tile(64, 128, 32, 8, 8, slices=2),  # 1024: 1.05
+    Tile(32, 64, 64, 8, 8, slices=4),  # 512: 1.25
+    Tile(64, 64, 16, 8, 8),
+    Tile(32, 32, 32, 4, 4, slices=2),  # 256: 1.40
+    Tile(32, 32, 32, 4, 4),
+)
+# float64 doubles a thread's registers and the workgroup's memory: half the block.
+WIDE_TILES = (Tile(64, 64, 16, 8, 4), Tile(64, 32, 16, 4, 4), Tile(32, 32, 16, 4, 4))
+# For C of few columns, as a classifier's last layer has: bound by A, of which many loads have to be on their way.
+NARROW = 16
+NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4, slices=2))
+
+
+def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
+    """The tiles that the limits hold. Raises Unsupported if there is none."""
+    found = [tile for tile in tiles if tile.fits(itemsize, limits)]
+    if not found:
+        least = tiles[-1]
+        raise Unsupported(
+            f"the smallest tile needs {4 * itemsize * least.vectors} bytes of workgroup memory and"
+            f" {least.threads} threads; the device has {limits.max_workgroup_bytes} bytes"
+            f" (maxComputeWorkgroupStorageSize) and {limits.max_workgroup_threads} threads",
+            reason="limit",
+        )
+    return found
+
+
+def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
+    """The tiles for few columns: narrow ones, and of the others those that are not many times as wide."""
+    found = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
+    return found + [tile for tile in tiles if tile.columns <= 4 * NARROW]
+
+
+def _full(limits: Limits) -> int:
+    """Groups that fill the device once: about one for each multiprocessor, a few of them may stay idle."""
+    return multiprocessors(limits) * 7 // 8
+
+
+def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
+    """The tiles with K split over groups, where C alone has too few of them; at least two tiles a group stay.
+
+    A 64 x 4096 product takes 32 groups of 64 x 128 and 0.63 of cuBLAS without this on an H200.
+    """
+    one, found = _full(limits), []
+    for tile in tiles:
+        splits = 1
+        while 2 * splits * tile.groups(m, n) <= 2 * one and k % (4 * splits * tile.depth) == 0:
+            splits *= 2
+        if tile.groups(m, n) < one and splits > 1 and not tile.scalar_stores:
+            found.append(msgspec.structs.replace(tile, splits=splits))
+    return found
+
+
+def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
+    """The tiles with the default first: the foremost that gives the device enough groups.
+
+    A tile without slices wants two groups for each multiprocessor, one with slices one ("one" is 7/8: 64 x 128
+    at n = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software adapter the
+    smallest comes first: its compiler takes seconds for the long texts. Few columns take a narrow tile.
+    """
+    if limits.software:
+        return tiles[::-1]
+    if tiles[0].columns <= NARROW:
+        return tiles
+    one = _full(limits)
+    groups = {tile: batch * tile.groups(m, n) for tile in tiles}
+    # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
+    wanted = {tile: one * (1 if tile.slices > 1 else 2) for tile in tiles} | {tiles[0]: 14 * one}
+    enough = [tile for tile in tiles if groups[tile] >= wanted[tile]]
+    # Where no tile gives enough, the one that gives the most, with slices if there is such a one.
+    first = enough[0] if enough else max(tiles, key=lambda tile: (groups[tile], tile.slices))
+    return [first, *(tile for tile in tiles if tile is not first)]
+
+
+def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
+    """The tiles that are worth a trial beside the default: building one takes a driver up to half a second.
+
+    A block of 16 a thread loses by half once larger ones fill the device, whole groups lose where most of the
+    device has none, and very many small groups read every row too often.
+    """
+    one = _full(limits)
+    found = []
+    for tile in tiles:
+        groups = batch * tile.splits * tile.groups(m, n)
+        if tile.columns <= NARROW:
+            fits = True
+        elif tile.thread_rows * tile.thread_columns < 32:
+            fits = groups <= 4 * one and tile.splits == 1
+        else:
+            fits = groups <= 64 * one or tile.rows * tile.columns > 4096
+        if fits and 2 * groups >= one:
+            found.append(tile)
+    return found

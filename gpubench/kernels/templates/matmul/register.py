@@ -1,0 +1,386 @@
+"""The text of the register-blocked WGSL matmul: each thread owns a block of C in named accumulators.
+
+What the choices are worth on an H200 stands in docs/kernels.md. Sizes are constants of the text, and every
+address is one sum of a thread's base and a constant: that saves the registers which let a second and a third
+group live on a multiprocessor. K's steps are written out in full (WGSL has no unroll hint), the next tile is
+fetched into registers during the arithmetic, and both tiles have a line for each step of K, so that they are read as
+vec4 (`operand.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpubench.kernels.templates import ceil_div, log2
+from gpubench.kernels.templates.matmul import Tile, sequence
+from gpubench.kernels.templates.matmul.epilogue import Epilogue
+from gpubench.kernels.templates.matmul.operand import OperandTile
+from gpubench.kernels.templates.wgsl import LANES, elements
+
+
+class Patches(msgspec.Struct, frozen=True):
+    """B as the patches of an image of `channels` x `side` x `side`: a row for each channel and tap of 3 x 3, a column
+    for each pixel. It is read from the image itself; a tap outside of it is 0."""
+
+    channels: int
+    side: int
+
+    @property
+    def pixels(self) -> int:
+        """Columns of B."""
+        return self.side * self.side
+
+    @property
+    def taps(self) -> int:
+        """Rows of B."""
+        return 9 * self.channels
+
+    def function(self, real: str) -> str:
+        """`patches_at(image, row, quad)`: four neighbours of a row of B."""
+        lanes = "\n".join(
+            f"  v.{lane} = tap(base, 4u * quad + {q}u, dy, dx, real);" for q, lane in enumerate(LANES)
+        )
+        return f"""fn tap(base: u32, pixel: u32, dy: u32, dx: u32, real: bool) -> {real} {{
+  let y = pixel / {self.side}u + dy;
+  let x = pixel % {self.side}u + dx;
+  let inside = real && pixel < {self.pixels}u && y >= 1u && y <= {self.side}u && x >= 1u && x <= {self.side}u;
+  let value = {real}(b_[base + select(0u, y * {self.side}u + x - {self.side + 1}u, inside)]);
+  return select({real}(), value, inside);
+}}
+fn patches_at(image: u32, row: u32, quad: u32) -> vec4<{real}> {{
+  let channel = min(row / 9u, {self.channels - 1}u);
+  let base = (image * {self.channels}u + channel) * {self.pixels}u;
+  let real = row < {self.taps}u;
+  let dy = row % 9u / 3u;
+  let dx = row % 3u;
+  var v: vec4<{real}>;
+{lanes}
+  return v;
+}}"""
+
+
+# The error of a sum of one sign grows with the square root of its terms. A gradient of weights adds up a batch: over
+# 16,384 rows one accumulator was off by 12 units of round-off, and BLAS, which adds up blocks, by one.
+_LONG, _BLOCK = 4096, 512
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A tile and the sizes. A is m x k, or k x m with `ta`; B is k x n, or n x k with `tb`; C is m x n.
+
+    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are in `loose`: then they are read element by
+    element, and go along m or n. k is a multiple of 4 where a line goes along it. Each of the `batch` products follows
+    the one before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
+    for each split, in the type of the arithmetic, without the `epilogue`. With `patches` every product has the same A.
+    """
+
+    tile: Tile
+    dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    ta: bool = False
+    tb: bool = False
+    loose: tuple[str, ...] = ()
+    epilogue: Epilogue | None = None
+    patches: Patches | None = None
+
+    @property
+    def real(self) -> str:
+        """The type of the arithmetic and of workgroup memory."""
+        return elements(self.dtype).real
+
+    @property
+    def vector(self) -> str:
+        """Four of them."""
+        return f"vec4<{self.real}>"
+
+    @property
+    def inside(self) -> bool:
+        """C holds at least one whole block: a block past its edge moves back inside, and repeats a part. Where the
+        operand is stored transposed its rows have to be a multiple of 4, or the block would move within a vec4."""
+        whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
+        return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
+
+    @property
+    def quads(self) -> int:
+        """vec4s of a row of C, the last one perhaps partly."""
+        return ceil_div(self.n, 4)
+
+    @property
+    def a(self) -> OperandTile:
+        """Of A."""
+        begin = "(top >> 2u)" if self.ta else "top"
+        loose = "a" in self.loose
+        return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
+
+    @property
+    def b(self) -> OperandTile:
+        """Of B, or of the patches."""
+        begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
+        gather = "patches_at(group.z" if self.patches else ""
+        return OperandTile(
+            "b", self.tile, self.real, self.n, self.k, self.tb, loose, begin, self.inside, gather
+        )
+
+    @property
+    def scalar_stores(self) -> bool:
+        """C is written element by element."""
+        return self.tile.scalar_stores or self.n % 4 != 0
+
+    @property
+    def whole(self) -> int:
+        """Whole tiles along K."""
+        return self.k // self.tile.depth // self.tile.splits
+
+    @property
+    def block(self) -> int:
+        """Whole tiles whose sums are added up by themselves; 0: all of them. Only where K is the longest side:
+        elsewhere the registers are dear, and no such sum was seen."""
+        long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
+        return _BLOCK // self.steps if long else 0
+
+    @property
+    def rest(self) -> int:
+        """Steps of K after the whole tiles."""
+        return self.k % self.tile.depth
+
+    @property
+    def out(self) -> str:
+        """The type of an element of C in memory."""
+        return self.real if self.tile.splits > 1 else elements(self.dtype).stored
+
+    @property
+    def layers(self) -> bool:
+        """The grid's third dimension counts something: products or splits."""
+        return self.batch > 1 or self.tile.splits > 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of K of one team in one tile."""
+        return self.tile.depth // self.tile.slices
+
+
+def source(layout: Layout) -> str:
+    """The whole shader; bindings a, b, out and the operands of the epilogue."""
+    lines = [*_header(layout), *_thread(layout), *_addresses(layout)]
+    names = ("c", "total") if layout.block else ("c",)
+    lines += [
+        f"  var {name}{i}_{j} = {layout.real}();" for i, j in sorted(sequence(layout.tile)) for name in names
+    ]
+    fetch, publish = [*layout.a.fetch(), *layout.b.fetch()], [*layout.a.publish(), *layout.b.publish()]
+    if layout.whole:
+        lines += ["  var step = 0u;", *fetch]
+        lines += [f"  for (var tile = 0u; tile < {layout.whole}u; tile++) {{", *publish]
+        lines += ["    workgroupBarrier();"]
+        # The last round fetches its own tile once more: cheaper than a branch around the loads.
+        lines += [
+            f"    step = min(step + {layout.tile.depth // 4}u, {(layout.whole - 1) * layout.tile.depth // 4}u);"
+        ]
+        lines += fetch
+        for k in range(layout.steps):
+            lines += _multiply(layout, k)
+        lines += [*_end_block(layout), "    workgroupBarrier();", "  }"]
+    if layout.rest:
+        start = layout.whole * layout.tile.depth
+        lines += [*layout.a.fetch_rest(start), *layout.b.fetch_rest(start), *publish, *_last_tile(layout)]
+    blocks = [f"  c{i}_{j} += total{i}_{j};" for i, j in sorted(sequence(layout.tile)) if layout.block]
+    return "\n".join([*lines, *blocks, *_add_slices(layout), *_write(layout), "}"]) + "\n"
+
+
+def _end_block(layout: Layout) -> list[str]:
+    """Move the sums of a block of tiles, a power of two, to the totals."""
+    if not layout.block:
+        return []
+    places = sorted(sequence(layout.tile))
+    moves = [f"total{i}_{j} += c{i}_{j}; c{i}_{j} = {layout.real}();" for i, j in places]
+    return [
+        f"    if ((tile & {layout.block - 1}u) == {layout.block - 1}u) {{",
+        *(f"      {move}" for move in moves),
+        "    }",
+    ]
+
+
+def _header(layout: Layout) -> list[str]:
+    a, b, stored = layout.a, layout.b, elements(layout.dtype).stored
+    unit_a, unit_b = (stored if one.loose or one.gather else f"vec4<{stored}>" for one in (a, b))
+    vectors = max(layout.tile.depth * (a.pitch + b.pitch), layout.tile.handed)
+    out = layout.out if layout.scalar_stores else f"vec4<{layout.out}>"
+    beside = []
+    if layout.epilogue is not None:
+        unit = stored if layout.scalar_stores else f"vec4<{stored}>"
+        beside = [
+            *(
+                f"@group(0) @binding({3 + i}) var<storage, read> {name}_with: array<{unit}>;"
+                for i, name in enumerate(layout.epilogue.operands)
+            ),
+            f"alias V = {layout.vector};",
+            layout.epilogue.finish(),
+        ]
+    return [
+        *(["enable f16;"] if stored == "f16" else []),
+        f"@group(0) @binding(0) var<storage, read> a_: array<{unit_a}>;",
+        f"@group(0) @binding(1) var<storage, read> b_: array<{unit_b}>;",
+        f"@group(0) @binding(2) var<storage, read_write> out_: array<{out}>;",
+        f"var<workgroup> shared_: array<{layout.vector}, {vectors}>;",
+        *a.functions(),
+        *b.functions(),
+        *([layout.patches.function(layout.real)] if layout.patches else []),
+        *beside,
+    ]
+
+
+def _thread(layout: Layout) -> list[str]:
+    tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
+    top, left = f"group.y * {tile.rows}u", f"group.x * {tile.columns // 4}u"
+    if layout.inside:
+        top = f"min({top}, {layout.m - tile.rows}u)"
+        left = f"min({left}, {layout.quads - tile.columns // 4}u)"
+    return [
+        f"@compute @workgroup_size({tile.threads})",
+        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {",
+        f"  let member = thread & {tile.team - 1}u;",
+        *_place(tile),
+        *([f"  let slice = thread >> {log2(tile.team)}u;"] if tile.slices > 1 else []),
+        f"  let top = {top};",
+        f"  let left = {left};",
+        f"  let read_a = ty{_slice_offset(layout, pitch_a)};",
+        f"  let read_b = {tile.depth * pitch_a}u + tx{_slice_offset(layout, pitch_b)};",
+    ]
+
+
+def _place(tile: Tile) -> list[str]:
+    """Where a member of a team has its block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their
+    reads of both tiles fall into different banks of workgroup memory."""
+    if tile.threads_x < 8:
+        return [
+            f"  let tx = member & {tile.threads_x - 1}u;",
+            f"  let ty = member >> {log2(tile.threads_x)}u;",
+        ]
+    warps_x = tile.threads_x // 8
+    return [
+        f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
+        f"  let ty = ((member >> {5 + log2(warps_x)}u) << 2u) | ((member >> 1u) & 3u);",
+    ]
+
+
+def _slice_offset(layout: Layout, row: int) -> str:
+    return f" + slice * {layout.steps * row}u" if layout.tile.slices > 1 else ""
+
+
+def _addresses(layout: Layout) -> list[str]:
+    a, b, steps = layout.a, layout.b, layout.k // layout.tile.splits
+    layers = {"a": 0 if layout.patches else a.layer(steps), "b": b.layer(steps)}
+    return [
+        *(
+            f"  let layer_{name} = {f'group.z * {units}u' if layout.layers else '0u'};"
+            for name, units in layers.items()
+        ),
+        *a.addresses(0),
+        *b.addresses(layout.tile.depth * a.pitch),
+        *(f"  var next_{one.name}: {layout.vector};" for one in (*a.carried, *b.carried)),
+    ]
+
+
+def _multiply(layout: Layout, k: int) -> list[str]:
+    """One step of K: thread_rows x thread_columns multiply-adds from a few vec4 reads."""
+    tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
+    lines = ["    {"]
+    for i in range(tile.thread_rows // 4):
+        lines.append(f"      let a{i} = shared_[read_a + {k * pitch_a + i * tile.threads_y}u];")
+    for j in range(tile.thread_columns // 4):
+        lines.append(f"      let b{j} = shared_[read_b + {k * pitch_b + j * tile.threads_x}u];")
+    for row, column in sequence(tile):
+        a, b = f"a{row // 4}.{LANES[row % 4]}", f"b{column // 4}.{LANES[column % 4]}"
+        lines.append(f"      c{row}_{column} = fma({a}, {b}, c{row}_{column});")
+    return [*lines, "    }"]
+
+
+def _last_tile(layout: Layout) -> list[str]:
+    """The steps that fill no tile. A team whose share of the tile lies past the end of K skips them."""
+    lines = ["  workgroupBarrier();"]
+    for k in range(min(layout.steps, layout.rest)):
+        if layout.tile.slices > 1:
+            inside = f"slice * {layout.steps}u + {k}u < {layout.rest}u"
+            lines += [f"  if ({inside}) {{", *_multiply(layout, k), "  }"]
+        else:
+            lines += _multiply(layout, k)
+    return [*lines, "  workgroupBarrier();"]
+
+
+def _add_slices(layout: Layout) -> list[str]:
+    """The teams' sums, halving the number of teams each time; the first team has them all in the end."""
+    tile, lines = layout.tile, []
+    blocks = [
+        [f"c{row}_{4 * j + q}" for q in range(4)]
+        for row in range(tile.thread_rows)
+        for j in range(tile.thread_columns // 4)
+    ]
+    size = len(blocks) * tile.team
+    half = tile.slices // 2
+    while half:
+        lines += ["  workgroupBarrier();", f"  if (slice >= {half}u && slice < {2 * half}u) {{"]
+        for i, block in enumerate(blocks):
+            at = f"(slice - {half}u) * {size}u + {i * tile.team}u + member"
+            lines.append(f"    shared_[{at}] = {layout.vector}({', '.join(block)});")
+        lines += ["  }", "  workgroupBarrier();", f"  if (slice < {half}u) {{"]
+        for i, block in enumerate(blocks):
+            lines.append(f"    {{ let e = shared_[slice * {size}u + {i * tile.team}u + member];")
+            lines.append(
+                "      " + " ".join(f"{c} += e.{lane};" for c, lane in zip(block, LANES, strict=True)) + " }"
+            )
+        lines.append("  }")
+        half //= 2
+    return lines
+
+
+def _write(layout: Layout) -> list[str]:
+    tile = layout.tile
+    across = layout.n if layout.scalar_stores else layout.n // 4
+    layer = f"group.z * {layout.m * across}u + " if layout.layers else ""
+    lines = ["  if (slice > 0u) { return; }"] if tile.slices > 1 else []
+    for row in range(tile.thread_rows):
+        lines.append(f"  let row{row} = top + (ty + {row // 4 * tile.threads_y}u) * 4u + {row % 4}u;")
+        for j in range(tile.thread_columns // 4):
+            column = f"(left + tx + {j * tile.threads_x}u)"
+            values = [f"c{row}_{4 * j + q}" for q in range(4)]
+            lines += _store(layout, f"{layer}row{row} * {across}u", f"row{row}", column, values)
+    return lines
+
+
+def _store(layout: Layout, start: str, row: str, column: str, values: list[str]) -> list[str]:
+    """Four neighbours of C, guarded where a block may stand over the edge."""
+    down = [] if layout.inside else [f"{row} < {layout.m}u"]
+    if not layout.scalar_stores:
+        guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
+        value = _finished(layout, start, column, values) or f"vec4({', '.join(values)})"
+        return [_guarded(f"out_[{start} + {column}] = vec4<{layout.out}>({value});", guards)]
+    ragged = not layout.inside or layout.n % 4 != 0
+    finished, lines = _finished(layout, start, column, values), []
+    if finished is not None:
+        lines.append(f"  {{ let f = {finished};")
+        values = [f"f.{lane}" for lane in LANES]
+    for q, value in enumerate(values):
+        guards = [*down, f"{column} * 4u + {q}u < {layout.n}u"] if ragged else []
+        lines.append(_guarded(f"out_[{start} + {column} * 4u + {q}u] = {layout.out}({value});", guards))
+    return lines if finished is None else [*lines, "  }"]
+
+
+def _guarded(text: str, guards: list[str]) -> str:
+    return f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}"
+
+
+def _finished(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
+    """The epilogue of four neighbours; None without one. What stands past an edge is read at the last place."""
+    if layout.epilogue is None:
+        return None
+    given = [f"V({', '.join(values)})"]
+    for name, along in layout.epilogue.operands.items():
+        if layout.scalar_stores:
+            last = layout.n if along == "across" else layout.m * layout.n * layout.batch
+            first = f"{column} * 4u" if along == "across" else f"{start} + {column} * 4u"
+            reads = (f"{layout.real}({name}_with[min({first} + {q}u, {last - 1}u)])" for q in range(4))
+            given.append(f"V({', '.join(reads)})")
+        else:
+            given.append(f"V({name}_with[{column if along == 'across' else f'{start} + {column}'}])")
+    return f"finish({', '.join(given)})"

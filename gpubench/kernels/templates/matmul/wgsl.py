@@ -1,0 +1,334 @@
+"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and the ladder below it.
+
+The two lower rungs of the ladder, naive and tiled, are kept simple to be read. On an H200 they reach 0.10 and 0.16 of
+cuBLAS at n = 4096; the register-blocked kernel 0.96. Few rows have a kernel of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Params
+from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates.matmul import (
+    NARROW,
+    TILES,
+    WIDE_TILES,
+    Tile,
+    able,
+    few_rows,
+    narrow,
+    promising,
+    ranked,
+    register,
+    split,
+)
+from gpubench.kernels.templates.matmul.epilogue import Epilogue
+from gpubench.kernels.templates.wgsl import LANES, elements, real_dtype, require_storage
+
+_PAD_THREADS = 64
+_SUM_THREADS = 256
+# A GPU reads so many bytes of weights, in columns no longer than that, in less time than a launch takes. Tiles win
+# nothing there (on an H200 none of 15 products of up to 4 rows took one), and trials would only cost time.
+_LAUNCH_BYTES, _SHORT = 4 * 1024 * 1024, 2048
+_LOOSE = 32
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """How A or B lies in its buffer. `turned`: a line goes along K; else along the `extent`, the rows or columns."""
+
+    side: str
+    buffer: str
+    turned: bool
+    extent: int
+    k: int
+    deep: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many lines, and of how many elements."""
+        return (self.extent, self.k) if self.turned else (self.k, self.extent)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """What a tile reads as vec4s."""
+        return (self.extent, self.deep) if self.turned else (self.deep, 4 * ceil_div(self.extent, 4))
+
+    @property
+    def loose(self) -> bool:
+        """Lines so short are read one by one: a copy of the matrix would be a dispatch of its own."""
+        odd = not self.turned and self.extent % 4 != 0
+        return odd and self.extent <= _LOOSE and self.k == self.deep
+
+
+class Product(msgspec.Struct, frozen=True):
+    """`batch` products of A (m x k) and B (k x n), each of its own matrices, which the buffers `a` and `b` hold row by
+    row, or column by column (`ta`, `tb`). What is written has been through the epilogue. With `patches` every product
+    has the same A, and B is read from its image."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    ta: bool = False
+    tb: bool = False
+    a: str = "a"
+    b: str = "b"
+    epilogue: Epilogue | None = None
+    patches: register.Patches | None = None
+
+    @property
+    def deep(self) -> int:
+        """K as it is gone through: a multiple of 4 where a line of A or B goes along it."""
+        return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
+
+    @property
+    def lines(self) -> list[Lines]:
+        """Of A and B. Patches come from an image."""
+        a = Lines("a", self.a, not self.ta, self.m, self.k, self.deep)
+        return [a] if self.patches else [a, Lines("b", self.b, self.tb, self.n, self.k, self.deep)]
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The buffers that the epilogue reads."""
+        return tuple(self.epilogue.operands) if self.epilogue else ()
+
+    def require(self, limits: Limits) -> None:
+        """Raise Unsupported if the device lacks the dtype, or does not bind a matrix at once."""
+        require_storage(self.dtype, limits)
+        if self.dtype == "float64" and self.epilogue and self.epilogue.exponential:
+            raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
+        size = self.batch * ITEMSIZE[self.dtype]
+        sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
+        if self.patches:
+            sizes = {**sizes, self.a: sizes[self.a] // self.batch, self.b: sizes[self.b] // 9}
+        require_bindings(sizes, limits)
+
+
+def kernel(product: Callable[[Params, str], Product]) -> Kernel:
+    """The register-blocked kernel of what `product(params, dtype)` says."""
+
+    return chosen_from(lambda params, dtype, limits: candidates(product(params, dtype), limits))
+
+
+def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
+    """The kernel of these candidates, whose first is the default."""
+
+    def build(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+        program: WgslProgram = choices(params, dtype, limits)[0].build()
+        return program
+
+    return Kernel("wgsl", build, variant="register", candidates=choices)
+
+
+def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
+    """The register-blocked kernel, one candidate per promising tile, the default first; and that of few rows.
+
+    Halves are multiplied and added in float32. Raises Unsupported.
+    """
+    product.require(limits)
+    m, n, k, batch = product.m, product.n, product.k, product.batch
+    if 0 in (m, n, k, batch):
+        raise Unsupported("a matrix without elements is not multiplied", reason="shape")
+    thin = m <= few_rows.MOST_ROWS and batch == 1 and not product.ta and product.patches is None
+    few = Candidate(few_rows.NAME, partial(_few, product, limits))
+    one_group = m <= few_rows.WGSL_ROWS  # which holds all rows: no weight is read twice
+    if thin and one_group and k <= _SHORT and k * n * ITEMSIZE[product.dtype] <= _LAUNCH_BYTES:
+        return (few,)
+    itemsize = ITEMSIZE[real_dtype(product.dtype)]
+    tiles = able(WIDE_TILES if product.dtype == "float64" else TILES, itemsize, limits)
+    if n <= NARROW and product.patches is None and not limits.software:
+        tiles = narrow(tiles, itemsize, limits)
+    first, *rest = ranked(m, n, batch, tiles, limits)
+    if not limits.software:  # which never takes any but the default
+        cut = split(m, n, product.deep, tiles, limits) if batch == 1 else []
+        rest = promising(m, n, batch, [*cut, *rest], limits)
+    found = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
+    if thin:
+        found.insert(not one_group, few)
+    return tuple(found)
+
+
+def _few(product: Product, limits: Limits) -> WgslProgram:
+    names, sides = (product.a, product.b), (product.m, product.n, product.k)
+    rows = few_rows.WeightedRows(names, *sides, product.dtype, product.tb, product.epilogue)
+    found = few_rows.wgsl_program(rows, limits)
+    assert found is not None, "they have no norm"
+    return found
+
+
+def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
+    """The passes with one tile: a matrix whose lines are no multiple of 4 long is copied into longer ones first, unless
+    they are short."""
+    m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
+    deep, names = product.deep, {"a": product.a, "b": product.b}
+    whole = product.epilogue if tile.splits == 1 else None
+    before, scratch, loose = [], {}, []
+    for side in product.lines:
+        if side.loose:
+            loose.append(side.side)
+        elif side.shape != side.padded:
+            count = 1 if product.patches else batch
+            before.append(_pad(side.buffer, (count, *side.shape), side.padded, dtype, limits))
+            names[side.side] += "_padded"
+            scratch[names[side.side]] = count * math.prod(side.padded) * ITEMSIZE[dtype]
+    layout = register.Layout(
+        tile=tile, dtype=dtype, m=m, n=n, k=deep, batch=batch, ta=product.ta, tb=product.tb, loose=tuple(loose),
+        epilogue=whole, patches=product.patches,
+    )  # fmt: skip
+    grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits), limits)
+    after, out = [], "out"
+    if tile.splits > 1:
+        after, out = [_sum(layout, product, limits)], "partials"
+        scratch[out] = tile.splits * m * n * ITEMSIZE[real_dtype(dtype)]
+    require_bindings(scratch, limits)
+    multiply = WgslPass(
+        register.source(layout), grid, (*names.values(), out, *(product.beside if whole else ()))
+    )
+    return WgslProgram(
+        (*before, multiply, *after),
+        scratch={name: ceil_div(size, 16) * 16 for name, size in scratch.items()},
+    )
+
+
+def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
+    """Add the splits of C up, element by element."""
+    count, stored = layout.m * layout.n, elements(layout.dtype).stored
+    value = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
+    beside = ""
+    if product.epilogue is not None:
+        index = {"across": f"i % {layout.n}u", "all": "i"}
+        reads = (f"V({name}_with[{index[along]}])" for name, along in product.epilogue.operands.items())
+        value = f"finish({', '.join((value, *reads))})"
+        beside = "\n".join(
+            f"@group(0) @binding({2 + i}) var<storage, read> {name}_with: array<{stored}>;"
+            for i, name in enumerate(product.beside)
+        )
+        beside += f"\nalias V = {layout.real};\n{product.epilogue.finish()}"
+    text = f"""{"enable f16;" if stored == "f16" else ""}
+@group(0) @binding(0) var<storage, read> in_: array<{layout.real}>;
+@group(0) @binding(1) var<storage, read_write> out_: array<{stored}>;
+{beside}
+@compute @workgroup_size({_SUM_THREADS})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {{
+  let i = (group.y * groups.x + group.x) * {_SUM_THREADS}u + thread;
+  if (i < {count}u) {{ out_[i] = {stored}({value}); }}
+}}
+"""
+    grid = fold(ceil_div(count, _SUM_THREADS), limits)
+    return WgslPass(text, grid, ("partials", "out", *product.beside))
+
+
+def _pad(
+    name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
+) -> WgslPass:
+    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
+    batch, rows, columns = shape
+    down, across = padded[0], padded[1] // 4
+    stored = elements(dtype).stored
+    copies = "\n".join(
+        f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + {q}u]; }}"
+        for q, lane in enumerate(LANES)
+    )
+    text = f"""{"enable f16;" if stored == "f16" else ""}
+@group(0) @binding(0) var<storage, read> in_: array<{stored}>;
+@group(0) @binding(1) var<storage, read_write> out_: array<vec4<{stored}>>;
+@compute @workgroup_size({_PAD_THREADS})
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+  let x = id.x;
+  if (x >= {across}u) {{ return; }}
+  for (var y = id.y; y < {down}u; y += groups.y) {{
+    let inside = y < {rows}u;
+    let start = id.z * {rows * columns}u + y * {columns}u + 4u * x;
+    var v = vec4<{stored}>();
+{copies}
+    out_[(id.z * {down}u + y) * {across}u + x] = v;
+  }}
+}}
+"""
+    grid = _grid(ceil_div(across, _PAD_THREADS), min(down, limits.max_groups_per_dimension), batch, limits)
+    return WgslPass(text, grid, (name, f"{name}_padded"))
+
+
+def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
+    """For teaching: one element a thread, by the text `NAIVE` or `TILED`."""
+    require_dtype(product.dtype, ("float32",))
+    if product.batch > 1 or product.ta or product.tb:
+        why = "the lower rungs of the ladder take one product a launch, row by row"
+        raise Unsupported(why, reason="no-implementation")
+    product.require(limits)
+    if limits.max_workgroup_threads < _SIDE * _SIDE:
+        raise Unsupported(
+            f"{_SIDE * _SIDE} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
+        )
+    grid = _grid(ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1, limits)
+    uniform = (product.m, product.n, product.k)
+    return WgslProgram((WgslPass(source, grid, ("a", "b", "out"), uniform=uniform),))
+
+
+def _grid(x: int, y: int, z: int, limits: Limits) -> tuple[int, int, int]:
+    if max(x, y, z) > limits.max_groups_per_dimension:
+        raise Unsupported(
+            f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
+            " (maxComputeWorkgroupsPerDimension)",
+            reason="limit",
+        )
+    return (x, y, z)
+
+
+_SIDE = 16
+
+_HEADER = """struct Params { m: u32, n: u32, k: u32, }
+@group(0) @binding(0) var<storage, read> a_: array<f32>;
+@group(0) @binding(1) var<storage, read> b_: array<f32>;
+@group(0) @binding(2) var<storage, read_write> out_: array<f32>;
+@group(0) @binding(3) var<uniform> p: Params;
+"""
+
+# Each thread walks a row of A and a column of B: 2 k reads for 2 k operations.
+NAIVE = f"""{_HEADER}
+@compute @workgroup_size({_SIDE}, {_SIDE})
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+  let row = id.y;
+  let column = id.x;
+  if (row >= p.m || column >= p.n) {{ return; }}
+  var total = 0.0;
+  for (var k = 0u; k < p.k; k++) {{
+    total = fma(a_[row * p.k + k], b_[k * p.n + column], total);
+  }}
+  out_[row * p.n + column] = total;
+}}
+"""
+
+# The group loads a square of A and of B together, so each element comes from global memory once per group.
+TILED = f"""{_HEADER}
+var<workgroup> tile_a: array<array<f32, {_SIDE}>, {_SIDE}>;
+var<workgroup> tile_b: array<array<f32, {_SIDE}>, {_SIDE}>;
+
+@compute @workgroup_size({_SIDE}, {_SIDE})
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {{
+  let row = min(id.y, p.m - 1u);
+  let column = min(id.x, p.n - 1u);
+  var total = 0.0;
+  for (var start = 0u; start < p.k; start += {_SIDE}u) {{
+    let ka = start + local.x;
+    let kb = start + local.y;
+    tile_a[local.y][local.x] = select(0.0, a_[row * p.k + min(ka, p.k - 1u)], ka < p.k);
+    tile_b[local.y][local.x] = select(0.0, b_[min(kb, p.k - 1u) * p.n + column], kb < p.k);
+    workgroupBarrier();
+    for (var k = 0u; k < {_SIDE}u; k++) {{
+      total = fma(tile_a[local.y][k], tile_b[k][local.x], total);
+    }}
+    workgroupBarrier();
+  }}
+  if (id.y < p.m && id.x < p.n) {{ out_[row * p.n + column] = total; }}
+}}
+"""

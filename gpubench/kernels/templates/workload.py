@@ -1,0 +1,257 @@
+"""Workloads: ops made of other ops, one after the other, as a network is made of layers.
+
+A stage names its op; shapes, costs, the expression and the reference come from the ops of the stages. What a stage
+writes and another one reads stays on the device. Such bytes are not compulsory: fusing saves them. A state is what
+several stages add to, one after the other, as the keys and values of the tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NoReturn
+
+from gpubench import kernels
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.op import (  # fmt: skip
+    Array,
+    Dtype,
+    Op,
+    Operand,
+    Params,
+    Repeat,
+    Role,
+    Shape,
+    Stage,
+    Tolerance,
+    Values,
+    always_fits,
+    each,
+    flat,
+)
+
+# Of the units of round-off, for each stage on the longest way through a workload.
+_UNITS_PER_STAGE = 8
+# Sizes at which the shapes of a value have to agree wherever it is used.
+_PROBES = (1, 7)
+
+
+_Formula = Callable[[Op], Callable[..., Any]]
+
+
+def _expression(op: Op) -> Callable[..., Any]:
+    return op.expr
+
+
+def _exact(op: Op) -> Callable[..., Any]:
+    return op.reference or op.expr
+
+
+def _fused(op: Op) -> Callable[..., Any]:
+    """As a user of PyTorch writes it."""
+    assert op.torch is not None
+    return op.torch
+
+
+def workload(
+    *,
+    stages: Sequence[Stage | Repeat],
+    inputs: Mapping[str, Values],
+    outputs: Mapping[str, Role],
+    weights: Mapping[str, Values] | None = None,
+    state: Sequence[str] = (),
+    judged: Mapping[str, Tolerance | Callable[..., Array]] | None = None,
+    **declared: Any,
+) -> Op:
+    """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
+    each has, `state` which values stages add to, `judged` the tolerance of an output that has one of its own, or the
+    slack that kinks on the way to it add to the usual one. What else is `declared` is the op's own: name, summary,
+    params, sizes, options, and `fits`, which says why there is no shape though each stage has one. Repeats are written
+    out. Raises ValueError where a value has two shapes, is read before it is written, or is written twice."""
+    weights, judged = weights or {}, judged or {}
+    fits = declared.pop("fits", always_fits)
+    of = _Stages(flat(stages), tuple(state))
+    of.check([*inputs, *weights], [*outputs])
+    read: list[Operand] = [of.operand(x, values=values, role=of.role(x)) for x, values in inputs.items()]
+    read += [of.operand(x, values=values, role="weight") for x, values in weights.items()]
+    written = [
+        of.operand(x, role=role, tolerance=of.tolerance(x, read, judged.get(x))) for x, role in outputs.items()
+    ]
+    inner = dict.fromkeys(x for stage in of.stages for x in stage.writes if x not in outputs)
+    between = tuple(of.operand(x, role="state" if x in of.state else "activation") for x in inner)
+    ops = of.ops.values()
+    names = tuple(operand.name for operand in read)
+    return Op(
+        group="network",
+        dtypes=of.dtypes(),
+        inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
+        flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
+        reference=partial(of.results, names, tuple(outputs), _exact),
+        torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
+        tolerance=Tolerance(_UNITS_PER_STAGE),
+        takes=("n", *declared.get("options", {})), fits=lambda params: fits(params) or of.fits(params),
+        slow=of.slow(), blas=of.blas(), tuned={
+            backend: (Kernel("stages", _never),)
+            for backend in ("numpy", "cupy", "wgpu")
+            if all(op.tuned.get(backend) for op in ops if op.host is None)
+        }, **declared,
+    )  # fmt: skip
+
+
+class _Stages:
+    """The stages with their ops."""
+
+    def __init__(self, stages: tuple[Stage, ...], state: tuple[str, ...]) -> None:
+        self.stages, self.state = stages, state
+        self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
+
+    def blas(self) -> tuple[str, ...]:
+        """The backends that leave a stage to their BLAS: next to a product the other stages take little."""
+        return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
+
+    def dtypes(self) -> tuple[Dtype, ...]:
+        """Those of every stage on the device."""
+        first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
+        return tuple(dtype for dtype in first if all(dtype in other for other in others))
+
+    def check(self, given: Sequence[str], wanted: Sequence[str]) -> None:
+        """Every value is there before it is read, is written once, and has one shape."""
+        known, device = {*given, *self.state}, False
+        for stage in self.stages:
+            op = self.ops[stage.op]
+            if op.host is not None and device:
+                raise ValueError(f"the host stage {stage.name} comes after a stage on the device")
+            device = op.host is None
+            if len(stage.reads) != len(op.inputs) or len(stage.writes) != len(op.outputs):
+                raise ValueError(f"the stage {stage.name} does not name each operand of {stage.op}")
+            if missing := set(stage.reads) - known:
+                raise ValueError(f"the stage {stage.name} reads {min(missing)}, which nobody has written")
+            added = {stage.writes[i] for i, j in op.updated.items() if stage.writes[i] == stage.reads[j]}
+            if fixed := added - {*self.state}:
+                raise ValueError(f"the stage {stage.name} adds to {min(fixed)}, which is no state")
+            if twice := (known & set(stage.writes)) - added:
+                raise ValueError(f"the stage {stage.name} writes {min(twice)}, which is there already")
+            known |= set(stage.writes)
+        if missing := set(wanted) - known:
+            raise ValueError(f"no stage writes {min(missing)}")
+        for n in _PROBES:
+            shapes: dict[str, Shape] = {}
+            for stage in self.stages:
+                params = stage.params({"n": n})
+                for value, operand in self._used(stage):
+                    shape = operand.shape(params)
+                    if shapes.setdefault(value, shape) != shape:
+                        raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
+
+    def _used(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
+        """(value, operand of the stage's op), in order."""
+        return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
+
+    @cached_property
+    def first(self) -> dict[str, tuple[Stage, Operand]]:
+        """The first use of each value."""
+        found: dict[str, tuple[Stage, Operand]] = {}
+        for stage in self.stages:
+            for value, operand in self._used(stage):
+                found.setdefault(value, (stage, operand))
+        return found
+
+    def operand(self, value: str, **declared: Any) -> Operand:
+        """The value as an operand of the workload: its shape and its dtype are those of its first use."""
+        stage, operand = self.first[value]
+        return Operand(
+            value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
+        )
+
+    def role(self, value: str) -> Role:
+        """Of an input: whether the host reads it, or it flows."""
+        roles = {operand.role for stage in self.stages for name, operand in self._used(stage) if name == value}
+        return "host" if "host" in roles else "activation"
+
+    def depth(self, value: str) -> int:
+        """Stages on the longest way to a value."""
+        depths: dict[str, int] = {}
+        for stage in self.stages:
+            after = 1 + max(depths.get(one, 0) for one in stage.reads)
+            depths.update(dict.fromkeys(stage.writes, after))
+        return depths[value]
+
+    def tolerance(
+        self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
+    ) -> Tolerance:
+        """Its own, or that of the stage that writes the value, and some units for each stage before it, on its largest
+        scale or the value's largest number. What is small because a sum cancels, or by a softmax, has the error of the
+        numbers that it was made of. The stages are judged one by one beside this."""
+        if isinstance(declared, Tolerance):
+            return declared
+        last = next(stage for stage in self.stages if value in stage.writes)
+        own = self.ops[last.op].judged(self.ops[last.op].outputs[last.writes.index(value)])
+        names = tuple(operand.name for operand in inputs)
+
+        def scale(xp: Array, *arrays: Array, **params: int) -> Array:
+            want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
+            found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
+            op = self.ops[last.op].at(last.params(params))
+            bound = op.judged(op.outputs[last.writes.index(value)]).scale
+            spread = bound(xp, *read) if bound is not None else want
+            return xp.maximum(found, xp.max(spread)) if spread.size else found
+
+        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=declared)
+
+    def results(
+        self,
+        names: Sequence[str],
+        wanted: Sequence[str],
+        formula: _Formula,
+        xp: Array,
+        *arrays: Array,
+        **params: int,
+    ) -> Any:
+        """The wanted values, by a formula of each stage's op, one stage after the other."""
+        values = dict(zip(names, arrays, strict=True))
+        beside = next(values[name] for name in names if self.first[name][1].role != "host")
+        for name in self.state:
+            values[name] = _zeros(self.operand(name).shape(params), self._stored(name, values, xp), xp, beside)
+        for stage in self.stages:
+            op = self.ops[stage.op].at(stage.params(params))
+            made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
+            if hasattr(beside, "new_zeros"):  # PyTorch: what the host made goes to the device
+                made = tuple(one.to(beside.device) for one in made)
+            values.update(zip(stage.writes, made, strict=True))
+        found = tuple(values[name] for name in wanted)
+        return found if len(found) > 1 else found[0]
+
+    def _stored(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
+        """The dtype of a state: its own, or that of the case, which the other values have."""
+        own = self.operand(state).dtype
+        if own is not None:
+            return getattr(xp, own)
+        return next(array.dtype for name, array in values.items() if self.first[name][1].dtype is None)
+
+    def flops(self, params: Params) -> int:
+        return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
+
+    def fits(self, params: Params) -> str | None:
+        """What the first stage says that has no shape."""
+        reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
+        return next((why for why in reasons if why is not None), None)
+
+    def slow(self) -> dict[tuple[str, Dtype], float]:
+        """Library calls without fast code: the slowest stage's."""
+        found: dict[tuple[str, Dtype], float] = {}
+        for op in self.ops.values():
+            for key, rate in op.slow.items():
+                found[key] = min(rate, found.get(key, rate))
+        return found
+
+
+def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
+    """Where the other array is: PyTorch would take memory of the host."""
+    if hasattr(beside, "new_zeros"):
+        return beside.new_zeros(shape, dtype=dtype)
+    return xp.zeros(shape, dtype=dtype)
+
+
+def _never(*_: Any) -> NoReturn:
+    raise Unsupported("a workload is compiled stage by stage", reason="no-implementation")

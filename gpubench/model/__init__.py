@@ -1,1 +1,0 @@
-"""The nouns of gpubench as frozen types: standard library and msgspec only."""

@@ -1,0 +1,1 @@
+"""The file of a run: its types, and in `store` how it is read, written and kept."""

@@ -1,0 +1,202 @@
+"""Whether two descriptions are of one machine.
+
+What both sides know decides. What one side does not know neither agrees nor disagrees. A name decides only where both
+sides have it from the same source: a driver, an API and a table of names call one device differently.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpubench.result.machine import Cpu, Fact, Gpu, Machine
+
+if TYPE_CHECKING:
+    from gpubench.result.run import Device  # costs start-up
+
+# The kernel's own share of RAM changes from boot to boot; ECC and reservations take as much of a GPU's memory.
+TOLERANCE = 0.05
+_MARKS = re.compile(r"\((?:r|tm|c)\)", re.IGNORECASE)
+_PCI_IDS = ("vendor_id", "device_id", "subvendor_id", "subdevice_id")
+
+
+# Firmware and kernels fill a field that nobody set with such words.
+_PLACEHOLDER = re.compile(
+    r"unknown\b.*|n/?a|\(?(none|null|nil)\)?|undefined|invalid|empty|o\.?e\.?m\.?|default( string)?|<?bad index>?"
+    r"|not (specified|available|applicable|present|defined|set)|to be filled (by|in)\b.*|type1productconfigid"
+    r"|(system|product|base ?board|board|chassis) (manufacture|manufacturer|vendor|name|product name|version)"
+    r"|0x0+|[0fx]{4,}|0+|0?123456789|[-_.*?# ]+",
+    re.I,
+)
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether a text stands where a name or an id should, and names nothing."""
+    return _PLACEHOLDER.fullmatch(text.strip()) is not None
+
+
+class Likeness(NamedTuple):
+    """How the machine `here` compares with the machine `there` of a result."""
+
+    differences: Mapping[str, str]  # what contradicts, in words by name; empty: nothing does
+    agreements: frozenset[str]  # what both sides know and say alike
+    drivers: Mapping[str, str]  # other driver versions, in words by the id of the GPU here
+    gpus: Mapping[str, str]  # by the id of a GPU there the id of the same GPU here
+
+    @property
+    def same(self) -> bool:
+        """Whether both are one machine: something identifies it, and nothing contradicts."""
+        return not self.differences and bool(self.agreements)
+
+
+def measured_gpus(devices: Iterable[Device]) -> list[str]:
+    """Return the ids that the devices of a run have in its `machine.gpus`."""
+    return list(dict.fromkeys(device.gpu_id for device in devices if device.gpu_id is not None))
+
+
+def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
+    """Compare two machines. `measured`: ids of the GPUs there that have to be here; all of them where none is known."""
+    differences, agreements = _compare_hosts(here, there)
+    needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
+    pairs = pair_gpus(here.gpus, needed)
+    missing = [gpu for gpu in needed if gpu.id not in pairs]
+    # A list that nobody could make is no empty list.
+    listed = bool(here.gpus) or here.gpu_count.value is not None
+    if missing and listed:
+        others = ", ".join(_gpu_words(gpu) for gpu in here.gpus) or "none"
+        differences["GPU"] = f"{', '.join(map(_gpu_words, missing))}, here {others}"
+    named = {gpu.id: gpu for gpu in needed}
+    if any(_relation(gpu, named[there_id]) in (_UUID, _IDS) for there_id, gpu in pairs.items()):
+        agreements.add("GPU")
+    drivers = {
+        gpu.id: words for there_id, gpu in pairs.items() if (words := _driver_words(gpu, named[there_id]))
+    }
+    return Likeness(
+        differences, frozenset(agreements), drivers, {there_id: gpu.id for there_id, gpu in pairs.items()}
+    )
+
+
+def uuid_digest(text: str) -> str:
+    """Return a digest of a GPU's uuid, `GPU-...`: stable, but it identifies no hardware. Results hold digests alone."""
+    prefix, _, rest = text.partition("-")
+    return f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}"
+
+
+def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
+    """Return by the id of a GPU there the GPU here that it is, each at most once: by uuid, else by what is known."""
+    pairs: dict[str, Gpu] = {}
+    free = list(here)
+    for relation in (_UUID, _IDS, _UNKNOWN):
+        for gpu in there:
+            alike = [other for other in free if gpu.id not in pairs and _relation(other, gpu) == relation]
+            # Of equal cards without a uuid the address tells which is which; it may change with the slot.
+            alike.sort(key=lambda other: (other.id != gpu.id, other.bdf.value != gpu.bdf.value))
+            if alike:
+                pairs[gpu.id] = alike[0]
+                free.remove(alike[0])
+    return pairs
+
+
+_UUID, _IDS, _UNKNOWN, _OTHER = "uuid", "ids", "unknown", "other"
+
+
+def _relation(here: Gpu, there: Gpu) -> str:
+    """Return by what two GPUs are one, or that they are not."""
+    uuid_here, uuid_there = here.uuid.value, there.uuid.value
+    if uuid_here and uuid_there:
+        return (
+            _UUID
+            if uuid_there in (uuid_here, uuid_digest(uuid_here)) or uuid_here == uuid_digest(uuid_there)
+            else _OTHER
+        )
+    ids = [pair for name in _PCI_IDS if (pair := _both(getattr(here, name), getattr(there, name)))]
+    sizes = _both(here.memory.dedicated_bytes, there.memory.dedicated_bytes)
+    makers = _both(here.vendor, there.vendor)
+    units = _both(here.compute.units, there.compute.units)
+    if any(a != b for a, b in (*ids, *filter(None, (makers, units)))) or (sizes and not _near(*sizes)):
+        return _OTHER
+    return (
+        _IDS if _both(here.vendor_id, there.vendor_id) and _both(here.device_id, there.device_id) else _UNKNOWN
+    )
+
+
+def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[str]]:
+    differences: dict[str, str] = {}
+    agreements: set[str] = set()
+
+    def judge(
+        name: str, pair: tuple[Any, Any] | None, same: Callable[[Any, Any], bool], words: str = "{}"
+    ) -> None:
+        if pair is None:
+            return
+        if same(*pair):
+            agreements.add(name)
+        else:
+            differences[name] = f"{words.format(pair[1])}, here {words.format(pair[0])}"
+
+    mine, other = here.cpu, there.cpu
+    judge("CPU", _both_names(mine.model, other.model), lambda a, b: _plain(a) == _plain(b))
+    judge("CPU parts", _both_parts(mine, other), lambda a, b: bool(a == b))
+    judge("architecture", _both_names(here.platform.arch, there.platform.arch), lambda a, b: bool(a == b))
+    counts = (("cores", "cores"), ("CPUs", "logical"), ("usable CPUs", "available"))
+    for name, field in counts:
+        judge(name, _both(getattr(mine, field), getattr(other, field)), lambda a, b: bool(a == b))
+    sizes = _both(here.memory.total_bytes, there.memory.total_bytes)
+    gib = None if sizes is None else (sizes[0] / 2**30, sizes[1] / 2**30)
+    judge("memory", gib, _near, "{:.0f} GiB")
+    if differences and "CPU" not in agreements:  # of another machine a name tells more than a number
+        judge("CPU", _both(mine.model, other.model), lambda a, b: _plain(a) == _plain(b))
+    # Counts, sizes and the architecture contradict, but they identify nothing.
+    identifying = agreements & {"CPU", "CPU parts"} or (
+        {"cores"} if agreements >= {"cores", "memory"} else set()
+    )
+    return differences, set(identifying)
+
+
+def _both(here: Fact[Any], there: Fact[Any]) -> tuple[Any, Any] | None:
+    """Return both values; None if either side does not know its own."""
+    values = (here.value, there.value)
+    unknown = any(value is None or (isinstance(value, str) and is_placeholder(value)) for value in values)
+    return None if unknown else values
+
+
+def _both_names(here: Fact[str], there: Fact[str]) -> tuple[str, str] | None:
+    """Like `_both`, for names: they are compared only where both sides asked the same source."""
+    return _both(here, there) if here.source == there.source else None
+
+
+def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
+    """Return the model numbers of the kinds of cores: what a 64-bit Arm kernel writes in place of a model's name."""
+    texts = [
+        ",".join(sorted({kind.part for kind in cpu.kinds.value or () if kind.part})) for cpu in (here, there)
+    ]
+    return (texts[0], texts[1]) if all(texts) else None
+
+
+def _plain(name: str) -> str:
+    return " ".join(_MARKS.sub(" ", name).split()).casefold()
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * max(a, b)
+
+
+def _driver_words(here: Gpu, there: Gpu) -> str:
+    """Return in words how the drivers of one GPU differ; empty if they do not, as far as both are known."""
+    for fact_here, fact_there in (
+        (here.driver.name, there.driver.name),
+        (here.driver.version, there.driver.version),
+    ):
+        pair = _both(fact_here, fact_there)
+        if pair is not None and pair[0] != pair[1]:
+            return f"driver {pair[1]}, here {pair[0]}"
+    return ""
+
+
+def _gpu_words(gpu: Gpu) -> str:
+    """Return `NVIDIA H200 (10de:2335, GPU-46eaa005)`, as far as it is known."""
+    ids = ":".join(str(fact.value) for fact in (gpu.vendor_id, gpu.device_id) if fact.value)
+    marks = ", ".join(filter(None, (ids, (gpu.uuid.value or "")[:12])))
+    return " ".join(filter(None, (gpu.name.value or gpu.id, f"({marks})" if marks else "")))

@@ -1,0 +1,591 @@
+"""The result file `gpubench-result`, version 3: raw samples and conditions, never an estimate.
+
+Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
+measured is None with a reason beside it, never 0. Readers ignore unknown fields.
+Version history: 1 = first version. 2 = data that stays on a GPU has two regimes, `resident-waited` and
+`resident-queued`; the `resident` of a GPU in version 1 is read as the latter, which it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gpubench.base.cpu_load import BUSY_SHARE
+from gpubench.base.messages import Reason, WarningCode
+from gpubench.kernels.contract.op import Dtype
+from gpubench.result.case import COMPOSED, FORMS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
+from gpubench.result.machine import Machine
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Base of the parts of a result: immutable. (kw_only is not inherited, so each class says it.)"""
+
+
+class Blas(Record, frozen=True, kw_only=True):
+    """The BLAS that NumPy calls, as threadpoolctl names it."""
+
+    library: str
+    version: str | None = None
+    kernel: str | None = None
+
+
+class WorkerRecord(Record, frozen=True, kw_only=True):
+    """What one worker process was, and what its device costs without any work."""
+
+    device_id: str
+    threads: int | None = None
+    blas: Blas | None = None
+    env: dict[str, str] = {}
+    clock_step_s: float = 0.0
+    clock_cost_s: float = 0.0
+    open_s: float | None = None
+    overhead_s: list[float] = []
+
+
+class Ceiling(Record, frozen=True, kw_only=True):
+    """What one device reached in one session with a kernel that does nothing else: memory's rate, or that of arithmetic
+    in one dtype, or what its link moved from and to page-locked memory; where there is none, `reason` says why.
+    `own`: not of other backends, which reach tensor cores.
+    """
+
+    device_id: str
+    dtype: str | None = None
+    bytes_per_s: float | None = None
+    flops_per_s: float | None = None
+    upload_bytes_per_s: float | None = None
+    download_bytes_per_s: float | None = None
+    own: bool = False
+    reason: str | None = None
+
+
+class Telemetry(Record, frozen=True, kw_only=True):
+    """Clocks, temperature, power, throttle reasons and the PCIe link of one device, sampled beside the blocks. Files of
+    before lack the link."""
+
+    device_id: str
+    t_s: list[float] = []
+    clock_hz: list[float | None] = []
+    memory_clock_hz: list[float | None] = []
+    temperature_c: list[float | None] = []
+    power_w: list[float | None] = []
+    throttle: list[list[str]] = []
+    pcie_generation: list[int | None] = []
+    pcie_width: list[int | None] = []
+
+
+class SessionRecord(Record, frozen=True, kw_only=True):
+    """One set of fresh worker processes. A superseded session is kept and not used.
+
+    `repeats` is the index of the session in whose place it was measured, because others disturbed that one.
+    """
+
+    index: int
+    started_at: str
+    superseded: bool = False
+    repeats: int | None = None
+    foreign_cpu_share: float | None = None
+    steal_share: float | None = None
+    workers: list[WorkerRecord] = []
+    ceilings: list[Ceiling] = []
+    telemetry: list[Telemetry] = []
+
+    @property
+    def planned_index(self) -> int:
+        """The session of the plan that it stands for: its own index, or that of the session it repeats."""
+        return self.index if self.repeats is None else self.repeats
+
+    @property
+    def disturbance(self) -> float:
+        """The larger of the shares that other processes and the hypervisor took; what is unknown disturbs nothing."""
+        return max(self.foreign_cpu_share or 0.0, self.steal_share or 0.0)
+
+    @property
+    def contended(self) -> bool:
+        """Whether others took so much of the CPUs that the session's figures may have suffered."""
+        return self.disturbance > BUSY_SHARE
+
+
+SCHEMA_VERSION = 3
+DeviceKind = Literal["cpu", "gpu", "software", "hybrid"]
+StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
+# How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
+# staging buffers that stay mapped.
+Staging = Literal["pageable", "pinned", "mapped"]
+Severity = Literal["info", "warning", "error"]
+# Stands in for a GPU's last-level cache that nothing reported: more than any so far.
+UNKNOWN_CACHE_BYTES = 256 * 2**20
+# Below so many bytes a transfer takes its time from calls, not from the link.
+LINK_BYTES = 1 << 20
+
+
+class DeviceClock(Record, frozen=True, kw_only=True):
+    """The device's own clock and its resolution; `derived`: it has none, `device_hot` is a difference of wall times."""
+
+    kind: Literal["event", "pass-timestamp", "derived"]
+    step_s: float
+
+
+class Theoretical(Record, frozen=True, kw_only=True):
+    """The vendor's ceilings, where a trustworthy source tells them."""
+
+    bytes_per_s: float | None = None
+    flops_per_s: dict[str, float] = {}
+    source: str | None = None
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """How detection recognises a device; never by its name. Ids are PCI numbers, `pci` is "0000:09:00.0"."""
+
+    uuid: str | None = None
+    pci: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+    driver: str | None = None  # which of several drivers of the same interface lists the device
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
+
+    `api` is what drives it (host, cuda, hip, rocm, vulkan, metal, dx12), or a word of the backend's own.
+    `cache_bytes` is its last level of cache, where the backend tells.
+    `identity` travels from the worker to detection and is cleared before the file is written. A gang has `gpu_ids` and
+    `identities` instead, rank by rank.
+    """
+
+    id: str
+    backend: str
+    kind: DeviceKind
+    name: str
+    api: str
+    driver: str | None = None
+    gpu_id: str | None = None
+    memory_bytes: int | None = None
+    usable_bytes: int | None = None
+    clock: DeviceClock | None = None
+    theoretical: Theoretical = Theoretical()
+    cache_bytes: int | None = None
+    identity: Identity | None = None
+    gpu_ids: list[str] = []
+    identities: list[Identity] = []
+
+    @property
+    def own_clock(self) -> DeviceClock | None:
+        """The clock, unless it is the host's in disguise."""
+        return None if self.clock is None or self.clock.kind == "derived" else self.clock
+
+    @property
+    def resident_regime(self) -> RegimeKind:
+        """That of launches in a row with one wait, on data that is there."""
+        return RESIDENT if self.kind == "cpu" else QUEUED
+
+    @property
+    def composed(self) -> bool:
+        """Whether it is made of another backend's device and the CPU: `hybrid:cupy:0`."""
+        return self.backend in COMPOSED
+
+
+class Block(Record, frozen=True, kw_only=True):
+    """Samples of one case in one round. Each value is seconds per launch, `repeat` launches make a sample
+    (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
+
+    The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
+    `clock_hz` is the device's clock at each sample after the warm-up, as it counts itself (CUDA) or its driver tells;
+    `throttle` holds every reason for a lowered clock that was read from the block's start to its end.
+    `fraction` is the GPU's share of a split, `placement` has a letter for each stage of a placed workload; `beside_s`
+    are seconds of a call of all its stages on the `cpu`, and on the `gpu`, taken after the samples.
+    """
+
+    session: int
+    round: int
+    position: int
+    phase: Literal["main", "sweep"] = "main"
+    fraction: float | None = None
+    placement: str | UnsetType = UNSET
+    repeat: int
+    hot_repeat: int | None = None
+    warmup: int = 0
+    t_s: float = 0.0
+    wall_s: list[float]
+    device_cold_s: list[float] | None = None
+    device_hot_s: list[float] | None = None
+    clock_hz: list[float] | None = None
+    beside_s: dict[str, float] | UnsetType = UNSET
+    throttle: list[str] = []
+    discarded: dict[str, str] = {}
+
+    @property
+    def cut(self) -> float | str | None:
+        """What runs where, of a case that is shared by two sides."""
+        return self.fraction if self.placement is UNSET else self.placement
+
+
+class Parts(Record, frozen=True, kw_only=True):
+    """Where the time of one case goes in one session (seconds).
+
+    `weights_s` was paid once in the session, by all sizes together, to bring `weights_bytes` of weights to the device.
+    With `result_s` the parts are steps of the timed calls, and that step fetches the output as soon as the kernel is
+    done. With `download_s` each part is a sample of its own, with a wait before and after it.
+    """
+
+    session: int
+    compile_s: float | None = None
+    first_launch_s: float | None = None
+    weights_s: float | None = None
+    weights_bytes: int | None = None
+    alloc_s: list[float] = []
+    upload_s: list[float] = []
+    launch_s: list[float] = []
+    sync_s: list[float] = []
+    single_s: list[float] = []
+    download_s: list[float] = []
+    result_s: list[float] = []
+    stage_s: dict[str, list[float]] = {}
+
+
+# What reads the times of a workload's stages: the host's clock around calls that end when they return, events of a
+# stream, stamps of passes; or the host's clock with a submit and a wait for each stage, where a device has no stamps.
+StageClock = Literal["host", "event", "pass-timestamp", "waited"]
+
+
+class StageTimes(Record, frozen=True, kw_only=True):
+    """Where the time of a workload goes in one session (seconds): `stages` are its names in order, each once.
+
+    Lists have a value for each round, those of `alone_s` and `chain_s` by stage: `alone_s` of the stage by itself,
+    `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
+    to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
+    `empty_s` an empty launch and its wait. `stamping_s` is what the readings between the stages cost: the span of those
+    on the device less that of the plain chain, by the same clock; empty where that is the host's. `first_recording_s`
+    is what the host records and submits before the device has its first commands, `recording_s` that and what it
+    records while the device works, both less that of an empty launch; empty where it records nothing for a call.
+    `tokens` are those that a call reads or writes, by the name that the stages of that part begin with.
+    """
+
+    session: int
+    clock: StageClock
+    stages: list[str]
+    alone_s: list[list[float]]
+    chain_s: list[list[float]]
+    span_s: list[float]
+    wall_s: list[float]
+    empty_s: list[float]
+    stamping_s: list[float] = []
+    first_recording_s: list[float] = []
+    recording_s: list[float] = []
+    tokens: dict[str, int] = {}
+
+
+class Placing(Record, frozen=True, kw_only=True):
+    """By what one session chose where the stages of a workload run (seconds): `stages` are their names, one for each
+    letter of a placement, and every list has a value for each round.
+
+    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it;
+    `cpu_whole_s` and `gpu_whole_s` of that chain without clock readings, with its wait. `up_s` and `down_s` are of one
+    copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that were then tried, and
+    both sides alone; `free_s` is the least prediction where copies take no time.
+    """
+
+    session: int
+    clock: StageClock
+    stages: list[str]
+    cpu_s: list[list[float]]
+    gpu_s: list[list[float]]
+    cpu_whole_s: list[float]
+    gpu_whole_s: list[float]
+    up_s: dict[str, list[float]]
+    down_s: dict[str, list[float]]
+    enter_s: list[float]
+    predicted_s: dict[str, float]
+    free_s: float
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
+
+    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u). `differing` counts the
+    choices, such as the tokens of a language model, that are not the best ones in float64; None: there are none.
+    """
+
+    ok: bool
+    max_error: float | None
+    limit: float
+    scale: Literal["value", "terms"]
+    index: list[int] = []
+    differing: int | None = None
+
+
+class Stop(Record, frozen=True, kw_only=True):
+    """Why sampling of one case ended in one session."""
+
+    session: int
+    reason: StopReason
+
+
+class SessionFailure(Record, frozen=True, kw_only=True):
+    """What broke a case in one session. Sessions in which it ran and was right keep their blocks."""
+
+    session: int
+    reason: Reason
+    detail: str
+    hint: str | None = None
+    phase: str | None = None
+    stderr_tail: str | None = None
+
+
+class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
+    """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice.
+    `blas`: the backend's BLAS does most of the work. `output_bytes` are downloaded where data travels. Both are None in
+    files that do not tell. `input_bytes` are uploaded; None: the rest of `bytes`."""
+
+    id: str
+    case: Case
+    flops: int
+    bytes: int
+    output_bytes: int | None = None
+    input_bytes: int | None = None
+    op_hash: str
+    kernel_hash: str | None = None
+    kernel: str | None = None
+    blas: bool | None = None
+    check: Check
+    staging: Staging = "pageable"
+    blocks: list[Block] = []
+    parts: list[Parts] = []
+    stages: list[StageTimes] = []
+    placings: list[Placing] = []
+    stops: list[Stop] = []
+    failures: list[SessionFailure] | UnsetType = UNSET
+
+    @property
+    def moved(self) -> tuple[int | None, int | None]:
+        """Bytes of a copying call (up, down); None where the file does not tell the directions apart."""
+        if self.output_bytes is None:
+            return None, None
+        up = self.bytes - self.output_bytes if self.input_bytes is None else self.input_bytes
+        return up, self.output_bytes
+
+
+class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
+    """A case that was not attempted, and why."""
+
+    id: str
+    case: Case
+    reason: Reason
+    detail: str
+    hint: str | None = None
+
+
+class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
+    """A case that was wrong, or broke in each session that tried it. It has no number; its fields tell the last try."""
+
+    id: str
+    case: Case
+    reason: Reason
+    detail: str
+    hint: str | None = None
+    phase: str | None = None
+    stderr_tail: str | None = None
+    check: Check | None = None
+    failures: list[SessionFailure] | UnsetType = UNSET
+
+
+class Planned(Record, frozen=True, kw_only=True, tag_field="type", tag="planned"):
+    """A case that the run had not reached when it was interrupted."""
+
+    id: str
+    case: Case
+
+
+Outcome = Measurement | Skip | Failure | Planned
+
+
+def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
+    """What broke the case, session by session; the file leaves the field out where nothing did."""
+    return (getattr(outcome, "failures", None) or []) if outcome is not None else []
+
+
+class RunWarning(Record, frozen=True, kw_only=True):
+    """A finding about the run: its code, one sentence and one sentence of advice."""
+
+    code: WarningCode
+    severity: Severity = "warning"
+    message: str
+    hint: str = ""
+    id: str | None = None
+    session: int | None = None
+    data: dict[str, float | str] = {}
+
+
+class Selection(Record, frozen=True, kw_only=True):
+    """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
+
+    `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone.
+    `variants` are named kernels that are measured beside the default one of their form; `tf32` among them stands for
+    the library's float32 matrix products with inputs rounded to TF32. `filter` and `skip` are the selectors that
+    thin out the cases: those that one of `filter` selects (none given: all), and none of `skip`.
+    """
+
+    ops: list[str]
+    sizes: dict[str, list[int]] = {}
+    dtypes: list[Dtype] = msgspec.field(default_factory=lambda: ["float32"])
+    devices: list[str] = []
+    forms: list[str] = msgspec.field(default_factory=lambda: list(FORMS))
+    regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))
+    calls: int = 10
+    params: dict[str, list[dict[str, int]]] = {}
+    variants: list[str] = []
+    filter: list[str] = []
+    skip: list[str] = []
+
+
+Scaling = Literal["weak", "strong", "both"]
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never
+    meet. `autotune`: a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs
+    of `ranks`."""
+
+    protocol: int = 3
+    preset: Literal["quick", "default", "rigorous"] = "default"
+    sessions: int = 3
+    min_samples: int = 10
+    max_samples: int = 100
+    max_time_s: float = 2.0
+    precision: float = 0.02
+    warmup_s: float = 0.25
+    sample_s: float = 5e-3
+    case_timeout_s: float = 60.0
+    budget_s: float | None = None
+    order: Literal["interleave", "sequential"] = "interleave"
+    inputs: Literal["random", "zeros", "ones"] = "random"
+    cache: Literal["warm", "cold"] = "warm"
+    threads: int | None = None
+    seed: int = 1
+    autotune: bool = True
+    scaling: Scaling | UnsetType = UNSET
+    ranks: list[int] | UnsetType = UNSET
+
+    def scales(self, how: Scaling) -> bool:
+        """Whether that kind of scaling is measured."""
+        return self.scaling in (how, "both")
+
+
+class Git(Record, frozen=True, kw_only=True):
+    """The state of the checkout in which the run was started."""
+
+    commit: str
+    branch: str | None = None
+    dirty: bool | None = None
+    commit_time: str | None = None
+
+
+class Ci(Record, frozen=True, kw_only=True):
+    """Which CI ran this, where its variables tell."""
+
+    provider: str
+    run_url: str | None = None
+    runner_name: str | None = None
+    runner_image: str | None = None
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """Recorded variables and context; nothing here names a host, a user or a path."""
+
+    variables: dict[str, str] = {}
+    context: dict[str, str] = {}
+    git: Git | None = None
+    ci: Ci | None = None
+
+
+class Fingerprint(Record, frozen=True, kw_only=True):
+    """A hash over named fields, so that a comparison can say *which* field differs."""
+
+    hash: str
+    fields: dict[str, str]
+
+    @property
+    def known(self) -> dict[str, str]:
+        """The fields that somebody knew: what one side does not know is no difference."""
+        return {name: text for name, text in self.fields.items() if text != "None"}
+
+
+class Fingerprints(Record, frozen=True, kw_only=True):
+    """Machine, devices and software apart: only the first two must agree in a comparison."""
+
+    machine: Fingerprint
+    device: Fingerprint
+    software: Fingerprint
+
+
+class TwinTimes(Record, frozen=True, kw_only=True):
+    """One case on one of several equal GPUs, of which a search measured the first: the median of each block, or the
+    reason for none."""
+
+    case_id: str
+    device_id: str
+    gpu_id: str | None = None
+    blocks_s: list[float] = []
+    reason: str | None = None
+
+
+class TogetherTimes(Record, frozen=True, kw_only=True):
+    """One case on one of `gpus` equal GPUs that worked at the same time, `alone` on one: from `begin_s` on, and a
+    sample of `repeat` launches ended at each of `ends_s`, in seconds from the moment that all were to begin at, which
+    is `at_s` of the session. `reason`: it failed."""
+
+    session: int
+    case_id: str
+    device_id: str
+    gpu_id: str | None = None
+    phase: Literal["alone", "together"] = "alone"
+    gpus: int = 1
+    repeat: int = 1
+    at_s: float | None = None
+    begin_s: float = 0.0
+    ends_s: list[float] = []
+    reason: str | None = None
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
+
+    name: Literal["gpubench-result"] = "gpubench-result"
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    label: str | None = None
+    tags: list[str] = []
+    merged: list[str] = []
+    tool: dict[str, str] = {}
+    argv: list[str] = []
+    started_at: str
+    finished_at: str | None = None
+    complete: bool = False
+    exit_code: int = 0
+    exit_reason: str = "ok"
+    selection: Selection
+    settings: Settings
+    machine: Machine
+    environment: Environment = Environment()
+    fingerprint: Fingerprints
+    devices: list[Device] = []
+    sessions: list[SessionRecord] = []
+    outcomes: list[Outcome] = []
+    twins: list[TwinTimes] | UnsetType = UNSET
+    together: list[TogetherTimes] | UnsetType = UNSET
+    warnings: list[RunWarning] = []
+
+    @property
+    def origins(self) -> list[str]:
+        """The ids of the runs whose sessions it holds."""
+        return self.merged or [self.id]
+
+
+def fingerprint(fields: Mapping[str, str]) -> Fingerprint:
+    """A hash over named fields, whatever their order."""
+    text = "\n".join(f"{name}={fields[name]}" for name in sorted(fields))
+    return Fingerprint(hash=hashlib.sha256(text.encode()).hexdigest()[:12], fields=dict(fields))

@@ -1,0 +1,199 @@
+"""The cache: files that can be made again, such as compiled kernels, in folders that nobody else may write.
+
+Each file is sealed by a digest of its name and content. A file that is damaged, that is no regular file, or that
+another user may have written counts as absent: its owner makes it anew. `notes` returns what the user should know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpubench.base import disk, installation
+from gpubench.base.messages import WARNINGS, WarningCode
+from gpubench.result.run import RunWarning, Severity
+
+SUFFIX = ".sealed"
+_SEAL = re.compile(rb"gpubench-cache 1 ([0-9a-f]{64})\n")
+_SEAL_BYTES = len(b"gpubench-cache 1 \n") + 64
+_MOST_BYTES = 256 << 20
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_fallback: list[Path] = []
+_notes: dict[tuple[str, str], RunWarning] = {}
+
+
+class SealedFiles:
+    """Sealed files by name, in the first of several folders that has them; without a folder nothing is kept."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
+
+    @property
+    def keeps(self) -> bool:
+        """Whether some folder takes new files."""
+        return any(_is_writable(folder) for folder in self.folders)
+
+    def read(self, name: str, what: str) -> bytes | None:
+        """Return the content of the file. `what` names it in a note. Returns None if no folder holds it whole."""
+        for folder in self.folders:
+            try:
+                return _unseal(name, _path(folder, name))
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                note("cache-not-trusted", f"{what} in the cache is not used: {error.strerror or error}")
+            except (OSError, ValueError) as error:
+                note("cache-damaged", f"{what} in the cache is made anew: {_reason(error)}")
+        return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep the content in the first folder that takes it. Never raises."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                path = _path(folder, name)
+                _make(path.parent)
+                if not _doubt(os.stat(path.parent)):
+                    _replace(path, _seal(name, data))
+                    return
+
+    def remove(self, name: str) -> None:
+        """Remove the file from every folder. Never raises."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                _path(folder, name).unlink()
+
+
+def user_cache() -> SealedFiles:
+    """Return the cache of this user, and behind it the folder of `fall_back_to`, which takes what the first cannot."""
+    return SealedFiles(*_user_folder(), *_fallback)
+
+
+def fall_back_to(folder: Path) -> None:
+    """Use `folder`, which others remove, where the user's cache takes nothing."""
+    with contextlib.suppress(OSError):
+        _make(folder)
+        _fallback[:] = [folder]
+
+
+def fallbacks() -> Sequence[Path]:
+    """Return the folder of `fall_back_to`, if there is one."""
+    return tuple(_fallback)
+
+
+def forget() -> None:
+    """Forget all notes and the folder of `fall_back_to`, as a new process begins."""
+    _notes.clear()
+    _fallback.clear()
+
+
+def notes() -> Sequence[RunWarning]:
+    """Return what this process has found wrong with the cache, each thing once."""
+    return list(_notes.values())
+
+
+def _user_folder() -> list[Path]:
+    """Return the user's folder if it is to be trusted, else nothing."""
+    folder = installation.cache_folder()
+    if folder is None:
+        note("cache-not-kept", "there is no cache folder: the environment names no home", "info")
+        return []
+    where = installation.cache_variable()
+    doubt = ""
+    with contextlib.suppress(OSError):
+        doubt = _doubt(os.stat(folder))
+    if doubt:
+        note("cache-not-trusted", f"the cache folder ({where}) is not used: {doubt}")
+        return []
+    if not _is_writable(folder):
+        note("cache-not-kept", f"the cache folder ({where}) cannot be written", "info")
+    return [folder]
+
+
+def _is_writable(folder: Path) -> bool:
+    """Tell whether the folder, which need not be there yet, takes new files."""
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _doubt(status: os.stat_result) -> str:
+    """Say why a file or folder may hold what another user wrote. Returns an empty text if it cannot.
+
+    In a sticky folder others may add files, but not change ours: each file is looked at by itself.
+    """
+    if not hasattr(os, "geteuid"):  # Windows: the folder lies in the user's profile
+        return ""
+    if status.st_uid not in (os.geteuid(), 0):
+        return "it belongs to another user"
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    return "other users may write to it" if status.st_mode & _OTHERS_WRITE and not sticky else ""
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}{SUFFIX}"
+
+
+def _unseal(name: str, path: Path) -> bytes:
+    """Return the content. Raises PermissionError for a file that is not to be trusted, ValueError for a damaged one."""
+    with disk.open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        doubt = _doubt(os.stat(path.parent)) or _doubt(status)
+        if doubt:
+            raise PermissionError(0, doubt)
+        if status.st_size > _MOST_BYTES:
+            raise ValueError("it is too large")
+        data = file.read(_MOST_BYTES)
+    seal, content = _SEAL.match(data), data[_SEAL_BYTES:]
+    if seal is None or seal[1].decode() != _digest(name, content):
+        raise ValueError("it is damaged")
+    return content
+
+
+def _seal(name: str, data: bytes) -> bytes:
+    return b"gpubench-cache 1 %s\n%s" % (_digest(name, data).encode(), data)
+
+
+def _digest(name: str, data: bytes) -> str:
+    return hashlib.sha256(name.encode() + b"\n" + data).hexdigest()
+
+
+def _make(folder: Path) -> None:
+    """Make the folder and those above it, which only their owner may write, whatever the umask is."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(0o755)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace the file in one step. It need not reach the disk: after a power failure its seal tells."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        with os.fdopen(os.open(fresh, flags, 0o644), "wb") as file:
+            file.write(data)
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        disk.replace(fresh, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def _reason(error: Exception) -> str:
+    return disk.reason(error) if isinstance(error, OSError) else str(error)
+
+
+def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:
+    """Remember what the user should know, once."""
+    warning = RunWarning(code=code, severity=severity, message=message, hint=WARNINGS[code].remedy)
+    _notes.setdefault((code, message), warning)

@@ -1,0 +1,383 @@
+"""Run <-> bytes: six significant digits, no NaN, older versions upgraded in memory; and the lines of a `.part` file.
+
+Errors name `source`, the file as the user wrote it, so that the message can be acted upon.
+
+A `.part` holds a run that is under way: its lines, put together, are the result so far. The first line names the
+format. Each other line replaces what an earlier one said: the head (the document without sessions and outcomes), a
+session by its index, an outcome by its id; or it says that an outcome is forgotten. A kill can cut the last line, so
+readers drop it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gpubench.base.errors import InputError, UsageError
+from gpubench.base.escaping import json_in_order
+from gpubench.base.installation import upgrade_command
+from gpubench.base.messages import ERRORS
+from gpubench.result.machine import Machine
+from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
+from gpubench.result.store import limits
+
+SIGNIFICANT_DIGITS = 6
+RESULT_NAME = "gpubench-result"
+Document = TypeVar("Document", bound=msgspec.Struct)
+_WRITTEN_BY = {RESULT_NAME: "run", "gpubench-noise": "noise -o", "gpubench-fleet": "merge"}
+
+
+class Header(msgspec.Struct):
+    """The two fields with which every document of ours starts."""
+
+    name: Any = None
+    schema_version: Any = None
+
+
+def dumps(document: msgspec.Struct) -> bytes:
+    """The JSON of a document, one line with its newline: the same bytes for the same document.
+
+    Raises ValueError for NaN and infinity, naming the field: msgspec would write them as null.
+    """
+    return json_in_order(encode(document)) + b"\n"
+
+
+def encode(value: msgspec.Struct, path: str = "") -> bytes:
+    """`dumps` of a part of a document, which stands there under `path`."""
+    return msgspec.json.encode(_rounded(msgspec.to_builtins(value), path))
+
+
+def loads(data: bytes, source: str) -> Run:
+    """The Run that `data` holds. Raises InputError with what is wrong with it."""
+    return checked(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
+
+
+def checked(run: Run, source: str) -> Run:
+    """`run`, if its cases make sense beyond what its type says and stay within `limits`. Raises InputError."""
+    limits.require_run(run, source)
+    _check_unique(run, source)
+    _check_sizes(run, source)
+    _check_stages(run, source)
+    return run
+
+
+def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
+    """The document `name` that `data` holds, of version `newest` or older. Raises InputError."""
+    if not data.strip():
+        again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
+        _refuse("empty-file", source, "it is empty", again, name=name)
+    limits.require_json(data, source)
+    try:
+        version = _check_header(msgspec.json.decode(data, type=Header), source, name, newest)
+        if version == newest:
+            return msgspec.json.decode(data, type=kind)
+        return msgspec.convert(upgraded(msgspec.json.decode(data), name), type=kind)
+    except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
+        _refuse("bad-document", source, f"it is not a valid {name} document: {error}", name=name)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if "truncated" in str(error):
+            _refuse("truncated-file", source, "it ends in the middle: the JSON is truncated", name=name)
+        _refuse("not-json", source, f"it is not JSON: {error}", name=name)
+
+
+def _check_header(header: Header, source: str, wanted: str, newest: int) -> int:
+    name, version = header.name, header.schema_version
+    if name != wanted:
+        if isinstance(name, str) and name.startswith("gpubench-"):
+            _refuse("wrong-document", source, f"it is a {name} document, not a {wanted} document", name=wanted)
+        why = f'it is JSON, but no {wanted} document: "name" is {_show(name)}'
+        _refuse("wrong-document", source, why, name=wanted)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        _refuse(
+            "bad-document",
+            source,
+            f'"schema_version" is {_show(version)}, not a whole number from 1 on',
+            name=wanted,
+        )
+    oldest = min(UPGRADES.get(wanted, (newest,)))
+    if version < oldest:
+        _refuse(
+            "too-old",
+            source,
+            f"it has schema version {version}, whose numbers mean something else; this gpubench reads from {oldest} on",
+            f"measure again: gpubench {_WRITTEN_BY.get(wanted, 'run')}",
+        )
+    if version > newest:
+        _refuse(
+            "too-new",
+            source,
+            f"it has schema version {version}; this gpubench reads up to {newest}",
+            f"upgrade gpubench: {upgrade_command()}",
+        )
+    return version
+
+
+def _check_unique(run: Run, source: str) -> None:
+    seen: set[str] = set()
+    for outcome in run.outcomes:
+        if outcome.id in seen:
+            _refuse("bad-document", source, f"the case {_show(outcome.id)} occurs twice")
+        seen.add(outcome.id)
+
+
+def _check_sizes(run: Run, source: str) -> None:
+    for outcome in run.outcomes:
+        n = outcome.case.params.get("n")
+        if n is None or n < 1:
+            what = "has no size n" if n is None else f"has the size n = {n}"
+            _refuse("bad-document", source, f"the case {_show(outcome.id)} {what}")
+
+
+def _check_stages(run: Run, source: str) -> None:
+    """Each stage of a workload has its times, which stand in lists beside each other."""
+    for outcome in run.outcomes:
+        if not isinstance(outcome, Measurement):
+            continue
+        for timed in outcome.stages:
+            if timed.wall_s and not _fit(timed.stages, timed.chain_s, timed.alone_s, empty=()):
+                _refuse(
+                    "bad-document",
+                    source,
+                    f"the case {_show(outcome.id)} has other stages than times of stages",
+                )
+            if timed.wall_s and not (timed.span_s and timed.empty_s):
+                _refuse("bad-document", source, f"the case {_show(outcome.id)} has stages without a span")
+        for placing in outcome.placings:
+            whole = placing.cpu_whole_s and placing.gpu_whole_s and placing.enter_s
+            if not whole or not _fit(placing.stages, placing.cpu_s, placing.gpu_s, empty=placing.gpu_s):
+                _refuse(
+                    "bad-document",
+                    source,
+                    f"the case {_show(outcome.id)} has other stages than costs of stages",
+                )
+
+
+def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
+    """Whether each list has times of each stage; those of `empty` may have none of a stage."""
+    return all(len(one) == len(stages) and (one is empty or all(one)) for one in times)
+
+
+def _refuse(code: str, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:
+    hint = hint or f"give a file that `gpubench {_WRITTEN_BY.get(name, 'run')}` has written"
+    raise InputError(code, f"{source} cannot be used", why=why, hint=hint) from None
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _rounded(value: Any, path: str) -> Any:
+    """`value` with every float rounded; `path` is where it stands in the document."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        if value and all(type(item) is float for item in value):
+            return _rounded_samples(value, path)
+        return [_rounded(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    return value
+
+
+def _rounded_samples(samples: list[float] | tuple[float, ...], path: str) -> list[float]:
+    # Nearly all of a result is lists of samples.
+    if not all(map(math.isfinite, samples)):
+        index = next(i for i, sample in enumerate(samples) if not math.isfinite(sample))
+        raise ValueError(f"{path}[{index}] is {samples[index]}: a result holds finite numbers or null")
+    form = f"%.{SIGNIFICANT_DIGITS}g"
+    return [float(form % sample) for sample in samples]
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_TYPES: dict[str, type[msgspec.Struct]] = {"gpubench-result": Run, "gpubench-detect": Machine}
+SCHEMA_NAMES = tuple(_TYPES)
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of the document `name`. Raises UsageError for an unknown one."""
+    if name not in _TYPES:
+        raise UsageError(
+            "unknown-document", f"there is no document {name!r}", why="the documents are " + ", ".join(SCHEMA_NAMES),
+        )  # fmt: skip
+    return document_schema(name, _TYPES[name])
+
+
+def document_schema(name: str, kind: Any) -> dict[str, Any]:
+    """The schema of `kind`, a struct or a union of some, under the title `name`; its type may live elsewhere."""
+    return {"$schema": _DIALECT, "title": name, **msgspec.json.schema(kind)}
+
+
+PART_SUFFIX = ".part"
+PART_NAME, PART_VERSION = "gpubench-part", 1
+FIRST_LINE = msgspec.json.encode({"name": PART_NAME, "schema_version": PART_VERSION}) + b"\n"
+_BEGIN = FIRST_LINE[: FIRST_LINE.index(b",")]
+
+
+class _First(msgspec.Struct):
+    name: str
+    schema_version: int
+
+
+class PartLine(msgspec.Struct, omit_defaults=True):
+    """One change: a head; a session; an outcome; or the name of an outcome that is forgotten.
+
+    A measurement grows by its blocks and parts: of those that the file has, the first `blocks` and `parts` stand, and
+    the ones in `outcome` follow them.
+    """
+
+    head: Raw | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    session: Raw | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    outcome: Raw | UnsetType = UNSET
+    blocks: int = 0
+    parts: int = 0
+    forgotten: str | UnsetType = UNSET
+
+
+def part_of(path: str | Path) -> Path:
+    """The `.part` that stands beside the result `path` while a run writes it."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(target.name + PART_SUFFIX)
+
+
+def is_part(data: bytes) -> bool:
+    """Whether these are the first bytes of a `.part` file of ours, or all of them."""
+    return data.startswith(_BEGIN)
+
+
+def joined(data: bytes, source: str) -> bytes:
+    """The JSON of the result that the lines of a `.part` file add up to. Raises InputError."""
+    first, *lines = data.split(b"\n")
+    loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
+    try:
+        return _assembled(_read_lines(lines[:-1], source), source)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+        _refuse_part(source, str(error))
+
+
+def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
+    head: Raw | None = None
+    sessions: dict[int, Raw] = {}
+    outcomes: dict[str, dict[str, Any]] = {}
+    blocks = 0
+    for line in lines:
+        if line.head is not UNSET:
+            head = line.head
+        if line.session is not UNSET and line.index is not UNSET:
+            sessions[line.index] = line.session
+        if line.outcome is not UNSET and line.id is not UNSET:
+            known = outcomes.get(line.id, {})
+            blocks -= len(known.get("blocks", ()))
+            outcomes[line.id] = _grown(known, line, source)
+            blocks += len(outcomes[line.id].get("blocks", ()))
+            limits.require_blocks(blocks, source)
+        if line.forgotten is not UNSET:
+            blocks -= len(outcomes.pop(line.forgotten, {}).get("blocks", ()))
+    if head is None:
+        _refuse_part(source, "the run ended before it had written anything")
+    document: dict[str, object] = dict(msgspec.json.decode(head, type=dict[str, Raw]))
+    document["sessions"] = [sessions[index] for index in sorted(sessions)]
+    document["outcomes"] = list(outcomes.values())
+    return msgspec.json.encode(document)
+
+
+def _grown(known: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
+    """The outcome of `line`, with what stands of the one that was known, whose lists it takes over.
+
+    A line costs the time of what it holds: copies of what stands would cost its square in a file of many lines.
+    """
+    found: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
+    for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
+        if name not in found:
+            continue
+        items = known.get(name, [])
+        if not 0 <= standing <= len(items):
+            _refuse_part(source, f"a line builds on {standing} {name}, and {len(items)} are there")
+        del items[standing:]
+        items += msgspec.json.decode(found[name], type=list[Raw])
+        found[name] = items
+    return found
+
+
+def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
+    """The lines up to the first one that a power failure spoiled. Raises InputError where others follow it."""
+    spoiled = None
+    for number, text in enumerate(lines, 2):
+        try:
+            if not text.isascii():
+                text.decode()  # of what is kept as it is, the decoder looks at no letter
+            line = msgspec.json.decode(text, type=PartLine)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            spoiled = spoiled or number
+            continue
+        if spoiled is not None:
+            _refuse_part(source, f"line {spoiled} is spoiled, and lines that can be read follow it")
+        yield line
+
+
+def _refuse_part(source: str, why: str) -> NoReturn:
+    raise InputError("bad-part", f"{source} cannot be used", why=why)
+
+
+# ---------------------------------------------------------------- older versions
+
+Plain = dict[str, Any]
+_PHASES = ("main", "sweep")  # phases of blocks since version 3
+
+
+def result_3(data: Plain) -> Plain:
+    """Drop the blocks that a search for a break-even took, and the cases that have no other. State the protocol."""
+    outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
+    settings = {"protocol": 1, **data.get("settings", {})}
+    return {
+        **data,
+        "outcomes": [outcome for outcome in outcomes if outcome is not None],
+        "settings": settings,
+    }
+
+
+def _without_search(outcome: Plain) -> Plain | None:
+    blocks = outcome.get("blocks", [])
+    planned = [block for block in blocks if block.get("phase", "main") in _PHASES]
+    if len(planned) == len(blocks):
+        return outcome
+    return {**outcome, "blocks": planned} if planned else None
+
+
+def fleet_3(data: Plain) -> Plain:
+    """Upgrade the results of the nodes."""
+    nodes = [
+        {**node, "result": upgraded(node["result"], RESULT_NAME)} if node.get("result") else node
+        for node in data.get("nodes", [])
+    ]
+    return {**data, "nodes": nodes}
+
+
+# By the name of a document one pure function per step: at [v], plain data of version v becomes that of version v + 1.
+UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
+    RESULT_NAME: {2: result_3},
+    "gpubench-fleet": {2: fleet_3},
+}
+
+
+def upgraded(data: Plain, name: str) -> Plain:
+    """Return the document `name` as one of its newest version. Raises KeyError, TypeError or AttributeError where it
+    does not have the shape of a version that is read."""
+    steps = UPGRADES[name]
+    version = data["schema_version"]
+    if version < min(steps):
+        raise TypeError(f"a {name} in it has schema version {version}, which is no longer read")
+    while version in steps:
+        data = {**steps[version](data), "schema_version": version + 1}
+        version += 1
+    return data

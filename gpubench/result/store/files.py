@@ -1,0 +1,406 @@
+"""Result files: replaced as a whole or not at all, read with a message for everything that can be wrong, and where they
+live: `results/<machine>/<UTC time>-<id>.json`, or the user's data folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from gpubench.base import disk, units
+from gpubench.base.errors import GpubenchError, InputError, UsageError
+from gpubench.base.installation import DATA, quote, user_folder
+from gpubench.result.machine import Machine
+from gpubench.result.run import Run
+from gpubench.result.store import document, limits
+from gpubench.result.store.document import PART_SUFFIX, dumps, loads
+from gpubench.result.store.limits import MAX_BYTES
+
+if TYPE_CHECKING:
+    import gzip
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_PIECE = 1 << 20
+# Why a relative name has no place, and what to do about it.
+_GONE = ("the working folder is no longer there", "change to a folder that exists")
+
+
+def save(run: Run, path: str | Path) -> None:
+    """Replace `path` by the JSON of `run`, compressed if it ends in `.gz`. Raises GpubenchError."""
+    replace(path, dumps(run))
+
+
+def replace(path: str | Path, data: bytes) -> None:
+    """`save` of a document that was encoded already. Raises GpubenchError."""
+    target = Path(os.path.realpath(path))  # a link keeps pointing at the file
+    if target.suffix.lower() == ".gz":
+        import gzip
+
+        data = gzip.compress(data, mtime=0)
+    try:
+        write_whole(target, data)
+    except OSError as error:
+        raise cannot_save(path, error) from error
+
+
+def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
+    """Return the error for a result that the system refused; its cause is `error`."""
+    refused = GpubenchError(
+        "cannot-save", f"cannot save the results to {path}", why=disk.reason(error),
+        hint=disk.remedy(error, "choose another place with --output"),
+    )  # fmt: skip
+    refused.__cause__ = error
+    return refused
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Replace `target` by `data`. Raises OSError.
+
+    Whoever reads or kills at any moment finds the old file or the new one, never a part: the bytes go to a new file
+    in the same folder, reach the disk, and take the name in one step.
+    """
+    descriptor, fresh = disk.create_beside(target)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            disk.sync(file.fileno())
+        disk.replace(fresh, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    disk.sync_folder(target.parent)
+
+
+def check_part(path: str | Path) -> None:
+    """Find out before measuring that no `.part` can lie beside the result `path`. Raises UsageError."""
+    beside = document.part_of(path)
+    if not os.path.lexists(beside):
+        return
+    why = ""
+    try:
+        begin = disk.read_regular(beside, 100)
+        if begin and not document.is_part(begin):
+            why = "that is a file of something else"
+        elif not os.access(beside, os.W_OK):
+            why = "that file is write-protected"
+    except FileNotFoundError:
+        why = "that is a link that leads nowhere"
+    except OSError as error:
+        why = disk.reason(error)
+    if why:
+        raise UsageError(
+            "cannot-write", f"--output: cannot write {path}",
+            why=f"the run is kept in {beside} while it goes on, and there: {why}",
+            hint="move that away, or choose another name",
+        )  # fmt: skip
+
+
+def load(path: str | Path) -> Run:
+    """The Run in `path` (`-`: standard input), compressed or not. Raises InputError."""
+    return loads(*read(path))
+
+
+def read(path: str | Path) -> tuple[bytes, str]:
+    """The document in `path` (`-`: standard input), unpacked and put together, and how messages name it. Raises
+    InputError."""
+    source = "standard input" if str(path) == "-" else str(path)
+    with limits.enough_memory(source):
+        try:
+            data = _read_standard_input() if str(path) == "-" else disk.read_regular(path, MAX_BYTES + 1)
+        except OSError as error:
+            raise _unreadable(source, error) from error
+        if data.startswith(_GZIP_MAGIC):
+            data = _decompress(data, source)
+        if len(data) > MAX_BYTES:
+            raise InputError(
+                "too-large",
+                f"{source} cannot be used",
+                why=f"it holds more than {MAX_BYTES // 2**20} MiB, and no result is that large",
+                hint="give a file that `gpubench run` has written",
+            )
+        if document.is_part(data):
+            limits.require_lines(data.count(b"\n"), source)
+            limits.require_json(data, source)
+            data = document.joined(data, source)
+        return data, source
+
+
+def check_writable(path: str | Path, *, option: str = "--output") -> None:
+    """Find out before measuring that `path` could not be saved. Raises UsageError; leaves nothing behind."""
+    if str(path) == "-":
+        return
+    try:
+        why, hint = _obstacle(path)
+    except OSError:
+        why, hint = _GONE
+    if why:
+        raise UsageError("cannot-write", f"{option}: cannot write {path}", why=why, hint=hint)
+
+
+def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
+    """Find out before measuring that files could not be put into the folder `path`, which need not exist yet.
+
+    Raises UsageError; creates nothing.
+    """
+    try:
+        folder = Path(os.path.abspath(path))
+    except OSError:
+        why, hint = _GONE
+    else:
+        why, hint = _folder_obstacle(folder)
+    if why:
+        hint = hint or "choose another folder"
+        raise UsageError("cannot-write", f"{option}: cannot write into {path}", why=why, hint=hint)
+
+
+def _folder_obstacle(folder: Path) -> tuple[str, str]:
+    """Why `folder` cannot be created or written into, and what to do about it; two empty texts if it can."""
+    try:
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.stat(folder).st_mode):
+                    return f"{folder} is not a folder", ""
+                return _obstacle(folder / "probe.json")
+            if os.path.islink(folder):
+                return (
+                    f"{folder} is a link that leads nowhere",
+                    "create what it leads to, or choose another folder",
+                )
+            if folder == folder.parent:
+                return "its drive does not exist", ""
+            folder = folder.parent
+    except NotADirectoryError:
+        return f"{folder.parent} is not a folder", ""
+    except (
+        OSError
+    ) as error:  # a folder above it that may not be entered, a name that is too long, links in a circle
+        return disk.reason(error), disk.remedy(error, "choose another folder")
+
+
+def _obstacle(path: str | Path) -> tuple[str, str]:
+    """Why `path` cannot be replaced and what to do about it; two empty texts if it can. Raises OSError if it is
+    relative and the working folder is gone."""
+    target = Path(os.path.realpath(path))
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            about = os.stat(path)
+            if stat.S_ISDIR(about.st_mode):
+                return "it is a folder", "name a file inside it"
+            if not stat.S_ISREG(about.st_mode):
+                return "it is not a regular file, so it cannot be replaced", "write to - for standard output"
+            if not os.access(target, os.W_OK):
+                return "the file is there and write-protected", "choose another name or change its permissions"
+            if _is_anothers(about, os.stat(target.parent)):
+                return (
+                    "it is another user's, in a folder where users replace their own files alone",
+                    "choose another name",
+                )
+        if not target.parent.exists():
+            return (
+                f"the folder {target.parent} does not exist",
+                f"create the folder {target.parent} first, or choose another place",
+            )
+        if not target.parent.is_dir():
+            return f"{target.parent} is not a folder", "choose another place"
+        # Permission bits do not tell about read-only mounts, quotas, or root: only an attempt does.
+        descriptor, probe = disk.create_beside(target)
+        os.close(descriptor)
+        probe.unlink()
+    except OSError as error:
+        return disk.reason(error), disk.remedy(error)
+    return "", ""
+
+
+def _is_anothers(file: os.stat_result, folder: os.stat_result) -> bool:
+    """Whether the sticky bit of a folder, as /tmp has it, keeps this user from replacing a file."""
+    user = getattr(os, "geteuid", lambda: 0)()
+    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, file.st_uid, folder.st_uid)
+
+
+def _read_standard_input() -> bytes:
+    if sys.stdin is None:  # closed before we started
+        raise OSError(errno.EBADF, "it is closed")
+    return _read(sys.stdin.buffer)
+
+
+def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """The bytes up to the end, or one more than a document may hold; memory grows with them."""
+    parts, rest = [], MAX_BYTES + 1
+    while rest > 0 and (part := file.read(min(rest, _PIECE))):
+        parts.append(part)
+        rest -= len(part)
+    return b"".join(parts)
+
+
+def _unreadable(source: str, error: OSError) -> InputError:
+    why, hint = disk.reason(error), disk.remedy(error, "name another file")
+    if isinstance(error, FileNotFoundError) and os.path.islink(source):
+        why, hint = "it is a link that leads nowhere", "name another file"
+    elif isinstance(error, FileNotFoundError):
+        why, hint = "there is no such file", "check the name, or run `gpubench run` first"
+        if os.path.exists(source + document.PART_SUFFIX):
+            why += ", but a run that is under way or was killed left what it measured beside it"
+            hint = f"name {source}{document.PART_SUFFIX}, or go on with gpubench run --append {source}"
+    elif error.errno == errno.EISDIR:
+        inside = os.path.join(source, "*.json")
+        why, hint = "it is a folder", f"name a file inside it, for example {inside}"
+    elif isinstance(error, disk.NotRegular):
+        hint = f"name a file; what a command writes is read from standard input, as - (... - < {source})"
+    elif isinstance(error, PermissionError):
+        why = "you may not read it"
+        hint = f"change its permissions: chmod u+r {quote(str(source))}"
+        if sys.platform == "win32":
+            why, hint = "it may not be read", "close the program that has it open, or change its permissions"
+    return InputError("unreadable", f"{source} cannot be read", why=why, hint=hint)
+
+
+def _decompress(data: bytes, source: str) -> bytes:
+    import gzip
+    import io
+    import zlib
+
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            return _read(file)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(
+            "truncated-file", f"{source} cannot be used", why=f"its gzip data is damaged: {error}"
+        ) from error
+
+
+RESULTS_FOLDER = "results"
+_NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[0-9a-f]+\.json(\.gz)?(\.part)?")
+RESULT_SUFFIXES = (".json", ".json.gz")
+_LAST_S = 253_402_300_799.0  # the end of the year 9999: a file may claim a later time
+
+
+def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """The platform's folder for gpubench's data. Not created."""
+    # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
+    home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
+    found = user_folder(DATA, {**environ, "HOME": home}, platform)
+    return found or Path(home) / "AppData" / "Local" / "gpubench"
+
+
+def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """`results` in the working folder; where that cannot be written, `results` in the user's data folder."""
+    local = Path(RESULTS_FOLDER)
+    if os.access(local if os.path.isdir(local) else ".", os.W_OK):
+        return local
+    return user_data_dir(environ) / RESULTS_FOLDER
+
+
+def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Save a run whose wished place failed: in the user's data folder, else in the temporary folder.
+
+    Returns where it is, None if neither takes it. Leaves no empty folder.
+    """
+    for folder in _rescue_folders(environ):
+        try:
+            path = result_path(folder, run)
+            save(run, path)
+            return path
+        except (OSError, GpubenchError):
+            for place in (folder / _machine_folder(run), folder):
+                with contextlib.suppress(OSError):
+                    place.rmdir()
+    return None
+
+
+def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
+    import tempfile
+
+    yield user_data_dir(environ) / RESULTS_FOLDER
+    with contextlib.suppress(
+        OSError
+    ):  # all users share it: a fresh name that nobody can have planted, and 0700
+        yield Path(tempfile.mkdtemp(prefix="gpubench-results-"))
+
+
+def newest(folders: Iterable[str | Path]) -> Path | None:
+    """The newest result in `folders` and in the folders right below them that measured something; the newest of all if
+    none did; None without any.
+
+    A name that gpubench gave tells its own time, which survives a checkout; other names go by file time.
+    """
+    from gpubench.result.store.unfinished import measured_something
+
+    paths = newest_first(folders)
+    return next((path for path in paths if measured_something(path)), next(iter(paths), None))
+
+
+def newest_first(folders: Iterable[str | Path]) -> list[Path]:
+    """All results in `folders` and in the folders right below them, the newest first; see `newest`."""
+    paths = {path for folder in folders for path in _results(Path(folder))}
+    return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
+
+
+def is_result_name(path: str | Path) -> bool:
+    """Whether the name is that of a result: it ends in .json or .json.gz, in any case."""
+    return str(path).lower().endswith(RESULT_SUFFIXES)
+
+
+def result_path(results_dir: str | Path, run: Run) -> Path:
+    """`results_dir/<machine>/<UTC time>-<id>.json`, its folder created. Raises OSError."""
+    folder = Path(results_dir) / _machine_folder(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / result_name(run)
+
+
+def check_result_path(results_dir: str | Path, run: Run) -> None:
+    """Find out before measuring that `result_path` could not be saved. Raises UsageError; creates nothing."""
+    check_folder(Path(results_dir) / _machine_folder(run))
+
+
+def _machine_folder(run: Run) -> str:
+    return machine_name(run.machine, run.fingerprint.machine.hash)
+
+
+def result_name(run: Run) -> str:
+    """`<UTC time>-<id>.json`. Touches no disk: formats name the file that they hold by it."""
+    started = units.parse_time(run.started_at) or datetime.min.replace(tzinfo=UTC)
+    name = re.sub(r"[^0-9A-Za-z]", "", run.id)[:8]
+    return f"{started.year:04}{started:%m%dT%H%M%SZ}-{name}.json"
+
+
+def machine_name(machine: Machine, fingerprint: str) -> str:
+    """CPU model, GPU model and six hex digits of the machine's fingerprint, fit for a folder's name."""
+    gpu = machine.gpus[0].name.value if machine.gpus else None
+    words = [machine.cpu.model.value or "cpu", gpu or "no-gpu"]
+    slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].rstrip("-") for word in words]
+    return "-".join([*slugs, fingerprint[:6]])
+
+
+def _results(folder: Path) -> list[Path]:
+    """The results there, and what runs that are under way or were killed left: it stands for the result beside it if
+    it goes on with it, and beside it if it is of another run."""
+    from gpubench.result.store.unfinished import part_relation
+
+    names = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
+    paths = {
+        path for path in names if is_result_name(str(path).removesuffix(PART_SUFFIX)) and os.path.isfile(path)
+    }
+    for part in [path for path in paths if path.suffix == PART_SUFFIX]:
+        whole = part.with_suffix("")
+        if whole in paths and (relation := part_relation(whole)) != "apart":
+            paths.discard(whole if relation == "ahead" else part)
+    return sorted(paths)
+
+
+def _time(path: Path) -> str:
+    named = _NAME.fullmatch(path.name)
+    if named:
+        return named["time"]
+    seconds = 0.0
+    with contextlib.suppress(OSError):  # it went meanwhile
+        seconds = path.stat().st_mtime
+    return f"{datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_S), UTC):%Y%m%dT%H%M%SZ}"

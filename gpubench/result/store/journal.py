@@ -1,0 +1,333 @@
+"""A run that is under way: its `.part` file as it is written, and the lock that leaves a file to one writer.
+
+See `store.document` for the lines of a `.part`. The lock is advisory; the kernel lets it go when its holder ends,
+however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpubench.base import disk
+from gpubench.base.errors import InputError, UsageError
+from gpubench.result.run import Measurement, Outcome, Run, SessionRecord
+from gpubench.result.store.document import FIRST_LINE, PartLine, encode
+from gpubench.result.store.files import write_whole
+
+FLUSH_S = 1.0  # what a power failure may cost; a kill costs nothing that was written
+# What lines have replaced may make the file so many times as long as what they add up to, then it is written anew.
+MOST_TIMES, LEAST_BYTES = 3, 2**20
+
+
+class Journal:
+    """Appends to the `.part` at `path` what changed since the last call, and flushes it to the disk every `FLUSH_S`.
+
+    The telemetry of a session grows with every reading, so it is written once the next session has begun.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._length = self._whole = 0
+        self._flushed = 0.0
+        self._head: Run | None = None
+        self._sessions: dict[int, SessionRecord] = {}
+        self._outcomes: dict[str, Outcome] = {}
+
+    def write(self, run: Run) -> None:
+        """Append what is new in `run`. Raises OSError; the next call then writes it with what is new by then.
+
+        Raises ValueError for NaN and infinity.
+        """
+        head = msgspec.structs.replace(run, sessions=[], outcomes=[])
+        last = run.sessions[-1].index if run.sessions else 0
+        sessions = {
+            one.index: one if one.index < last else msgspec.structs.replace(one, telemetry=[])
+            for one in run.sessions
+        }
+        outcomes = {outcome.id: outcome for outcome in run.outcomes}
+        if self._length > MOST_TIMES * self._whole + LEAST_BYTES:
+            self.close()
+        if self._file is None:
+            self._head, self._sessions, self._outcomes = None, {}, {}
+        lines = [
+            *([PartLine(head=_raw(head))] if head != self._head else []),
+            *(
+                PartLine(index=i, session=_raw(one))
+                for i, one in sessions.items()
+                if self._sessions.get(i) != one
+            ),
+            *(
+                _changed(one, known)
+                for name, one in outcomes.items()
+                if (known := self._outcomes.get(name)) is not one
+            ),
+            *(PartLine(forgotten=name) for name in self._outcomes if name not in outcomes),
+        ]
+        self._append(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        self._head, self._sessions, self._outcomes = head, sessions, outcomes
+
+    def close(self) -> None:
+        """Write no more, and keep the file. Never raises."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+    def remove(self) -> None:
+        """Write no more, and remove the file: the result is saved elsewhere. Never raises."""
+        self.close()
+        if self._length:  # else what lies there is not of this run
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            self._length = 0
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing: half a line would spoil those that follow."""
+        if self._file is None:
+            # What a killed run left under this name stands until it is replaced as a whole.
+            write_whole(self.path, FIRST_LINE + data)
+            self._file = disk.open_descriptor(self.path, os.O_WRONLY)
+            self._length, self._whole = len(FIRST_LINE), len(data)
+        else:
+            self._write_at_end(data)
+        self._length += len(data)
+
+    def _write_at_end(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            os.lseek(self._file, self._length, os.SEEK_SET)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._file, left) :]
+            if time.monotonic() - self._flushed >= FLUSH_S:
+                disk.sync(self._file)
+                self._flushed = time.monotonic()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._length)
+            raise
+
+
+def _changed(outcome: Outcome, known: Outcome | None) -> PartLine:
+    if not isinstance(outcome, Measurement) or not isinstance(known, Measurement):
+        return PartLine(id=outcome.id, outcome=_raw(outcome, outcome.id))
+    blocks, parts = _alike(outcome.blocks, known.blocks), _alike(outcome.parts, known.parts)
+    new = msgspec.structs.replace(outcome, blocks=outcome.blocks[blocks:], parts=outcome.parts[parts:])
+    return PartLine(id=outcome.id, outcome=_raw(new, outcome.id), blocks=blocks, parts=parts)
+
+
+def _alike(ours: Sequence[object], theirs: Sequence[object]) -> int:
+    """How many of the first ones are the same objects."""
+    differ = (i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one is not other)
+    return next(differ, min(len(ours), len(theirs)))
+
+
+def _raw(value: msgspec.Struct, path: str = "") -> msgspec.Raw:
+    return msgspec.Raw(encode(value, path))
+
+
+_RETRY_S = 0.05
+# Where the byte lies that Windows locks: nobody may read locked bytes, and the holder's name is to be read.
+_FAR = 1 << 30
+_MOST_NAMES = 1 << 16  # bytes of a holder's name and command that are read
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds a lock, as the lock's file tells."""
+
+    pid: int
+    host: str
+    command: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (gpubench {self.command}) has held it since {self.since}"
+
+
+class NoLocks(OSError):
+    """The file system knows no locks, or refuses this one: two runs cannot be kept apart."""
+
+
+class Lock:
+    """The file `path` while it is locked by this process. It is removed with the lock; one that a killed process left
+    is taken over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Whether this process has the lock now; False: another one holds it. Raises OSError, NoLocks among them."""
+        while self._file is None:
+            file = _open_lock(self.path)
+            try:
+                if not _lock(file):
+                    os.close(file)
+                    return False
+                if _is_at(file, self.path):  # else its holder removed it between our opening and our locking
+                    self._file = file
+            except OSError as error:
+                self._remove_useless(file)
+                os.close(file)
+                raise NoLocks(error.errno, disk.reason(error)) from error
+            except BaseException:
+                os.close(file)
+                raise
+            if self._file is None:
+                os.close(file)
+        return True
+
+    def _remove_useless(self, file: int) -> None:
+        """Remove an empty file that nobody can lock."""
+        with contextlib.suppress(OSError):
+            if not os.fstat(file).st_size and _is_at(file, self.path):
+                self.path.unlink()
+
+    def sign(self, holder: Holder) -> None:
+        """Tell who holds it, for whoever waits. Raises OSError."""
+        if self._file is None:
+            return
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.write(self._file, msgspec.json.encode(holder))
+
+    def release(self, *, keep: bool = False) -> None:
+        """Let go, and remove the file unless `keep`. Never raises."""
+        if self._file is None:
+            return
+        refused = False
+        try:
+            if not keep and _is_at(self._file, self.path):
+                self.path.unlink()  # first: whoever opened it meanwhile sees that it is gone
+        except PermissionError:
+            refused = True
+        except OSError:
+            pass
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+        if refused:
+            # Windows removes no file that is open, also not one that somebody else has opened meanwhile.
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        self._file = None
+
+
+def lock_of(path: str | Path) -> Path:
+    """The file that is locked while a run writes the result `path`."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(f".{target.name}.gpubench-lock")
+
+
+def lock_result(
+    path: str | Path,
+    command: str,
+    timeout_s: float,
+    waits: Callable[[str], None] = lambda holder: None,
+    warn: Callable[[str], None] = lambda why: None,
+) -> Lock:
+    """The lock of the result `path`, waited for at most `timeout_s` seconds; `waits` gets the holder.
+
+    Raises InputError if another process keeps it, UsageError if what lies at its name cannot be opened. Where the file
+    system knows no locks, `warn` gets the reason and the run goes on without one.
+    """
+    lock = Lock(lock_of(path))
+    until, said = time.monotonic() + timeout_s, False
+    try:
+        while not lock.take():
+            if time.monotonic() >= until:
+                raise InputError("locked", f"{path} is being written by another run", why=_holder(lock.path))
+            if not said:
+                waits(_holder(lock.path))
+                said = True
+            time.sleep(_RETRY_S)
+    except NoLocks as error:
+        warn(f"{path} cannot be locked: {disk.reason(error)}; no other run may write it meanwhile")
+        return lock
+    except OSError as error:
+        if os.path.lexists(lock.path):
+            raise UsageError(
+                "cannot-write", f"--output: cannot write {path}",
+                why=f"{lock.path} keeps two runs from writing it, and cannot be opened: {disk.reason(error)}",
+                hint="remove that file if no run writes there, or choose another place",
+            ) from error  # fmt: skip
+        return lock  # nothing can be created there: saving tells, if it matters
+    with contextlib.suppress(OSError):
+        lock.sign(Holder(os.getpid(), _host(), command, time.strftime("%H:%M:%S")))
+    return lock
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        holder = msgspec.json.decode(disk.read_regular(path, _MOST_NAMES), type=Holder)
+        if holder.host != _host() or _lives(holder.pid):  # else it could not sign: the file is another user's
+            return str(holder)
+    return "another process holds its lock"
+
+
+def _lives(pid: int) -> bool:
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
+def _host() -> str:
+    import platform
+
+    return platform.node()
+
+
+def _open_lock(path: Path) -> int:
+    """Open the file of a lock, which is created if it is not there. Raises OSError.
+
+    One of another user may be readable alone, or may not be opened for creation (/tmp): it is locked all the same.
+    """
+    flags = getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return disk.open_descriptor(path, flags | os.O_RDWR | os.O_CREAT)
+    except PermissionError:
+        for access in (os.O_RDWR, os.O_RDONLY):
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                return disk.open_descriptor(path, flags | access)
+        raise
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether the open file is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file without waiting; False: somebody else has. Raises OSError."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(file, _FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
