@@ -6,22 +6,26 @@ import contextlib
 import functools
 import math
 import pickle
-from typing import Any
+import time
+from typing import Any, cast
 
 from gpubench.backends.contract import Buffer, Launch
 from gpubench.base.errors import Unsupported
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import make_inputs, plain
 from gpubench.functions.objects import Allowed, Unreadable, compare, equal
-from gpubench.functions.session import ObjectBuffer, Translated, answer
+from gpubench.functions.session import CallSession, ObjectBuffer, Translated, answer
 from gpubench.functions.session import session_of as session_of
 from gpubench.kernels.contract.op import Op
+from gpubench.measure.worker.afresh import MORE_OTHERS, OTHERS, Caller, Round, find_false_time
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.workspace import Workspace, Wrong
 from gpubench.result.case import Case
 from gpubench.result.run import Check
 
 _WRONG = "mend the function, or say how its results are compared: tolerance= or same="
+# Functions whose answer takes longer are called with other values at their first size alone.
+SHORT_ANSWER_S = 0.05
 
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
@@ -33,24 +37,41 @@ class CallOperands(Operands):
     """The inputs of a function, and what it returns in float64 on NumPy, by which its results are judged."""
 
     _made_at: tuple[str, list[Any]] | None = None
+    kept: Wrong | None = None  # why its results are no results of its calls
+    _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
         """Objects on the host, as the user's `inputs` makes them."""
         if self._made_at is None or self._made_at[0] != case.workload:
-            names = [operand.name for operand in self.op.inputs]
-            with Translated(self.op.calls):
-                made = make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed)
-            self._made_at = case.workload, made
+            self._made_at = case.workload, self.make(case)
         return self._made_at[1]
 
-    def answer(self, case: Case) -> tuple[Any, Allowed]:
-        """The result on NumPy in float64, of a pair that of its CPU's program, and the relative errors allowed."""
+    def make(self, case: Case, others: int = 0) -> list[Any]:
+        """The inputs of a case, or as many other ones as there are numbers."""
+        names = [operand.name for operand in self.op.inputs]
+        with Translated(self.op.calls):
+            return make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed + others)
+
+    def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
+        """Other values and their answers; none where they take long. Raises Unsupported."""
+        if self._others is not None and self.answer(case)[2] > SHORT_ANSWER_S:
+            return []
+        if self._others is None or self._others[0] != case.workload:
+            values = [self.make(case, number) for number in range(1, OTHERS + 1)]
+            self._others = case.workload, [(x, answer(self.op.calls, x, case.dtype)) for x in values]
+        return self._others[1]
+
+    def answer(self, case: Case) -> tuple[Any, Allowed, float]:
+        """The result on NumPy in float64, of a pair that of its CPU's program, the relative errors allowed, and the
+        seconds that it took."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
         if file.exists():
             with file.open("rb") as stream:
-                stored: tuple[Any, Allowed] = pickle.load(stream)
+                stored: tuple[Any, Allowed, float] = pickle.load(stream)
             return stored
-        reference = answer(self.op.calls, self.inputs(case), case.dtype)
+        began = time.perf_counter()
+        want, allowed = answer(self.op.calls, self.inputs(case), case.dtype)
+        reference = want, allowed, time.perf_counter() - began
         with contextlib.suppress(Exception):  # what cannot be pickled is computed by each worker
             temporary = file.with_suffix(f".{id(self)}.part")
             temporary.write_bytes(pickle.dumps(reference, protocol=5))
@@ -96,18 +117,59 @@ class CallWorkspace(Workspace):
                     f"it changes {operand.name}: it has to leave its inputs as they are, so work on a copy",
                     reason="bad-function",
                 )
+        return self._compare(self._result(launch))
+
+    def _result(self, launch: Launch) -> Any:
         result = ObjectBuffer()
         self.session.download(launch.output, result)
-        return self._compare(result.value)
+        return result.value
+
+    def require_fresh(self) -> None:
+        """Call the function with other values, and judge what it returns and how long that takes. Raises Wrong."""
+        operands = self._operands
+        if operands.kept is None:
+            launch = self.compile(self.case, self.buffers, None)
+            caller = Caller(cast("CallSession", self.session), launch, self.buffers)
+            try:
+                operands.kept = self._find_kept(caller, operands.others(self.case))
+            except Unsupported:  # other values are none for it
+                pass
+            finally:
+                caller.call(self.inputs)
+        if operands.kept is not None:
+            raise operands.kept
+
+    def _find_kept(self, caller: Caller, others: list[tuple[list[Any], tuple[Any, Allowed]]]) -> Wrong | None:
+        own = [(self.inputs, self._operands.answer(self.case)[:2])] if others else []
+        rounds: list[Round] = []
+        for each in caller.rounds([values for values, _ in (*others, *own)]):
+            reference = (*others, *own)[len(rounds)][1]
+            rounds.append(each)
+            try:
+                for result in each.results:
+                    self._compare(result, reference)
+            except Wrong as wrong:
+                wrong.detail = f"called with other values it returns what is not theirs: {wrong.detail}"
+                return wrong
+        more = range(OTHERS + 1, OTHERS + MORE_OTHERS + 1)
+        why = find_false_time(
+            rounds[: len(others)], lambda: caller.rounds([self._operands.make(self.case, i) for i in more])
+        )
+        if not why:
+            return None
+        check = Check(ok=False, max_error=None, limit=0.0, scale="value", index=[])
+        false = Wrong(check, hint="mend the function: each call has to do its whole work")
+        false.detail = why
+        return false
 
     def verify_host_output(self, precision: str) -> Check:
         """Compare what a timed call downloaded. Raises Wrong."""
         return self._compare(self.host_outputs[0].value)
 
-    def _compare(self, got: Any) -> Check:
-        """Compare a result on the host with the answer. Raises Wrong."""
+    def _compare(self, got: Any, reference: tuple[Any, Allowed] | None = None) -> Check:
+        """Compare a result on the host with the answer, or with another one. Raises Wrong."""
         function: UserFunction = self.op.calls
-        want, allowed = self._operands.answer(self.case)
+        want, allowed = reference or self._operands.answer(self.case)[:2]
         if function.same is not None:
             with Translated(function):
                 right = bool(function.same(want, got))

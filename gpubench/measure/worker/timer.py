@@ -165,6 +165,7 @@ class Timer:
         resident = self.case.resident
         if resident:
             self.workspace.verify(self.launch, self.case)
+        self.workspace.require_fresh()
         left = self.launch.output
         self._spoil()
         self.calls, every = min(self.calls, MOST_CHECKED), self.calls  # more in a row write what these do

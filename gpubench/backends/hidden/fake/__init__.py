@@ -100,8 +100,9 @@ class FakeLaunch(Launch):
         self.kernel_hash = "fake"
 
     def execute(self) -> None:
-        """Compute on the first call; later ones would give the same, because launches are idempotent."""
-        if self.output is None:
+        """Compute on the first call; later ones would give the same, because launches are idempotent. A launch that
+        reads no buffer calls a user's function, which may not be."""
+        if self.output is None or not self.reads:
             self.output = self.compute()
 
 
@@ -284,7 +285,7 @@ class FakeSession(Session):
 
         def compute() -> Buffer:
             asked = [op.expr, *(buffer.array for buffer in inputs)]
-            if len(asked) != len(self._asked) or not all(map(_is_same, asked, self._asked)):
+            if not inputs or len(asked) != len(self._asked) or not all(map(_is_same, asked, self._asked)):
                 with np.errstate(all="ignore"):
                     results = [np.asarray(x) for x in each(op.expr(np, *asked[1:]))]
                 found = tuple(FakeBuffer(x + 1 if self._word == "wrong" else x) for x in results)
