@@ -164,7 +164,7 @@ WARNINGS: dict[str, Entry] = {
         "mend the package, rename what it brings, or uninstall it; `gpubench ops` lists it with the reason"),
     "bad-function": Entry(
         "a function of your file was left out: it raises, changes its inputs, or differs from itself",
-        "mend it; docs/functions.md shows how each case is written"),
+        "mend it; docs/your-own-function.md shows how each case is written"),
     "not-compiled": Entry(
         "functions of your file are measured as they are written alone: they are no formulas of single elements",
         "nothing; arithmetic, comparisons, where and elementary functions of vectors are compiled as well"),
@@ -221,7 +221,7 @@ ERRORS: dict[str, Entry] = {
     "bad-duration": Entry("the value is not a duration", "write it as 500ms, 2s or 5m"),
     "bad-function": Entry(
         "a file with functions of your own cannot be used, or one of its functions",
-        "docs/functions.md shows how a function is declared"),
+        "docs/your-own-function.md shows how a function is declared"),
     "bad-marker": Entry("the value of --marker is not usable", "write it as --marker benchmarks"),
     "bad-params": Entry(
         "no op has the params of --params, or they are not usable", "`gpubench ops` lists the params of each op"),

@@ -40,7 +40,7 @@ def said(report: dict, code: str) -> str:
 @pytest.mark.torch
 @pytest.mark.vulkan
 def test_the_page_runs_as_it_stands(gpubench, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "your-own-function.md").read_text(encoding="utf-8")
     (tmp_path / "options.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
     report = measure(
         gpubench, "options.py", "--sizes", "256", "--backends", "numpy,torch,wgpu", "--allow-software"
