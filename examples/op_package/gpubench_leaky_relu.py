@@ -1,4 +1,4 @@
-"""leaky_relu(x) = x for x > 0, else x / 8: the same text for NumPy and CuPy, one line each for WGSL and CUDA.
+"""leaky_relu(x) = x for x > 0, else x / 8: one formula for the CPU, CUDA, WebGPU and the array libraries.
 
 The tolerance is one rounding: the product with a power of two is exact but below the smallest normal number.
 """
@@ -12,8 +12,6 @@ OP = elementwise(
     summary="out = x if x > 0 else x / 8",
     inputs=("x",),
     flops_per_element=2,
-    expr=lambda xp, x: xp.maximum(x, x * 0.125),
-    wgsl="max(x, x * 0.125)",
-    cuda="select(x > real(0), x, x * real(0.125))",
+    formula=lambda m, x: m.maximum(x, x * 0.125),
     tolerance=Tolerance(1),
 )

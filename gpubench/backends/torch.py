@@ -43,7 +43,6 @@ from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, 
 
 CPU = "torch:cpu"
 Tensor = Any
-Calls = Mapping[str, Callable[..., Any]]
 
 # What drives a device of that name, and the vendor of its GPUs (PCI's numbers); of CUDA's name ROCm is another.
 _APIS = {"cpu": "host", "cuda": "cuda", "xpu": "xpu", "mps": "metal"}
@@ -83,7 +82,6 @@ class TorchSession(Session):
         memory = device.memory_bytes or 2**62
         self.limits = Limits(max_buffer_bytes=memory, max_binding_bytes=memory, float16=True, float64=True)
         self.blas = _blas(torch, device.api)
-        self._calls = _calls(torch)
         self._names = _Names(torch)
         self._refusals: dict[tuple[str, str, tuple[str, ...]], Unsupported | None] = {}
         if self._on_cpu:
@@ -141,7 +139,7 @@ class TorchSession(Session):
             got = [_kind(x) for x in each(launch.output)]
         except Exception as error:  # PyTorch and an op's expression raise what they like
             why = (str(error) or type(error).__name__).splitlines()[0][:200]
-            known = op.name in self._calls
+            known = op.fills("torch")
             return Unsupported(
                 f"PyTorch has no {op.name} in {where}: {why}" if known else f"{op.name} in {where}: {why}",
                 reason="no-dtype" if known else "no-implementation",
@@ -234,7 +232,7 @@ class TorchSession(Session):
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
         with self._vendor_errors():
-            if output is None and op.name in self._calls:
+            if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
         launch = self._launch(op, inputs, output)
         if case.variant == TF32:
@@ -242,10 +240,10 @@ class TorchSession(Session):
         return launch
 
     def _launch(self, op: Op, inputs: Sequence[Tensor], output: Tensor) -> TorchLaunch:
-        if op.name in self._calls:
-            return TorchLaunch(partial(self._calls[op.name], output, *inputs, **op.constants), output)
+        formula = partial(op.call("torch"), self._torch if "torch" in op.library else self._names)
+        if op.fills("torch"):
+            return TorchLaunch(partial(formula, *inputs, out=output), output)
         launch = TorchLaunch(lambda: None)
-        formula = partial(op.expr, self._names) if op.torch is None else partial(op.torch, self._torch)
 
         def call() -> None:
             launch.output = formula(*inputs)
@@ -362,53 +360,6 @@ def _kind(tensor: Tensor) -> tuple[Any, Shape]:
 
 
 # ---------------------------------------------------------------- ops
-
-
-def _calls(torch: Any) -> Calls:
-    """By op the call that fills `o` from the inputs and, by name, the op's constants: a user's own words, and those of
-    ATen where only it takes an output."""
-    aten = torch.ops.aten
-
-    def chain(o: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
-        torch.add(a, b, out=o)
-        torch.mul(o, c, out=o)
-
-    def tanh_grad(o: Tensor, x: Tensor, dy: Tensor) -> None:
-        torch.tanh(x, out=o)
-        aten.tanh_backward.grad_input(dy, o, grad_input=o)
-
-    def sigmoid_grad(o: Tensor, x: Tensor, dy: Tensor) -> None:
-        torch.sigmoid(x, out=o)
-        aten.sigmoid_backward.grad_input(dy, o, grad_input=o)
-
-    def matmul(o: Tensor, a: Tensor, b: Tensor, ta: int = 0, tb: int = 0) -> None:
-        (torch.mm if a.dim() == 2 else torch.bmm)(a.mT if ta else a, b.mT if tb else b, out=o)
-
-    return {
-        "copy": lambda o, x: o.copy_(x),
-        "add": lambda o, x, y: torch.add(x, y, out=o),
-        "sub": lambda o, x, y: torch.sub(x, y, out=o),
-        "mul": lambda o, x, y: torch.mul(x, y, out=o),
-        "div": lambda o, x, y: torch.div(x, y, out=o),
-        "saxpy": lambda o, x, y, a: torch.add(y, x, alpha=a, out=o),
-        "chain": chain,
-        "relu": lambda o, x: aten.relu.out(x, out=o),
-        "tanh": lambda o, x: torch.tanh(x, out=o),
-        "sigmoid": lambda o, x: torch.sigmoid(x, out=o),
-        "gelu": lambda o, x: aten.gelu.out(x, approximate="tanh", out=o),
-        "softmax": lambda o, x: aten._softmax.out(x, -1, False, out=o),
-        "sum": lambda o, x: torch.sum(x, 0, out=o),
-        "max": lambda o, x: torch.amax(x, 0, out=o),
-        "dot": lambda o, x, y: torch.dot(x, y, out=o),
-        "gemv": lambda o, a, x: torch.mv(a, x, out=o),
-        "matmul": matmul,
-        "transpose": lambda o, x: o.copy_(x.T),
-        "relu_grad": lambda o, x, dy: aten.threshold_backward.grad_input(dy, x, 0, grad_input=o),
-        "tanh_grad": tanh_grad,
-        "sigmoid_grad": sigmoid_grad,
-        "gelu_grad": lambda o, x, dy: aten.gelu_backward.grad_input(dy, x, approximate="tanh", grad_input=o),
-        "softmax_grad": lambda o, y, dy: aten._softmax_backward_data.out(dy, y, -1, y.dtype, grad_input=o),
-    }
 
 
 class _Names:

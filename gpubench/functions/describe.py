@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -101,9 +101,8 @@ class Code(msgspec.Struct, frozen=True):
     """The user's code as an op takes it. A parent has none: `expr` is a placeholder, and kernels have no text."""
 
     expr: Callable[..., Array]
-    torch: Callable[..., Array] | None = None
+    formula: Callable[..., Any] | None = None  # that is compiled
     tolerance: Tolerance | None = None
-    texts: Mapping[str, str] = {}  # of the formula's functions, by the keyword of `elementwise`
     made: Sequence[Callable[[Params, str, int], Array]] | None = None  # inputs of its own, by argument
     calls: Any = None  # the function itself, where it takes any objects
 
@@ -146,15 +145,15 @@ def make_op(description: Description, code: Code) -> Op:
             Operand(name, lambda params: (params["n"],), values=DRAWN if code.made is None else Made(make))
             for name, make in zip(names, code.made or [_nothing] * len(names), strict=True)
         )
-        call = f"formula({', '.join(names)})"
         op = elementwise(
             name=f"{description.source}_{description.name}", group=GROUP, summary=description.summary,
-            inputs=operands, flops_per_element=description.operations, expr=code.expr, wgsl=call, cuda=call,
-            tolerance=code.tolerance or EXACT, dtypes=tuple(description.dtypes),
-            not_finite="the function says what its results mean", **code.texts,
+            inputs=operands, flops_per_element=description.operations, expr=code.expr,
+            formula=code.formula or (lambda m, x, *others: x), tolerance=code.tolerance or EXACT,
+            dtypes=tuple(description.dtypes), library={"torch": code.expr},
+            not_finite="the function says what its results mean",
         )  # fmt: skip
         return msgspec.structs.replace(
-            op, name=description.id, torch=code.torch, sizes=ladder, digest=description.digest, only=only,
+            op, name=description.id, sizes=ladder, digest=description.digest, only=only, reference=None,
             split=None if description.own_inputs else op.split, seconds=seconds,
         )  # fmt: skip
     first, *others = description.results

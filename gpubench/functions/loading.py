@@ -210,11 +210,7 @@ def bound_op(function: UserFunction, description: Description) -> Op:
         return arrays(params["n"], dtype, seed)[i].copy()
 
     code = Code(
-        expr, torch=expr, tolerance=_tolerance(function, traced),
-        texts={
-            "wgsl_functions": traced.wgsl(), "cuda_functions": traced.cuda() + "\n",
-            "numba_functions": traced.python() + "\n",
-        },
+        expr, formula=function.cpu, tolerance=_tolerance(function, traced),
         made=[partial(make, i) for i in range(len(names))] if description.own_inputs else None,
     )  # fmt: skip
     return make_op(description, code)

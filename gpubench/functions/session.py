@@ -158,7 +158,7 @@ class CallSession:
 
             expr = torch.enable_grad()(expr)
         bound = msgspec.structs.replace(
-            op, expr=expr, torch=expr if self._inner.device.backend == "torch" else None, inputs=(), calls=None
+            op, expr=expr, library={self._inner.device.backend: expr}, inputs=(), calls=None
         )
         launch: Launch = self._inner.compile(bound, case, [], None)
         return launch

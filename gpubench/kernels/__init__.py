@@ -130,7 +130,16 @@ def elementwise(**declaration: Any) -> Op:
     """
     from gpubench.kernels.templates import elementwise as family
 
+    if {"wgsl", "cuda"} & declaration.keys():
+        raise TypeError("elementwise takes formula=lambda m, x: ... in place of expr, wgsl and cuda")
     return family.elementwise(**declaration)
+
+
+def reduction(**declaration: Any) -> Op:
+    """The op that folds n elements to one number, by the keywords of `templates/reduce.py`."""
+    from gpubench.kernels.templates import reduce as family
+
+    return family.reduction(**declaration)
 
 
 def workload(**declaration: Any) -> Op:

@@ -166,7 +166,7 @@ OP = Op(
     flops=lambda params: params["n"] * _rows(params)[1],
     fits=lambda params: None if _rows(params)[1] >= 1 else "a row has at least one element",
     expr=lambda xp, z: xp.argmax(z, axis=-1).astype(xp.int32),
-    torch=lambda torch, z: torch.argmax(z, -1).int(),
+    library={"torch": lambda torch, z: torch.argmax(z, -1).int()},
     tolerance=EXACT,
     split=Split({"z": 0}, counted_by("n")),
     tuned={

@@ -135,7 +135,7 @@ OP = Op(
     takes=("heads",),
     expr=_expr,
     reference=_reference,
-    torch=_torch,
+    library={"torch": _torch},
     tolerance=Tolerance(8, scale=_scale),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={

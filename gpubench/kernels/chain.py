@@ -1,7 +1,7 @@
 """chain: (a + b) * c. The library form pays one temporary array, the tuned form is a single pass."""
 
 from gpubench.kernels.contract.op import Tolerance
-from gpubench.kernels.templates.elementwise import WGSL_ALL, absolute_sum, elementwise
+from gpubench.kernels.templates.elementwise import absolute_sum, elementwise
 
 OP = elementwise(
     name="chain",
@@ -9,9 +9,7 @@ OP = elementwise(
     summary="out = (a + b) * c",
     inputs=("a", "b", "c"),
     flops_per_element=2,
-    expr=lambda xp, a, b, c: (a + b) * c,
-    wgsl="(a + b) * c",
-    cuda="(a + b) * c",
+    formula=lambda m, a, b, c: (a + b) * c,
+    library={"torch": lambda torch, a, b, c, out: torch.mul(torch.add(a, b, out=out), c, out=out)},
     tolerance=Tolerance(4, scale=lambda xp, a, b, c: absolute_sum(xp, a * c, b * c)),
-    wgsl_dtypes=WGSL_ALL,
 )

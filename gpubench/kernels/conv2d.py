@@ -355,7 +355,7 @@ OP = Op(
     flops=_flops,
     fits=_fits,
     expr=_expr,
-    torch=lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1),
+    library={"torch": lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1)},
     tolerance=Tolerance(8, scale=_scale),
     reference=_reference,
     blas=("numpy",),  # of PyTorch it is oneDNN

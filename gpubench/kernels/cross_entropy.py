@@ -257,7 +257,7 @@ OP = Op(
     flops=lambda params: 8 * params["n"] * _classes(params),
     fits=lambda params: None if _classes(params) >= 1 else "a row has at least one element",
     expr=_expr,
-    torch=_torch,
+    library={"torch": _torch},
     tolerance=Tolerance(8, scale=_loss_scale),
     tuned={
         "numpy": (compiled_kernel(_compiled),),

@@ -47,7 +47,7 @@ OP = Op(
     output=Operand("text", _length, dtype="uint8"),
     flops=lambda params: 0,
     expr=_expr,
-    torch=_torch,
+    library={"torch": _torch},
     reference=_reference,
     tolerance=EXACT,
     host=HostLibrary("tiktoken", "workloads"),

@@ -1,7 +1,7 @@
 """dot: the sum of x[i] * y[i]; two reads per element and a single number written."""
 
 from gpubench.kernels.contract.op import Array, Tolerance
-from gpubench.kernels.templates.reduce import CudaReduction, WgslReduction, reduction
+from gpubench.kernels.templates.reduce import reduction
 
 
 def _scale(xp: Array, x: Array, y: Array) -> Array:
@@ -16,10 +16,9 @@ OP = reduction(
     inputs=("x", "y"),
     flops_per_element=2,
     blas=("numpy", "torch"),
+    formula=lambda m, x, y: x * y,
+    join="add",
     expr=lambda xp, x, y: x @ y,
     tolerance=Tolerance(8, scale=_scale),
-    join="add",
-    reference=lambda xp, x, y: xp.sum(x * y),
-    cuda=CudaReduction("dot", ("x", "y"), "x * y"),
-    wgsl=WgslReduction(("x", "y"), "zero", "x * y", "a + b"),
+    library={"torch": lambda torch, x, y, out: torch.dot(x, y, out=out)},
 )

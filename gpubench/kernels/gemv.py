@@ -385,6 +385,7 @@ OP = Op(
     output=Operand("out", lambda params: sides(params)[:1]),
     flops=_flops,
     expr=lambda xp, a, x: a @ x,
+    library={"torch": lambda torch, a, x, out: torch.mv(a, x, out=out)},
     tolerance=Tolerance(8, scale=_scale),
     reference=lambda xp, a, x: xp.sum(a * x, axis=1),
     blas=("numpy", "torch"),

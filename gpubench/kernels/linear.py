@@ -14,6 +14,6 @@ OP = linear(
     summary="out = x w + b of n rows",
     epilogue=BIAS,
     expr=lambda xp, x, w, b: x @ w + b,
-    torch=lambda torch, x, w, b: torch.addmm(b, x, w),
+    library={"torch": lambda torch, x, w, b: torch.addmm(b, x, w)},
     tolerance=Tolerance(8, scale=_scale),
 )

@@ -21,6 +21,6 @@ OP = linear(
     summary="out = x w + b + r of n rows",
     epilogue=Epilogue({"b": "across", "r": "all"}, cpu=_cpu, wgsl="v + b + r", cuda="v + b + r", flops=2),
     expr=lambda xp, x, w, b, r: x @ w + b + r,
-    torch=lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r),
+    library={"torch": lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r)},
     tolerance=Tolerance(8, scale=_scale),
 )

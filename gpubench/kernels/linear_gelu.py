@@ -33,7 +33,9 @@ OP = linear(
     summary="out = gelu(x w + b) of n rows",
     epilogue=GELU,
     expr=_expr,
-    torch=lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh"),
+    library={
+        "torch": lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh")
+    },
     tolerance=Tolerance(8, scale=_scale),
     reference=_reference,
 )

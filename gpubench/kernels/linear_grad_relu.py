@@ -31,6 +31,6 @@ OP = linear(
         {"h": "all"}, cpu=_cpu, wgsl="select(V(), v, h > V())", cuda="select(h > real(0), v, real(0))", flops=1
     ),
     expr=_expr,
-    torch=lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0),
+    library={"torch": lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0)},
     tolerance=Tolerance(8, scale=_scale),
 )

@@ -27,6 +27,6 @@ OP = linear(
         flops=2,
     ),
     expr=lambda xp, x, w, b: xp.maximum(x @ w + b, 0),
-    torch=lambda torch, x, w, b: torch.relu_(torch.addmm(b, x, w)),
+    library={"torch": lambda torch, x, w, b: torch.relu_(torch.addmm(b, x, w))},
     tolerance=Tolerance(8, scale=_scale),
 )

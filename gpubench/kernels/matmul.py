@@ -72,6 +72,11 @@ def _expr(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
     return a @ b
 
 
+def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None) -> Any:
+    product = torch.mm if a.dim() == 2 else torch.bmm
+    return product(a.mT if ta else a, b.mT if tb else b, out=out)
+
+
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
     """The product of the norms of row i of A and column j of B."""
     a, b = _rows(xp, a, b, ta, tb)
@@ -147,7 +152,7 @@ OP = Op(
     output=Operand("out", _shape_out),
     flops=_flops,
     expr=_expr,
-    torch=_expr,
+    library={"torch": _torch},
     tolerance=Tolerance(8, scale=_scale),
     split=_split,
     blas=("numpy", "torch"),

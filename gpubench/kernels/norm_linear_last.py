@@ -65,8 +65,7 @@ def _expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
-    assert _NORM.torch is not None
-    return _NORM.torch(torch, x[-1:], g, c) @ w
+    return _NORM.library["torch"](torch, x[-1:], g, c) @ w
 
 
 def _scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
@@ -242,7 +241,7 @@ OP = Op(
     blas=("numpy", "torch"),
     fits=_fits,
     expr=_expr,
-    torch=_torch,
+    library={"torch": _torch},
     tolerance=Tolerance(16, scale=_scale),
     tuned={
         "numpy": (Kernel("numpy", _cpu),),

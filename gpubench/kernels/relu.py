@@ -1,10 +1,7 @@
-"""relu(x) = max(x, 0): one read and one write per element, so bound by memory everywhere.
-
-The shader compares instead of calling `max`: WGSL leaves open what `max` makes of a NaN, NumPy keeps it.
-"""
+"""relu(x) = max(x, 0): one read and one write per element, so bound by memory everywhere."""
 
 from gpubench.kernels.contract.op import EXACT
-from gpubench.kernels.templates.elementwise import WGSL_ALL, elementwise
+from gpubench.kernels.templates.elementwise import elementwise
 
 OP = elementwise(
     name="relu",
@@ -12,9 +9,7 @@ OP = elementwise(
     summary="out = max(x, 0)",
     inputs=("x",),
     flops_per_element=1,
-    expr=lambda xp, x: xp.maximum(x, 0),
-    wgsl="select(x, 0.0, x < 0.0)",
-    cuda="select(x < real(0), real(0), x)",
+    formula=lambda m, x: m.maximum(x, 0),
+    library={"torch": lambda torch, x, out: torch.ops.aten.relu.out(x, out=out)},
     tolerance=EXACT,
-    wgsl_dtypes=WGSL_ALL,
 )

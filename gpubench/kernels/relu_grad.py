@@ -4,7 +4,7 @@ Two reads and one write per element. A comparison instead of a product: 0 times 
 """
 
 from gpubench.kernels.contract.op import EXACT
-from gpubench.kernels.templates.elementwise import WGSL_ALL, elementwise
+from gpubench.kernels.templates.elementwise import elementwise
 
 OP = elementwise(
     name="relu_grad",
@@ -12,9 +12,11 @@ OP = elementwise(
     summary="out = dy where x > 0, else 0",
     inputs=("x", "dy"),
     flops_per_element=1,
-    expr=lambda xp, x, dy: xp.where(x > 0, dy, 0),
-    wgsl="select(0.0, dy, x > 0.0)",
-    cuda="select(x > real(0), dy, real(0))",
+    formula=lambda m, x, dy: m.where(x > 0, dy, 0),
+    library={
+        "torch": lambda torch, x, dy, out: torch.ops.aten.threshold_backward.grad_input(
+            dy, x, 0, grad_input=out
+        )
+    },
     tolerance=EXACT,
-    wgsl_dtypes=WGSL_ALL,
 )

@@ -16,6 +16,6 @@ OP = norm(
     summary="out = x / sqrt(mean of squares + 1e-5) g of each row",
     centred=False,
     expr=_expr,
-    torch=lambda torch, x, g: torch.nn.functional.rms_norm(x, x.shape[-1:], g, EPSILON),
+    library={"torch": lambda torch, x, g: torch.nn.functional.rms_norm(x, x.shape[-1:], g, EPSILON)},
     tolerance=Tolerance(8, scale=lambda xp, x, g: xp.abs(_expr(xp, x, g))),
 )

@@ -1,14 +1,7 @@
 """sigmoid(x) = 1 / (1 + exp(-x)): one exponential per element."""
 
-from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.op import Operand, Tolerance
 from gpubench.kernels.templates.elementwise import elementwise, vector_shape
-
-
-def _reference(xp: Array, x: Array) -> Array:
-    """The same from exp(-|x|), which never overflows, on either side of 0."""
-    small = xp.exp(-xp.abs(x))
-    return xp.where(x < 0, small, 1.0) / (1.0 + small)
-
 
 OP = elementwise(
     name="sigmoid",
@@ -16,9 +9,7 @@ OP = elementwise(
     summary="out = 1 / (1 + exp(-x))",
     inputs=(Operand("x", vector_shape, values="normal"),),
     flops_per_element=4,
-    expr=lambda xp, x: 1 / (1 + xp.exp(-x)),
-    wgsl="1.0 / (1.0 + exp(-x))",
-    cuda="real(1) / (real(1) + exp(-x))",
+    formula=lambda m, x: 1 / (1 + m.exp(-x)),
+    library={"torch": lambda torch, x, out: torch.sigmoid(x, out=out)},
     tolerance=Tolerance(64),
-    reference=_reference,
 )

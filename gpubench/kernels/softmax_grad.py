@@ -7,6 +7,8 @@ for double), whatever the elements are stored in.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Operand, Tolerance
 from gpubench.kernels.templates.rows import NumbaRows, rowwise, shape
@@ -71,6 +73,10 @@ def _reference(xp: Array, y: Array, dy: Array) -> Array:
 def _scale(xp: Array, y: Array, dy: Array) -> Array:
     """|y| (|dy| + sum |y dy|): the terms of the sum may cancel, and so may the difference."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
+
+
+def _torch(torch: Any, y: Any, dy: Any, out: Any) -> Any:
+    return torch.ops.aten._softmax_backward_data.out(dy, y, -1, y.dtype, grad_input=out)
 
 
 # ---------------------------------------------------------------- CUDA: both rows in registers
@@ -171,6 +177,7 @@ OP = rowwise(
     flops_per_element=4,  # multiply, add, subtract, multiply
     expr=_expr,
     reference=_reference,
+    library={"torch": _torch},
     tolerance=Tolerance(8, scale=_scale),
     numba=_NUMBA,
     cuda=CUDA,

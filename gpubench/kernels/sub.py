@@ -1,7 +1,7 @@
 """sub: x - y; two reads and one write per element, so bound by memory everywhere."""
 
 from gpubench.kernels.contract.op import Tolerance
-from gpubench.kernels.templates.elementwise import WGSL_ALL, absolute_sum, elementwise
+from gpubench.kernels.templates.elementwise import absolute_sum, elementwise
 
 OP = elementwise(
     name="sub",
@@ -9,9 +9,7 @@ OP = elementwise(
     summary="out = x - y",
     inputs=("x", "y"),
     flops_per_element=1,
-    expr=lambda xp, x, y: x - y,
-    wgsl="x - y",
-    cuda="x - y",
+    formula=lambda m, x, y: x - y,
+    library={"torch": lambda torch, x, y, out: torch.sub(x, y, out=out)},
     tolerance=Tolerance(4, scale=absolute_sum),
-    wgsl_dtypes=WGSL_ALL,
 )

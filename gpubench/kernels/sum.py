@@ -1,7 +1,7 @@
 """sum: one read per element and a single number written: bound by memory."""
 
 from gpubench.kernels.contract.op import Tolerance
-from gpubench.kernels.templates.reduce import CudaReduction, WgslReduction, reduction
+from gpubench.kernels.templates.reduce import reduction
 
 OP = reduction(
     name="sum",
@@ -9,9 +9,8 @@ OP = reduction(
     summary="out = x[0] + x[1] + ... + x[n - 1]",
     inputs=("x",),
     flops_per_element=1,
-    expr=lambda xp, x: xp.sum(x),
-    tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
+    formula=lambda m, x: x,
     join="add",
-    cuda=CudaReduction("sum", ("x",), "x"),
-    wgsl=WgslReduction(("x",), "zero", "x", "a + b"),
+    tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
+    library={"torch": lambda torch, x, out: torch.sum(x, 0, out=out)},
 )

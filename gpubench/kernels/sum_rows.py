@@ -218,7 +218,7 @@ OP = Op(
     output=Operand("out", lambda params: sides(params)[1:]),
     flops=lambda params: params["n"] * sides(params)[1],
     expr=_expr,
-    torch=lambda torch, x: torch.sum(x, 0),
+    library={"torch": lambda torch, x: torch.sum(x, 0)},
     tolerance=Tolerance(64, scale=lambda xp, x: xp.sum(xp.abs(x), axis=0)),
     split=Split({"x": 0}, counted_by("n"), join="add"),
     tuned={

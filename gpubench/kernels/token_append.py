@@ -134,7 +134,7 @@ OP = Op(
     traffic=_traffic,
     fits=_fits,
     expr=_expr,
-    torch=_torch,
+    library={"torch": _torch},
     tolerance=EXACT,
     tuned={
         "numpy": (Kernel("numpy", _cpu),),

@@ -35,6 +35,7 @@ OP = Op(
     flops=lambda params: 0,
     # x.T alone is a view: nothing would move, and nothing would be measured.
     expr=lambda xp, x: xp.ascontiguousarray(x.T),
+    library={"torch": lambda torch, x, out: out.copy_(x.T)},
     tolerance=EXACT,
     split=Split({"x": 1}, _columns),
     tuned={

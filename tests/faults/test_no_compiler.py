@@ -8,14 +8,15 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.numpy.compiled import NumbaUnusable, try_out
-from gpubench.kernels import elementwise
-from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import EXACT
+from gpubench.base.errors import BuildError
+from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
+from gpubench.kernels.templates.cpu import compiled_kernel
 from gpubench.result.case import Case
 
 RUN = ("run", "--devices", "numpy:0", "--ops", "add", "--sizes", "64k", "--quick", "-o", "r.json")
@@ -103,22 +104,17 @@ def test_an_inherited_number_of_threads_does_not_limit_the_cpu(tmp_path):
     assert ended.stdout.split() == ["2"]
 
 
-@pytest.mark.parametrize(("body", "compiled"), [
-    ("select(x > real(0), x, -x)", True), ("x > real(0) ? x : -x", False), ("a_function_of_cuda(x)", False),
-])  # fmt: skip
-def test_an_expression_of_cuda_alone_leaves_the_cpu_its_numpy_form(body, compiled):
-    op = elementwise(
-        name="magnitude", group="vector", summary="|x|", inputs=("x",), flops_per_element=1,
-        expr=lambda xp, x: xp.abs(x), wgsl="abs(x)", cuda=body, tolerance=EXACT,
-    )  # fmt: skip
+def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_form_in_its_place():
+    op = kernels.load("add")
+    program = NumbaProgram("a_function_of_cuda(x)", ())
+    kernel = compiled_kernel(lambda params, dtype, limits: (Candidate("1 thread", lambda: program),))
+    broken = msgspec.structs.replace(op, tuned={"numpy": (kernel,)})
     session = backends.load("numpy").open("numpy:0", 2)
     try:
-        x, output = np.linspace(-1, 1, 1000, dtype=np.float32), np.empty(1000, np.float32)
-        case = Case("magnitude", "vector", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
-        launch = session.compile(op, case, [x], output)
-        session.run(launch)
-        assert launch.kernel_name.startswith("numba") is compiled
-        assert np.array_equal(output, np.abs(x))
+        x, output = np.ones(1000, np.float32), np.empty(1000, np.float32)
+        case = Case("add", "vector", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
+        with pytest.raises(BuildError, match="name 'a_function_of_cuda' is not defined"):
+            session.compile(broken, case, [x, x], output)
     finally:
         session.close()
 

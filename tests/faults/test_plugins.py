@@ -27,7 +27,7 @@ from gpubench.kernels.contract.op import EXACT
 import msgspec
 OP = elementwise(
     name={name!r}, group="activation", summary="out = 2 x", inputs=("x",), flops_per_element=1,
-    expr=lambda xp, x: x * 2, wgsl="x * 2", cuda="x + x", tolerance=EXACT,
+    formula=lambda m, x: x * 2, tolerance=EXACT,
 )
 change = lambda **fields: msgspec.structs.replace(OP, **fields)
 """
@@ -71,6 +71,8 @@ BROKEN: dict[str, tuple[str, str]] = {
     "exits_late": (op("exits_late", "import sys; OP = change(flops=lambda p: sys.exit(3))"), "flops raises SystemExit"),
     "old_phases": (op("old_phases", "OP = change(stages=('load', 'add'))"), "`$.stages[0]`"),
     "old_read_only": ("from gpubench.kernels.contract.kernel import WgslPass\nWgslPass('', (1, 1, 1), ('x',), read_only=('x',))", "Unexpected keyword argument 'read_only'"),
+    "old_texts": (op("old_texts", "elementwise(name='old_texts', wgsl='x', cuda='x')"), "takes formula=lambda m, x: ... in place of expr, wgsl and cuda"),
+    "unknown": (op("unknown").replace("x * 2", "m.gamma(x)"), "the formula of unknown calls xp.gamma"),
     "old_rows": ("from gpubench.kernels._rows import rows", "No module named 'gpubench.kernels._rows'"),
     "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),
 }  # fmt: skip
@@ -123,7 +125,15 @@ def test_ops_lists_everything_else(listing: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["`Op(stages=", "`$.stages[0]`", "`WgslPass(..., read_only=", "gpubench.kernels._rows"]
+    "word",
+    [
+        "`elementwise(expr=..., wgsl=",
+        "`Op(torch=",
+        "`Op(stages=",
+        "`$.stages[0]`",
+        "`WgslPass(..., read_only=",
+        "gpubench.kernels._rows",
+    ],
 )
 def test_the_page_for_packages_tells_what_changed(word: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "extending.md"

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from gpubench.kernels import elementwise
+from gpubench.kernels.contract.op import EXACT
 from gpubench.kernels.templates.formula import UNITS, Untraceable, trace
+from gpubench.kernels.templates.reduce import reduction
 
 
 def call_price(xp, spot, strike):
@@ -11,12 +14,46 @@ def call_price(xp, spot, strike):
     return spot / (1 + xp.exp(-1.7 * d1)) - strike * 0.97 / (1 + xp.exp(-1.7 * (d1 - 0.3)))
 
 
-def test_each_language_has_the_steps() -> None:
-    formula = trace(lambda xp, x: xp.where(x > 0, x**3, -x) / xp.sqrt(1 + x * x), ["x"])
-    for text in (formula.wgsl(), formula.cuda(), formula.python()):
-        assert "sqrt(" in text
-        assert "select(" in text
-    assert formula.call == "formula(x)"
+@pytest.mark.parametrize(
+    ("language", "last", "text"),
+    [
+        (
+            "wgsl",
+            "return {};",
+            "let step_0 = x * x;\nreturn select(-x, step_0 * x, x > 0.0) / sqrt(1.0 + step_0);",
+        ),
+        (
+            "cuda",
+            "return narrow({});",
+            "const auto step_0 = x * x;\nreturn narrow(select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0));",
+        ),
+        (
+            "python",
+            "return {}",
+            "step_0 = x * x\nreturn select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0)",
+        ),
+    ],
+)
+def test_each_language_has_the_steps_and_names_what_is_used_twice(language: str, last: str, text: str) -> None:
+    def formula(m, x):
+        square = x * x
+        return m.where(x > 0, square * x, -x) / m.sqrt(1 + square)
+
+    assert trace(formula, ["x"]).statements(language, last) == text
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        (lambda m, x: (x - 1) - (x - 2), "x - 1.0 - (x - 2.0)"),
+        (lambda m, x: (x + 1) * 2 / (x * 3), "(x + 1.0) * 2.0 / (x * 3.0)"),
+        (lambda m, x: -(x * 2) * -3, "-(x * 2.0) * -3.0"),
+        (lambda m, x: m.where((x > 1) | (x < -1), 0, x), "select(x, 0.0, ((x > 1.0) || (x < -1.0)))"),
+        (lambda m, x: m.maximum(x, 0), "select(x, 0.0, x < 0.0)"),
+    ],
+)
+def test_parentheses_stand_where_the_order_needs_them(formula, text: str) -> None:
+    assert trace(formula, ["x"]).statements("wgsl", "{}") == text
 
 
 def test_a_value_that_is_used_twice_is_computed_once() -> None:
@@ -36,7 +73,7 @@ def test_a_value_that_is_used_twice_is_computed_once() -> None:
         (lambda xp, x: np.exp(x), "calls NumPy itself"),
         (lambda xp, x: x.sum(), r"uses \.sum of an array"),
         (lambda xp, x: x[1:], "takes elements of an array by index"),
-        (lambda xp, x: x**2.5, "power that is no whole number"),
+        (lambda xp, x: x ** np.ones(3), "mixes arrays with a ndarray"),
         (lambda xp, x: (x, x + 1), "returns several results"),
         (lambda xp, x: x > 0, "returns truth values"),
         (lambda xp, x: sum(x), "loops over an array"),
@@ -46,6 +83,24 @@ def test_a_value_that_is_used_twice_is_computed_once() -> None:
 def test_why_a_function_is_no_formula(function, why: str) -> None:
     with pytest.raises(Untraceable, match=why):
         trace(function, ["x"])
+
+
+def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration() -> None:
+    declaration = {
+        "name": "odd", "group": "vector", "summary": "", "inputs": ("x",), "flops_per_element": 1, "tolerance": EXACT,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"the formula of odd calls xp\.gamma; it may call exp, "):
+        elementwise(formula=lambda m, x: m.gamma(x), **declaration)
+    with pytest.raises(ValueError, match=r"the formula of odd calls xp\.gamma"):
+        reduction(formula=lambda m, x: m.gamma(x), join="add", **declaration)
+
+
+def test_a_nan_wins_a_maximum_in_each_order() -> None:
+    nan = float("nan")
+    for names, values in ((("x", "y"), (nan, 1.0)), (("x", "y"), (1.0, nan)), (("x", "y"), (2.0, 1.0))):
+        text = trace(lambda m, x, y: m.maximum(x, y), names).statements("python", "{}")
+        known = {"select": lambda c, a, b: a if c else b, "real": float, "x": values[0], "y": values[1]}
+        np.testing.assert_equal(eval(text, known), np.maximum(*values))
 
 
 def test_the_bound_admits_float32_and_refuses_float16() -> None:

@@ -64,7 +64,7 @@ def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
     op = msgspec.structs.replace(
         OPS["softmax"],
         name="clipped",
-        torch=None,
+        library={},
         expr=lambda xp, x: xp.maximum(x - xp.max(x, axis=-1, keepdims=True), -1.0) + xp.where(x > 0, x, 0),
     )
     one = case(op, n=2048)
@@ -76,7 +76,9 @@ def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
 
 
 def test_an_expression_that_pytorch_does_not_know_is_refused(session) -> None:
-    op = msgspec.structs.replace(OPS["add"], name="strange", expr=lambda xp, x, y: xp.lib.stride_tricks(x))
+    op = msgspec.structs.replace(
+        OPS["add"], name="strange", library={}, expr=lambda xp, x, y: xp.lib.stride_tricks(x)
+    )
     refusal = session.supports(op, case(op))
     assert refusal is not None
     assert refusal.reason == "no-implementation"

@@ -235,7 +235,7 @@ class CupySession(Session):
         a library call. Raises BuildError."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
-            call = partial(op.expr, cupy, *inputs)
+            call = partial(op.call("cupy"), cupy, *inputs)
             launch = CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
             return launch if output is None else self._one_by_one([(launch, output)], output)
         with vendor_errors():

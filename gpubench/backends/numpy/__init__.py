@@ -155,7 +155,7 @@ class NumpySession(Session):
         np = self._np
         if case.form == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
-            return NumpyLaunch(lambda: op.expr(np, *inputs), version)
+            return NumpyLaunch(lambda: op.call("numpy")(np, *inputs), version)
         forms = self._forms(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
         name = name if name in forms else next(iter(forms))
@@ -265,7 +265,7 @@ class NumpySession(Session):
         return self._choices
 
     def _forms(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
-        """Return every way to do the case on these arrays, by name, the likeliest first.
+        """Return every way to do the case on these arrays, by name, the likeliest first. Raises BuildError.
 
         A kernel in NumPy's own calls stands alone. Beside compiled ones, which take arrays without gaps alone, stands
         the plain expression; it is all there is without a working numba.
@@ -283,8 +283,8 @@ class NumpySession(Session):
         whole = all(array.flags.c_contiguous for array in arrays)
         if whole and self._compiled is not None and kernel.candidates is not None:
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
-                if self._compiled.compiles(candidate.build()):
-                    ways[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
+                self._compiled.compile(candidate.build())
+                ways[f"numba, {candidate.name}"] = partial(self._native, op, case.dtype, candidate)
         ways["plain NumPy"] = partial(self._plain, op)
         return ways
 
@@ -292,7 +292,7 @@ class NumpySession(Session):
         """The expression, whose result goes to `output`: it may be a part of an array that others fill too."""
 
         def call() -> Array:
-            for made, place in zip(each(op.expr(self._np, *inputs)), each(output), strict=True):
+            for made, place in zip(each(op.call("numpy")(self._np, *inputs)), each(output), strict=True):
                 self._np.copyto(place, made)
             return output
 

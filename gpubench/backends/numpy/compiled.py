@@ -23,6 +23,7 @@ import msgspec
 from gpubench.backends.shared.host import aligned, on_all_cpus, set_up_threads
 from gpubench.backends.shared.reference import BLOCK
 from gpubench.base import processes
+from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
 from gpubench.kernels.contract.op import Array
 from gpubench.result.store import Lock, cache
@@ -140,22 +141,14 @@ class NumbaThreads:
             self.compilations = 0
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
-    def compiles(self, program: NumbaProgram) -> bool:
-        """Whether its kernels are there, compiled: an expression of another package may be CUDA's alone. Any other
-        failure is noted."""
+    def compile(self, program: NumbaProgram) -> None:
+        """Have its kernels at hand, compiled. Raises BuildError."""
         try:
             self._module(program.source)
-        except self._no_form:
-            return False
         except MemoryError:
             raise
         except Exception as error:  # numba and LLVM raise what they like
-            cache.note(
-                "cpu-not-compiled",
-                f"the CPU is not at its best: a kernel does not compile ({one_line(error)})",
-            )
-            return False
-        return True
+            raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     @property
     def _no_form(self) -> tuple[type[Exception], ...]:
@@ -180,7 +173,8 @@ class NumbaThreads:
         for program in programs:
             if time.perf_counter() - began > AHEAD_S:
                 break
-            self.compiles(program)
+            with contextlib.suppress(BuildError):  # whoever needs it hears of it
+                self.compile(program)
         return time.perf_counter() - began if missing else 0.0
 
     def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
@@ -228,7 +222,9 @@ class NumbaThreads:
         operands = ("got", "want", None if scale is None else "scale", "out")
         step = NumbaPass("errors", operands, units=out.size, m=want.size, s=BLOCK)
         program = NumbaProgram(source, (step,), threads=self.most)
-        if not self.compiles(program):
+        try:
+            self.compile(program)
+        except BuildError:
             return None
         self.launch(program, {**arrays, "out": out})()
         return out

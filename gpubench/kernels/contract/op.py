@@ -334,10 +334,10 @@ class Op(msgspec.Struct, frozen=True):
     combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
     TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
     `blas` names the backends whose library call leaves most of its work to their BLAS.
-    `constants` are the scalar factors of the formula, for a library whose call takes them as arguments.
-    `torch(torch, *inputs)` is the expression with PyTorch's own fused calls, where it has some.
-    `takes` names the params that the formulas (`expr`, `reference`, the tolerance's scale, `torch`) take by name, each
-    with a default of its own: `at(params)` is the op that has them, as constants too.
+    `library` has by backend the call that its users write where that is not `expr`: `call(torch, *inputs)` returns
+    the results; with the argument `out` it fills that, unless it is None.
+    `takes` names the params that the formulas (`expr`, `reference`, the tolerance's scale, `library`) take by name,
+    each with a default of its own: `at(params)` is the op that has them.
     `not_finite` says why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong.
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
@@ -373,8 +373,7 @@ class Op(msgspec.Struct, frozen=True):
     blas: tuple[str, ...] = ()
     not_finite: str = ""
     overhead: Overhead | None = None
-    constants: Mapping[str, float] = {}
-    torch: Callable[..., Array] | None = None
+    library: Mapping[str, Callable[..., Any]] = {}
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()
     traffic: Callable[[Params, Dtype], int] | None = None
@@ -432,10 +431,33 @@ class Op(msgspec.Struct, frozen=True):
             )
 
         return msgspec.structs.replace(
-            self, expr=bound(self.expr), reference=bound(self.reference), torch=bound(self.torch),
+            self, expr=bound(self.expr), reference=bound(self.reference),
+            library={backend: bound(call) for backend, call in self.library.items()},
             tolerance=judged(self.tolerance), output=output(self.output),
-            more_outputs=tuple(map(output, self.more_outputs)), constants={**self.constants, **given},
+            more_outputs=tuple(map(output, self.more_outputs)),
         )  # fmt: skip
+
+    def exact(self) -> Callable[..., Array]:
+        """The function whose results in float64 the op's are compared with."""
+        return self.reference or self.expr
+
+    def call(self, backend: str) -> Callable[..., Any]:
+        """What a user of the backend's library writes: `call(library, *inputs)`."""
+        return self.library.get(backend, self.expr)
+
+    def fills(self, backend: str) -> bool:
+        """Whether `call(backend)` takes `out`, the tensors that it fills."""
+        return self._out(backend) is not None
+
+    def returns(self, backend: str) -> bool:
+        """Whether the backend's library has a call of its own that can do without `out`."""
+        out = self._out(backend)
+        return backend in self.library and (out is None or out.default is not out.empty)
+
+    def _out(self, backend: str) -> Any:
+        import inspect  # most commands ask nothing of it
+
+        return inspect.signature(self.call(backend)).parameters.get("out")
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
         """The tuned kernel of that name on `backend`, the first for the dtype if none is named; None: no such one."""

@@ -1,8 +1,8 @@
-"""Ops whose output i depends on element i of each input: one array expression and one scalar body per language.
+"""Ops whose output i depends on element i of each input: one formula, in every language.
 
 The op owns no loop: blocks, loads, stores, tail and dispatch come from here.
 
-- CPU: a loop that numba compiles around the scalar expression of CUDA, on all cores.
+- CPU: a loop that numba compiles around the formula, on all cores.
 - CUDA: one 128-bit load and store per thread, 256 threads a block. On an H200 this reaches 1.01 of the device copy
   (four per thread 0.97); CuPy's own elementwise kernels stop at 211 G elements/s, 0.40 to 0.60 of it. CUDA's grid has
   no short x dimension, so nothing is folded.
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from textwrap import indent
+from typing import Any
 
 import msgspec
 
@@ -62,6 +64,7 @@ from gpubench.kernels.templates.cpu import (
 )
 from gpubench.kernels.templates.cuda import MOST_BLOCKS, options, prelude
 from gpubench.kernels.templates.cuda import lanes as cuda_lanes
+from gpubench.kernels.templates.formula import Formula, declared
 from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, vectors
 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
@@ -69,9 +72,6 @@ LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
 # Every op works in all of these; a backend that lacks one refuses the case. bfloat16 is CUDA's alone.
 WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
-# WGSL has +, -, *, / and comparisons in float64, but no exponential: float16 is computed in float32 in any case.
-WGSL_ALL: tuple[Dtype, ...] = ("float32", "float64", "float16")
-WGSL_NO_DOUBLE: tuple[Dtype, ...] = ("float32", "float16")
 
 # tanh(SCALE (x + CUBIC x^3)) of gelu and its derivative: Hendrycks and Gimpel, arXiv 1606.08415.
 GELU_SCALE = math.sqrt(2 / math.pi)
@@ -102,41 +102,33 @@ def elementwise(
     summary: str,
     inputs: tuple[str | Operand, ...],
     flops_per_element: int,
-    expr: Callable[..., Array],
-    wgsl: str,
-    cuda: str,
+    formula: Callable[..., Any],
     tolerance: Tolerance,
-    reference: Callable[..., Array] | None = None,
+    expr: Callable[..., Array] | None = None,
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES,
-    wgsl_functions: str = "",
-    cuda_functions: str = "",
-    numba_functions: str = "",
-    wgsl_dtypes: tuple[Dtype, ...] = WGSL_NO_DOUBLE,
-    constants: Mapping[str, float] | None = None,
+    library: Mapping[str, Callable[..., Any]] | None = None,
     not_finite: str = "",
 ) -> Op:
-    """The op of n elements that applies one scalar function to each position of its inputs.
+    """The op of n elements that applies `formula` to each position of its inputs: `lambda m, x, y: m.exp(x) * y`.
 
-    `wgsl` and `cuda` are scalar expressions in the inputs' names, of type `real`: float or double, also where
-    the elements are halves. `wgsl_dtypes` are those in which the WGSL expression is right, `wgsl_functions`,
-    `cuda_functions` and `numba_functions` are the texts that the expressions call. `not_finite` is the op's.
+    The kernels of CPU, CUDA and WGSL, the reference and the array expression are the formula. `expr(xp, x, y)` is an
+    array expression that is better, `library` the calls of array libraries that are, and `not_finite` is the op's.
+    Raises ValueError for a formula that calls what the tracer does not know.
     """
     arrays = operands(inputs)
-    names = tuple(array.name for array in arrays)
-    compiled = NumbaElement(names, cuda, numba_functions)
+    traced = declared(name, formula, [array.name for array in arrays])
+    on_arrays = traced.on_arrays(formula)
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,
         inputs=arrays, output=Operand("out", vector_shape),
         flops=lambda params: flops_per_element * params["n"],
-        expr=expr,
-        tolerance=tolerance,
-        reference=reference,
-        constants=constants or {},
-        split=Split(dict.fromkeys(names, 0), counted_by("n")),
+        expr=expr or on_arrays, reference=None if expr is None else on_arrays,
+        tolerance=tolerance, library=library or {},
+        split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned={
-            "numpy": (compiled_kernel(compiled.candidates),),
-            "wgpu": (Kernel("wgsl", WgslElement(names, wgsl, wgsl_functions, wgsl_dtypes).build),),
-            "cupy": (Kernel("cuda", CudaElement(name, names, cuda, dtypes, cuda_functions).build),),
+            "numpy": (compiled_kernel(NumbaElement(traced).candidates),),
+            "wgpu": (Kernel("wgsl", WgslElement(traced).build),),
+            "cupy": (Kernel("cuda", CudaElement(name, traced, dtypes).build),),
         },
         not_finite=not_finite,
     )  # fmt: skip
@@ -146,38 +138,36 @@ def elementwise(
 
 
 class NumbaElement(msgspec.Struct, frozen=True):
-    """The scalar expression that CUDA shares, as Python reads it too."""
+    """A loop over the elements, compiled by numba."""
 
-    names: tuple[str, ...]
-    expression: str
-    functions: str = ""
+    formula: Formula
 
     def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
         """One loop over the elements of a slice, with ordinary or with streaming stores."""
-        n = params["n"]
+        n, names = params["n"], self.formula.names
 
         def program(threads: int, streaming: bool) -> NumbaProgram:
-            operands = (*self.names, *[None] * (3 - len(self.names)), "out")
+            operands = (*names, *[None] * (3 - len(names)), "out")
             step = NumbaPass("run", operands, n, granule=64)  # type: ignore[arg-type]
-            return NumbaProgram(_numba_source(self, dtype, streaming), (step,) * (n > 0), threads)
+            return NumbaProgram(_numba_source(self.formula, dtype, streaming), (step,) * (n > 0), threads)
 
         streamed = n * ITEMSIZE[dtype] >= STREAMED_BYTES
         return numba_candidates(n, limits, program, streamed)
 
 
-def _numba_source(body: NumbaElement, dtype: str, streaming: bool) -> str:
-    arrays = ", ".join(f"{name}_" for name in body.names)
-    unused = ", ".join(f"unused_{k}" for k in range(3 - len(body.names)))
-    if body.expression in body.names:
-        lines = [f"return {body.expression}_[i]"]  # what only moves is not converted
+def _numba_source(formula: Formula, dtype: str, streaming: bool) -> str:
+    arrays = ", ".join(f"{name}_" for name in formula.names)
+    unused = ", ".join(f"unused_{k}" for k in range(3 - len(formula.names)))
+    if formula.moved:
+        element = f"return {formula.moved}_[i]"  # what only moves is not converted
     else:
-        lines = [*(f"{name} = load({name}_[i])" for name in body.names), f"return store({body.expression})"]
-    element = "\n    ".join(lines)
-    return f"""{numba_prelude(dtype)}{body.functions}
+        loads = [f"{name} = load({name}_[i])" for name in formula.names]
+        element = "\n".join([*loads, formula.statements("python", "return store({})")])
+    return f"""{numba_prelude(dtype)}{formula.python_imports()}
 
 @scalar
 def element({arrays}, i):
-    {element}
+{indent(element, "    ")}
 
 
 {numba_signature(dtype)}
@@ -214,13 +204,11 @@ BLOCK_THREADS = 256
 
 
 class CudaElement(msgspec.Struct, frozen=True):
-    """A scalar CUDA C++ expression in `names`, each of type `real`, and the dtypes it is right in."""
+    """A kernel of one launch, and the dtypes it works in."""
 
     op: str
-    names: tuple[str, ...]
-    expression: str
+    formula: Formula
     dtypes: tuple[str, ...]
-    functions: str = ""
 
     def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
         """One launch over n elements, none if n is 0. Raises Unsupported for a dtype that the op does not declare."""
@@ -231,23 +219,23 @@ class CudaElement(msgspec.Struct, frozen=True):
         blocks = ceil_div(ceil_div(n, cuda_lanes(dtype)), BLOCK_THREADS)
         if blocks > MOST_BLOCKS:
             raise Unsupported(f"{n} elements take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}")
+        # A plain division stays correctly rounded; beside an exponential the short one is no worse.
         step = CudaPass(
             _cuda_source(self, dtype), f"gpubench_{self.op}", (blocks, 1, 1), (BLOCK_THREADS, 1, 1),
-            (*self.names, "out", n), options=_cuda_options(self, dtype),
+            (*self.formula.names, "out", n), options=() if self.formula.exact else options(dtype),
         )  # fmt: skip
         return CudaProgram((step,))
 
 
 def _cuda_source(body: CudaElement, dtype: str) -> str:
     """The whole translation unit; the kernel's arguments are the inputs, `out` and n (64-bit)."""
-    pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in body.names)
-    loads = "\n".join(
-        f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in body.names
-    )
-    lanes = ", ".join(f"{name}.lane[k]" for name in body.names)
-    scalars = ", ".join(f"{name}_[k]" for name in body.names)
+    names = body.formula.names
+    pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
+    loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
+    lanes = ", ".join(f"{name}.lane[k]" for name in names)
+    scalars = ", ".join(f"{name}_[k]" for name in names)
     return f"""{prelude(dtype)}
-{body.functions}{_cuda_element(body)}
+{_cuda_element(body.formula)}
 
 extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ out_, long long n) {{
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -266,21 +254,16 @@ extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ o
 """
 
 
-def _cuda_options(body: CudaElement, dtype: str) -> tuple[str, ...]:
-    """A plain division stays correctly rounded; beside an exponential the short one is no worse."""
-    return options(dtype) if "exp(" in body.expression or "tanh(" in body.expression else ()
-
-
-def _cuda_element(body: CudaElement) -> str:
+def _cuda_element(formula: Formula) -> str:
     """The function of one element. What only moves is not converted: every bit pattern arrives as it was."""
-    if body.expression in body.names:
-        arguments = ", ".join(f"stored {name}" for name in body.names)
-        return f"__device__ __forceinline__ stored element({arguments}) {{ return {body.expression}; }}"
-    names = ", ".join(f"stored {name}_" for name in body.names)
-    widened = " ".join(f"const real {name} = wide({name}_);" for name in body.names)
+    if formula.moved:
+        arguments = ", ".join(f"stored {name}" for name in formula.names)
+        return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"
+    names = ", ".join(f"stored {name}_" for name in formula.names)
+    widened = " ".join(f"const real {name} = wide({name}_);" for name in formula.names)
     return f"""__device__ __forceinline__ stored element({names}) {{
   {widened}
-  return narrow({body.expression});
+{indent(formula.statements("cuda", "return narrow({});"), "  ")}
 }}"""
 
 
@@ -292,15 +275,9 @@ _FULL_GROUPS = 8
 
 
 class WgslElement(msgspec.Struct, frozen=True):
-    """A scalar WGSL expression in `names`, the functions it calls, and the dtypes it is right in.
+    """A kernel of one dispatch. It computes float16 in float32."""
 
-    float16 needs no mention: it is computed in float32. float64 does, since WGSL has no exp or tanh in it.
-    """
-
-    names: tuple[str, ...]
-    expression: str
-    functions: str = ""
-    dtypes: tuple[str, ...] = ("float32",)
+    formula: Formula
 
     def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:
         """One dispatch over n elements per window of the bindings; none at all for no elements.
@@ -309,10 +286,10 @@ class WgslElement(msgspec.Struct, frozen=True):
         for a dtype or size that the device cannot do.
         """
         require_dtype(dtype, ("float32", "float64", "float16"))
-        if dtype == "float64" and dtype not in self.dtypes:
+        if dtype == "float64" and not self.formula.exact:
             raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
         require_storage(dtype, limits)
-        n, names, size = params["n"], (*self.names, "out"), ITEMSIZE[dtype]
+        n, names, size = params["n"], (*self.formula.names, "out"), ITEMSIZE[dtype]
         require_buffers(dict.fromkeys(names, n * size), limits)
         passes = []
         for window in windows(n, size, limits):
@@ -322,51 +299,47 @@ class WgslElement(msgspec.Struct, frozen=True):
             if count < threads * per_thread * _FULL_GROUPS * multiprocessors(limits):
                 per_thread = 1
             grid = fold(ceil_div(count, threads * per_thread), limits)
-            text = _wgsl_source(self, dtype, threads, per_thread)
+            text = _wgsl_source(self.formula, dtype, threads, per_thread)
             passes.append(WgslPass(text, grid, names, uniform=(window.count,), windows=window.of(names, size)))
         return WgslProgram(tuple(passes))
 
 
-def _wgsl_source(body: WgslElement, dtype: str, threads: int, per_thread: int) -> str:
+def _wgsl_source(formula: Formula, dtype: str, threads: int, per_thread: int) -> str:
     """The whole shader text."""
     storage = vectors(dtype)
     lines = ["struct Params { n: u32, }"]
-    for i, name in enumerate(body.names):
+    for i, name in enumerate(formula.names):
         lines.append(f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;")
-    last = len(body.names)
+    last = len(formula.names)
     lines.append(f"@group(0) @binding({last}) var<storage, read_write> out_: array<{storage.unit}>;")
     lines.append(f"@group(0) @binding({last + 1}) var<uniform> p: Params;")
     lines += [
-        *_wgsl_functions(body, storage),
-        *_wgsl_guarded(body, storage),
-        *_wgsl_main(body, storage, threads, per_thread),
+        *_wgsl_functions(formula, storage),
+        *_wgsl_guarded(formula, storage),
+        *_wgsl_main(formula, storage, threads, per_thread),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _wgsl_functions(body: WgslElement, storage: Storage) -> list[str]:
-    units = ", ".join(f"{name}: {storage.unit}" for name in body.names)
+def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
+    units = ", ".join(f"{name}: {storage.unit}" for name in formula.names)
     start = f"fn apply({units}) -> {storage.unit} {{ return"
-    if body.expression == body.names[0]:
-        return [f"{start} {body.expression}; }}"]  # a copy moves bits, NaNs of any kind included
-    arguments = ", ".join(f"{name}: {storage.real}" for name in body.names)
-    parts = ", ".join(f"{name}: {storage.part}" for name in body.names)
-    lanes = LANES[: storage.lanes]
-    values = ", ".join(f"element({', '.join(f'{name}.{lane}' for name in body.names)})" for lane in lanes)
-    decoded = [storage.decoded(name) for name in body.names]
+    if formula.moved:
+        return [f"{start} {formula.moved}; }}"]  # a copy moves bits, NaNs of any kind included
+    decoded = [storage.decoded(name) for name in formula.names]
     calls = [f"part({', '.join(at)})" for at in zip(*decoded, strict=True)]
     return [
         *storage.functions,
-        *filter(None, [body.functions]),
-        f"fn element({arguments}) -> {storage.real} {{ return {body.expression}; }}",
-        f"fn part({parts}) -> {storage.part} {{ return {storage.part}({values}); }}",
+        *formula.wgsl_functions(),
+        formula.wgsl("element", storage.real),
+        storage.lanewise("part", "element", formula.names),
         f"{start} {storage.encoded(*calls)}; }}",
     ]
 
 
-def _wgsl_guarded(body: WgslElement, storage: Storage) -> list[str]:
+def _wgsl_guarded(formula: Formula, storage: Storage) -> list[str]:
     """The tail is stored by component, so nothing past element n - 1 is changed."""
-    loads = ", ".join(f"{name}_[i]" for name in body.names)
+    loads = ", ".join(f"{name}_[i]" for name in formula.names)
     return [
         "fn guarded(i: u32) {",
         f"  let whole = p.n >> {log2(storage.width)}u;",
@@ -395,7 +368,7 @@ def _wgsl_half_stores() -> list[str]:
     return lines
 
 
-def _wgsl_main(body: WgslElement, storage: Storage, threads: int, per_thread: int) -> list[str]:
+def _wgsl_main(formula: Formula, storage: Storage, threads: int, per_thread: int) -> list[str]:
     shift = log2(storage.width)
     lines = [
         f"@compute @workgroup_size({threads})",
@@ -407,9 +380,9 @@ def _wgsl_main(body: WgslElement, storage: Storage, threads: int, per_thread: in
     ]
     # All loads stand before the first store, so that they are in flight together.
     for k in range(per_thread):
-        lines += [f"    let {name}{k} = {name}_[i{k}];" for name in body.names]
+        lines += [f"    let {name}{k} = {name}_[i{k}];" for name in formula.names]
     for k in range(per_thread):
-        lines.append(f"    out_[i{k}] = apply({', '.join(f'{name}{k}' for name in body.names)});")
+        lines.append(f"    out_[i{k}] = apply({', '.join(f'{name}{k}' for name in formula.names)});")
     lines.append("  } else {")
     lines += [f"    guarded(i{k});" for k in range(per_thread)]
     return [*lines, "  }", "}"]

@@ -79,7 +79,7 @@ def embedding(name: str, summary: str, *, started: bool = False) -> Op:
         output=Operand("out", _rows),
         flops=lambda params: params["n"] * _width(params),
         split=None if started else Split({"ids": 0, "positions": 0}, counted_by("n")),
-        traffic=_traffic, fits=partial(_fits, started), expr=_expr, torch=_torch,
+        traffic=_traffic, fits=partial(_fits, started), expr=_expr, library={"torch": _torch},
         tolerance=Tolerance(
             4,
             scale=lambda xp, ids, table, positions, *start: _expr(

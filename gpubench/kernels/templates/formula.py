@@ -3,8 +3,8 @@
     lambda m, x: 1 / (1 + m.exp(-x))
 
 `m` is an array library or, while the formula is traced, a namespace of symbols. Each operation becomes a step. The
-steps give the text of a function `formula` in each language, the number of operations of an element, and the bound of
-what rounding does to the result, by which the result is judged.
+steps give the text in each language, the number of operations of an element, and the bound of what rounding does to
+the result, by which the result of a user's function is judged.
 """
 
 from __future__ import annotations
@@ -13,30 +13,40 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gpubench.kernels.contract.op import Array, Tolerance
 
 # An element passes within so many roundings of each step: WebGPU asks less of a function than a host's library gives.
 UNITS = 64.0
 # A trace that is longer than this was unrolled by a loop: its text would take minutes to compile.
 MOST_STEPS = 500
+# Parentheses inside each other that every compiler takes; a deeper value gets a name.
+_DEEPEST = 20
 # The step of the differences that tell how far a rounding error grows, as a share of the value.
 _DIFFERENCE = 2.0**-26
 
-_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+# Signs by the name of the function, with how tightly they bind.
+_OPERATORS = {"add": ("+", 2), "subtract": ("-", 2), "multiply": ("*", 3), "divide": ("/", 3)}
 _COMPARISONS = {
-    "less": "<", "greater": ">", "less_equal": "<=", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+    "less": ("<", 1), "greater": (">", 1), "less_equal": ("<=", 1), "greater_equal": (">=", 1),
+    "equal": ("==", 1), "not_equal": ("!=", 1),
 }  # fmt: skip
+_LOGICAL = ("logical_and", "logical_or")
 _UNARY = (
-    "exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "abs",
+    "exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf",
 )  # fmt: skip
-# NumPy's older names, and what other functions are made of.
+# Those that round once at most, in any precision: WGSL has no other function in float64.
+_EXACT = ("abs", "negative", "where", "fma", *_OPERATORS, *_COMPARISONS, *_LOGICAL)
+# NumPy's older names, and its own of what the array API calls otherwise.
 _ALIASES = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "fabs": "abs", "absolute": "abs", "true_divide": "divide",
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 # WGSL text of functions that the language lacks, or whose bound there says nothing near 0 (log, tanh) or is far from
-# float32's precision (asin, acos, atan). Polynomials of Cephes' single-precision library.
+# float32's precision (asin, acos, atan). Polynomials of Cephes' single-precision library; of tanh one fitted at
+# Chebyshev nodes (0.08 u) below 0.625, and above 10 it has rounded to 1; of erf one of 1 ulp and a power below 1.
 _WGSL_LOG_NEAR = """fn log_near(z: f32) -> f32 {
   var p = fma(fma(fma(7.0376836292e-2, z, -1.1514610310e-1), z, 1.1676998740e-1), z, -1.2420140846e-1);
   p = fma(fma(fma(p, z, 1.4249322787e-1), z, -1.6668057665e-1), z, 2.0000714765e-1);
@@ -48,22 +58,31 @@ _WGSL_ASIN_NEAR = """fn asin_near(x: f32) -> f32 {
   let p = fma(fma(fma(4.2163199048e-2, z, 2.4181311049e-2), z, 4.5470025998e-2), z, 7.4953002686e-2);
   return fma(fma(p, z, 1.6666752422e-1) * z, x, x);
 }"""
-_WGSL_FUNCTIONS = {
-    "log": f"""{_WGSL_LOG_NEAR}
-fn log_accurate(x: f32) -> f32 {{ return select(log(x), log_near(x - 1.0), x > 0.7072 && x < 1.4142); }}""",
-    "log1p": f"""{_WGSL_LOG_NEAR}
-fn log1p(x: f32) -> f32 {{ return select(log(1.0 + x), log_near(x), x > -0.2928 && x < 0.4142); }}""",
-    "asin": f"""{_WGSL_ASIN_NEAR}
-fn asin_accurate(x: f32) -> f32 {{
+_WGSL_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "log": (
+        _WGSL_LOG_NEAR,
+        "fn log_accurate(x: f32) -> f32 { return select(log(x), log_near(x - 1.0), x > 0.7072 && x < 1.4142); }",
+    ),
+    "log1p": (
+        _WGSL_LOG_NEAR,
+        "fn log1p_accurate(x: f32) -> f32 { return select(log(1.0 + x), log_near(x), x > -0.2928 && x < 0.4142); }",
+    ),
+    "asin": (
+        _WGSL_ASIN_NEAR,
+        """fn asin_accurate(x: f32) -> f32 {
   let far = 1.57079633 - 2.0 * asin_near(sqrt(0.5 * (1.0 - abs(x))));
   return select(sign(x) * far, asin_near(x), abs(x) <= 0.5);
-}}""",
-    "acos": f"""{_WGSL_ASIN_NEAR}
-fn acos_accurate(x: f32) -> f32 {{
+}""",
+    ),
+    "acos": (
+        _WGSL_ASIN_NEAR,
+        """fn acos_accurate(x: f32) -> f32 {
   let far = 2.0 * asin_near(sqrt(0.5 * (1.0 - abs(x))));
   return select(select(far, 3.14159265 - far, x < 0.0), 1.57079633 - asin_near(x), abs(x) <= 0.5);
-}}""",
-    "atan": """fn atan_accurate(x: f32) -> f32 {
+}""",
+    ),
+    "atan": (
+        """fn atan_accurate(x: f32) -> f32 {
   let a = abs(x);
   let far = a > 2.41421356;
   let middle = a > 0.41421356;
@@ -73,31 +92,65 @@ fn acos_accurate(x: f32) -> f32 {{
   let start = select(select(0.0, 0.785398163, middle), 1.57079633, far);
   return sign(x) * (start + fma(p * z, t, t));
 }""",
-    "expm1": """fn expm1(x: f32) -> f32 {
+    ),
+    "expm1": (
+        """fn expm1_accurate(x: f32) -> f32 {
   let series = x * fma(x, fma(x, fma(x, fma(x, 0.00833333333, 0.0416666667), 0.166666667), 0.5), 1.0);
   return select(exp(x) - 1.0, series, abs(x) < 0.125);
 }""",
-    "tanh": """fn tanh_accurate(x: f32) -> f32 {
+    ),
+    "tanh": (
+        """fn tanh_accurate(x: f32) -> f32 {
   let z = x * x;
   let series = fma(fma(fma(fma(-0.00570404252, z, 0.0206378615), z, -0.0537391565), z, 0.133314318), z, -0.333332813);
   let a = select(abs(x), 10.0, abs(x) > 10.0);
   let far = sign(x) * (1.0 - 2.0 / (exp(2.0 * a) + 1.0));
   return select(far, fma(x * z, series, x), abs(x) < 0.625);
 }""",
+    ),
+    "erf": (
+        """fn erf_accurate(x: f32) -> f32 {
+  let t = abs(x);
+  let z = x * x;
+  var far = fma(fma(-1.72853470e-5, t, 3.83197126e-4), z, fma(-3.88396438e-3, t, 2.42546219e-2));
+  far = fma(fma(fma(far, t, -1.06777877e-1), t, -6.34846687e-1), t, -1.28717512e-1);
+  far = sign(x) * (1.0 - exp(fma(far, t, -t)));
+  var near = fma(fma(fma(-5.96761703e-4, z, 4.99119423e-3), z, -2.67681349e-2), z, 1.12819925e-1);
+  near = fma(fma(fma(near, z, -3.76125336e-1), z, 1.28379166e-1), x, x);
+  return select(near, select(far, sign(x), t > 4.0), t > 0.927734375);
+}""",
+    ),
+    "pow": (
+        """fn pow_accurate(x: f32, y: f32) -> f32 {
+  let power = pow(abs(x), y);
+  let odd = fract(0.5 * y) != 0.0;
+  return select(power, select(log(x), select(power, -power, odd), fract(y) == 0.0), x < 0.0);
+}""",
+    ),
 }
-_SPELLING = {
-    "wgsl": {
-        "where": "select({2}, {1}, {0})",
-        "log1p": "log1p({0})",
-        "expm1": "expm1({0})",
-        **{name: f"{name}_accurate({{0}})" for name in ("log", "asin", "acos", "atan", "tanh")},
-    },
-    "cuda": {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"},
-    "python": {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"},
-}
-_NUMBER = {"wgsl": "{}", "cuda": "real({})", "python": "real({})"}
+
+
+class Language(NamedTuple):
+    """How one language writes a number, a step with a name, and the functions that it calls otherwise."""
+
+    number: str
+    step: str
+    functions: dict[str, str]
+
+
+_CHOICE = {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"}
+_LANGUAGES = {
+    "wgsl": Language(
+        "{}", "let {} = {};", {
+            "where": "select({2}, {1}, {0})",
+            **{name: f"{name}_accurate({{0}})" for name in _WGSL_FUNCTIONS}, "pow": "pow_accurate({0}, {1})",
+        },
+    ),
+    "cuda": Language("real({})", "const auto {} = {};", _CHOICE),
+    "python": Language("real({})", "{} = {}", _CHOICE),
+}  # fmt: skip
 # What the compiled module of the CPU has by itself; all else comes from `math`, which numba compiles.
-_NATIVE = ("exp", "tanh", "abs")
+_NATIVE = ("exp", "tanh", *_EXACT)
 
 
 class Untraceable(Exception):
@@ -113,8 +166,11 @@ class Symbol:
     def __init__(self, call: str, operands: tuple[Any, ...] = ()) -> None:
         self.call, self.operands = call, operands
 
-    def __pow__(self, exponent: Any) -> Symbol:
+    def __pow__(self, exponent: Any) -> Any:
         return _power(self, exponent)
+
+    def __rpow__(self, base: Any) -> Symbol:
+        return Symbol("pow", (_operand(base), self))
 
     def __neg__(self) -> Symbol:
         return Symbol("negative", (self,))
@@ -157,7 +213,7 @@ for _name, _word in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), (
     setattr(Symbol, f"__r{_name}__", _method(_word, swapped=True))
 for _name, _word in zip(("lt", "gt", "le", "ge", "eq", "ne"), _COMPARISONS, strict=True):
     setattr(Symbol, f"__{_name}__", _method(_word))
-for _name, _word in (("and", "logical_and"), ("or", "logical_or")):
+for _name, _word in zip(("and", "or"), _LOGICAL, strict=True):
     setattr(Symbol, f"__{_name}__", _method(_word))
 
 
@@ -174,12 +230,15 @@ def _operand(value: Any) -> Any:
     return number
 
 
-def _power(base: Symbol, exponent: Any) -> Symbol:
-    """A whole power as products, and half a one as a root. Raises Untraceable for another exponent."""
+def _power(base: Any, exponent: Any) -> Any:
+    """Write a whole power up to 16 as products, half a one as a root, and any other by `pow`."""
+    if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
+        return Symbol("pow", (_operand(base), _operand(exponent)))
+    exponent = _operand(exponent)
     if exponent == 0.5:
         return Symbol("sqrt", (base,))
-    if isinstance(exponent, Symbol) or exponent != int(exponent) or not 1 <= abs(exponent) <= 16:
-        raise Untraceable(f"has a power that is no whole number ({exponent!r})")
+    if exponent != int(exponent) or not 1 <= abs(exponent) <= 16:
+        return Symbol("pow", (base, _operand(exponent)))
     power, bits, square = None, abs(int(exponent)), base
     while bits:
         if bits & 1:
@@ -199,45 +258,53 @@ class _Namespace:
             return _CONSTANTS[name]
         if name in _MADE:
             return _MADE[name]
-        functions = (*_UNARY, *_OPERATORS, *_COMPARISONS, "logical_and", "logical_or", "negative", "where")
-        if name not in functions:
+        if name not in (*_UNARY, *_EXACT):
             raise Untraceable(f"calls xp.{name}")
         return lambda *operands: Symbol(name, tuple(map(_operand, operands)))
 
 
-def _where(condition: Any, a: Any, b: Any) -> Symbol:
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    if not isinstance(condition, Symbol):
+        return a if condition else b
     return Symbol("where", (condition, _operand(a), _operand(b)))
 
 
-def _of_larger(a: Any, b: Any) -> Symbol:
-    a, b = _operand(a), _operand(b)
-    return _where(Symbol("greater", (a, b)), a, b)
+def _choose(name: str) -> Callable[[Any, Any], Any]:
+    """The `greater` or the `less` of two values, or a NaN if either is one."""
+
+    def choose(a: Any, b: Any) -> Any:
+        a, b = (b, a) if isinstance(b, Symbol) and not isinstance(a, Symbol) else (_operand(a), _operand(b))
+        if not isinstance(b, Symbol):  # which is no NaN: a stays unless the number is known to win
+            return _where(Symbol("less" if name == "greater" else "greater", (a, _operand(b))), b, a)
+        return _where(Symbol("logical_or", (Symbol(name, (a, b)), Symbol("not_equal", (a, a)))), a, b)
+
+    return choose
 
 
-def _of_smaller(a: Any, b: Any) -> Symbol:
-    a, b = _operand(a), _operand(b)
-    return _where(Symbol("less", (a, b)), a, b)
-
-
+_LARGER, _SMALLER = _choose("greater"), _choose("less")
 _MADE: dict[str, Callable[..., Any]] = {
-    "maximum": _of_larger,
-    "minimum": _of_smaller,
-    "clip": lambda x, low, high: _of_smaller(_of_larger(x, low), high),
+    "maximum": _LARGER,
+    "minimum": _SMALLER,
+    "clip": lambda x, low, high: _SMALLER(_LARGER(x, low), high),
     "square": lambda x: x * x,
-    "pow": lambda x, exponent: x**exponent,
-    "power": lambda x, exponent: x**exponent,
+    "pow": _power,
+    "power": _power,
     "reciprocal": lambda x: 1 / x,
+    "exp2": lambda x: Symbol("pow", (2.0, _operand(x))),
     "log2": lambda x: Symbol("log", (x,)) * (1 / math.log(2)),  # type: ignore[operator]
     "log10": lambda x: Symbol("log", (x,)) * (1 / math.log(10)),  # type: ignore[operator]
     "where": _where,
 }
+# All that a formula may call.
+KNOWN = (*_UNARY, *_EXACT, *_MADE)
 
 
-class Formula(NamedTuple):
+class Formula(msgspec.Struct, frozen=True, eq=False):
     """The steps of a formula in their order, the last of which is the result, and the names of its inputs."""
 
     names: tuple[str, ...]
     steps: tuple[Symbol, ...]
+    result: Symbol
 
     @property
     def operations(self) -> int:
@@ -247,59 +314,77 @@ class Formula(NamedTuple):
     @property
     def jumps(self) -> bool:
         """Whether a comparison chooses."""
-        return any(step.call == "where" for step in self.steps)
+        return "where" in self.functions
 
     @property
-    def call(self) -> str:
-        """The expression that calls `formula`, the same in each language."""
-        return f"formula({', '.join(self.names)})"
+    def functions(self) -> tuple[str, ...]:
+        """The functions that it calls, each once."""
+        return tuple(dict.fromkeys(step.call for step in self.steps))
 
-    def wgsl(self) -> str:
-        """Text of `formula` and of what it calls, in f32."""
-        texts = "\n".join(text for name, text in _WGSL_FUNCTIONS.items() if self._calls(name))
-        for shared in (_WGSL_LOG_NEAR, _WGSL_ASIN_NEAR):  # once
-            first, found, rest = texts.partition(shared)
-            texts = first + found + rest.replace(shared, "")
-        lines, result = self._write("wgsl", "  let {} = {};")
-        head = f"fn formula({', '.join(f'{name}: f32' for name in self.names)}) -> f32 {{"
-        return "\n".join([texts, head, *lines, f"  return {result};", "}"])
+    @property
+    def exact(self) -> bool:
+        """Whether no step rounds more than once: then WGSL computes it in float64 too."""
+        return set(self.functions) <= {*_EXACT}
 
-    def cuda(self) -> str:
-        """Text of `formula` in `real`; a condition is a bool."""
-        lines, result = self._write("cuda", "  const auto {} = {};")
-        head = f"__device__ __forceinline__ real formula({', '.join(f'real {name}' for name in self.names)}) {{"
-        return "\n".join([head, *lines, f"  return {result};", "}"])
+    @property
+    def moved(self) -> str | None:
+        """The input that it hands on as it is; None if it computes something."""
+        return None if self.steps else self.result.call
 
-    def python(self) -> str:
-        """Text of `formula` for a compiled module of the CPU."""
-        called = [name for name in _UNARY if self._calls(name) and name not in _NATIVE]
-        lines, result = self._write("python", "    {} = {}")
-        head = ["@scalar", f"def formula({', '.join(self.names)}):"]
-        imports = [f"from math import {', '.join(called)}"] if called else []
-        return "\n".join([*imports, "", *head, *lines, f"    return {result}"])
+    def statements(self, language: str, last: str, number: str = "") -> str:
+        """The lines that compute it, and `last`, in which `{}` stands for the value. `number` is how a number is
+        written, if not as elsewhere in the language."""
+        lines, value = self._write(_LANGUAGES[language], number)
+        return "\n".join([*lines, last.format(value)])
 
-    def _calls(self, name: str) -> bool:
-        return any(step.call == name for step in self.steps)
+    def wgsl(self, name: str, kind: str, number: str = "") -> str:
+        """The text of the function `name` of values of the type `kind`: f32, f64, or vectors of them."""
+        arguments = ", ".join(f"{x}: {kind}" for x in self.names)
+        return f"fn {name}({arguments}) -> {kind} {{ {self.statements('wgsl', 'return {};', number)} }}"
 
-    def _write(self, language: str, line: str) -> tuple[list[str], str]:
-        """A line for each step but the last, and the text of the result."""
-        texts = {name: name for name in self.names}
-        lines = []
+    def wgsl_functions(self) -> list[str]:
+        """The texts of the functions of f32 that it calls and WGSL lacks; one of those is no function of vectors."""
+        return list(dict.fromkeys(text for name in self.functions for text in _WGSL_FUNCTIONS.get(name, ())))
 
-        def text(operand: Any) -> str:
+    def python_imports(self) -> str:
+        """The line that imports what it calls and the compiled module of the CPU lacks."""
+        names = [name for name in self.functions if name not in _NATIVE]
+        return f"from math import {', '.join(names)}\n" if names else ""
+
+    def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
+        """The formula as a function of an array library and arrays: with what NumPy lacks, if it calls that."""
+        if not {"erf", "fma"} & {*self.functions}:
+            return formula
+        return lambda xp, *inputs: formula(Arrays(xp), *inputs)
+
+    def _write(self, language: Language, number: str) -> tuple[list[str], str]:
+        """A line for each step that is used twice or lies deep, and the text of the result."""
+        uses: dict[int, int] = {}
+        for step in self.steps:
+            for operand in step.operands:
+                uses[id(operand)] = uses.get(id(operand), 0) + 1
+        # By step the text, how tightly it binds (5: as a name), and how deep its parentheses are.
+        texts: dict[int, tuple[str, int, int]] = {}
+        lines: list[str] = []
+
+        def text(operand: Any) -> tuple[str, int, int]:
             if not isinstance(operand, Symbol):
-                return _NUMBER[language].format(repr(operand))
-            return texts[operand.call] if not operand.operands else texts[_key(operand)]
+                return (
+                    (number or language.number).format(_number(operand, language)),
+                    4 if operand < 0 else 5,
+                    0,
+                )
+            return texts[id(operand)] if operand.operands else (operand.call, 5, 0)
 
-        for number, step in enumerate(self.steps):
-            words = _spell(step.call, [text(operand) for operand in step.operands], language)
-            texts[_key(step)] = f"step_{number}"
-            lines.append(line.format(f"step_{number}", words))
-        return lines, text(self.result) if self.steps else self.names[0]
-
-    @property
-    def result(self) -> Symbol:
-        return self.steps[-1]
+        for step in self.steps:
+            words, tight = _spell(step.call, [text(operand) for operand in step.operands], language)
+            depth = 1 + max(text(operand)[2] for operand in step.operands)
+            if step is not self.result and (uses[id(step)] > 1 or depth > _DEEPEST):
+                name = f"step_{len(lines)}"
+                lines.append(language.step.format(name, words))
+                words, tight, depth = name, 5, 0
+            texts[id(step)] = words, tight, depth
+        return lines, text(self.result)[0]
 
     def tolerance(self) -> Tolerance:
         """A first-order bound of what rounding each step does to the result; next to a jump either side is right."""
@@ -328,9 +413,11 @@ class Formula(NamedTuple):
         for step in self.steps:
             values, errors = zip(*map(of, step.operands), strict=True)
             value = _compute(xp, step.call, values)
-            if step.call in _COMPARISONS:  # True where round-off may swap it
+            if step.operands[0] is step.operands[-1] and step.call == "not_equal":  # asks for a NaN
+                error = xp.zeros_like(value)
+            elif step.call in _COMPARISONS:  # True where round-off may swap it
                 error = xp.abs(values[0] - values[1]) <= UNITS * u * (errors[0] + errors[1] + xp.abs(values[0]))
-            elif step.call in ("logical_and", "logical_or"):
+            elif step.call in _LOGICAL:
                 error = errors[0] | errors[1]
             elif step.call == "where":
                 error = xp.where(values[0], errors[1], errors[2])
@@ -345,26 +432,66 @@ class Formula(NamedTuple):
         return spreads[_key(self.result)][1] if self.steps else xp.abs(inputs[0])
 
 
+class Arrays:
+    """An array library with the functions of formulas that NumPy lacks."""
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._xp, name)
+
+    def fma(self, a: Array, b: Array, c: Array) -> Array:
+        """a b + c, rounded twice."""
+        return a * b + c
+
+    def erf(self, x: Array) -> Array:
+        """PyTorch has it, CuPy beside itself, and Python for one number."""
+        if hasattr(self._xp, "erf"):
+            return self._xp.erf(x)
+        if self._xp.__name__ == "cupy":
+            from cupyx.scipy.special import erf
+
+            return erf(x)
+        return self._xp.asarray(self._xp.frompyfunc(math.erf, 1, 1)(x), x.dtype)
+
+
 def _key(step: Symbol) -> str:
     return f"step {id(step)}"
 
 
-def _spell(call: str, operands: Sequence[str], language: str) -> str:
+def _number(value: float, language: Language) -> str:
+    """A whole number has no point where its type is said."""
+    return repr(value) if language.number == "{}" else repr(value).removesuffix(".0")
+
+
+def _spell(call: str, operands: Sequence[tuple[str, int, int]], language: Language) -> tuple[str, int]:
+    """The text of a step, and how tightly it binds."""
+    words = [word for word, _, _ in operands]
+    if call in language.functions:
+        return language.functions[call].format(*words), 5
     if call == "negative":
-        return f"(-{operands[0]})"
-    if call in ("logical_and", "logical_or"):
-        word = call.removeprefix("logical_") if language == "python" else {"logical_and": "&&"}.get(call, "||")
-        return f"({operands[0]} {word} {operands[1]})"
-    sign = _OPERATORS.get(call) or _COMPARISONS.get(call)
+        return f"-{_inside(operands[0], 5)}", 4
+    if call in _LOGICAL:
+        sign = call.removeprefix("logical_")
+        sign = sign if language.step == "{} = {}" else {"and": "&&", "or": "||"}[sign]
+        return f"({_inside(operands[0], 2)} {sign} {_inside(operands[1], 2)})", 5
+    sign, tight = _OPERATORS.get(call) or _COMPARISONS.get(call) or ("", 0)
     if sign:
-        return f"({operands[0]} {sign} {operands[1]})"
-    return _SPELLING[language].get(call, call + "({0})").format(*operands)
+        return f"{_inside(operands[0], tight + (tight == 1))} {sign} {_inside(operands[1], tight + 1)}", tight
+    return f"{call}({', '.join(words)})", 5
+
+
+def _inside(operand: tuple[str, int, int], least: int) -> str:
+    """An operand, in parentheses if it binds less tightly than that."""
+    word, tight, _ = operand
+    return word if tight >= least else f"({word})"
 
 
 def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
     """The step on arrays, by NumPy's names."""
-    old = {name: older for older, name in _ALIASES.items() if older.startswith("arc")}
-    return getattr(xp, old.get(call, call))(*values)
+    old = {name: older for older, name in _ALIASES.items() if older.startswith("arc")} | {"pow": "power"}
+    return getattr(Arrays(xp), old.get(call, call))(*values)
 
 
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
@@ -384,12 +511,20 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
     if not isinstance(result, Symbol):
         what = "several results" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         raise Untraceable(f"returns {what}, not one array")
-    if result.call in (*_COMPARISONS, "logical_and", "logical_or"):
+    if result.call in (*_COMPARISONS, *_LOGICAL):
         raise Untraceable("returns truth values")
     steps = _order(result)
     if len(steps) > MOST_STEPS:
         raise Untraceable(f"has {len(steps)} steps; {MOST_STEPS} are compiled at most")
-    return Formula(tuple(names), steps)
+    return Formula(tuple(names), steps, result)
+
+
+def declared(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
+    """The trace of an op's formula. Raises ValueError, which names the op and what it calls, on every machine."""
+    try:
+        return trace(function, names)
+    except Untraceable as error:
+        raise ValueError(f"the formula of {op} {error}; it may call {', '.join(KNOWN)}") from None
 
 
 def _order(result: Symbol) -> tuple[Symbol, ...]:

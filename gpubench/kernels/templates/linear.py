@@ -58,7 +58,7 @@ def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
     """The op that multiplies rows x with weights w and applies `epilogue`, whose operands are the inputs after them.
 
     `turned`: the rows are gradients dy, and the weights are stored m x k, as those of the layer that they go back
-    through. `formulas` are the op's `expr`, `torch`, `tolerance` and `reference`.
+    through. `formulas` are the op's `expr`, `library`, `tolerance` and `reference`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")

@@ -31,7 +31,7 @@ def across(params: Params) -> Shape:
 
 def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
     """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c. `formulas` are the op's
-    `expr`, `torch` and `tolerance`."""
+    `expr`, `library` and `tolerance`."""
     whole = _whole(centred)
     inputs = (
         Operand("x", rows, "normal"),

@@ -11,6 +11,7 @@ The norm of a few rows takes less time than a launch of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -61,14 +62,15 @@ def norm_linear(name: str, summary: str, plain: Op, epilogue: Epilogue, *, slope
         Operand("c", _across, "normal", role="weight"),
     )
 
-    def of_norm(formula: str) -> Any:
-        return partial(_composed, getattr(_NORM, formula) or _NORM.expr, getattr(plain, formula) or plain.expr)
+    def of_norm(formula: Callable[[Op], Any]) -> Any:
+        return partial(_composed, formula(_NORM), formula(plain))
 
     return Op(
         name=name, group="layers", summary=summary, params=plain.params, options=plain.options, sizes=plain.sizes,
         dtypes=plain.dtypes, inputs=(*given, *weights), output=Operand("out", rows_out),
         flops=partial(_flops, plain), split=Split({x.name: 0}, counted_by("n")), fits=plain.fits, tf32=plain.tf32,
-        blas=plain.blas, slow=plain.slow, expr=of_norm("expr"), reference=of_norm("reference"), torch=of_norm("torch"),
+        blas=plain.blas, slow=plain.slow, expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
+        library={"torch": of_norm(lambda op: op.library["torch"])},
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_scale, plain, slope)),
         tuned={
             "numpy": (compiled_kernel(partial(_compiled, epilogue)),),

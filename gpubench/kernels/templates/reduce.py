@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from textwrap import indent
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,10 +32,20 @@ from gpubench.kernels.contract.kernel import (
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, Tolerance, counted_by
 from gpubench.kernels.templates import ceil_div, group_threads, log2, require_buffers, require_dtype, windows
-from gpubench.kernels.templates.cpu import compiled_kernel, numba_candidates, numba_prelude, numba_signature
+from gpubench.kernels.templates.cpu import (
+    compiled_kernel,
+    numba_candidates,
+    numba_prelude,
+    numba_signature,
+)
 from gpubench.kernels.templates.cuda import DTYPES, lanes, options, prelude
 from gpubench.kernels.templates.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
+from gpubench.kernels.templates.formula import Formula, declared, trace
 from gpubench.kernels.templates.wgsl import LANES, Storage, real_dtype, require_storage, vectors
+
+# The array libraries' name of the function of two results.
+Join = Literal["add", "maximum"]
+_ARRAY_JOINS = {"add": "sum", "maximum": "max"}
 
 
 def reduction(
@@ -44,28 +55,32 @@ def reduction(
     summary: str,
     inputs: tuple[str, ...],
     flops_per_element: int,
-    expr: Callable[..., Array],
+    formula: Callable[..., Any],
+    join: Join,
     tolerance: Tolerance,
-    join: Literal["add", "maximum"],
-    cuda: CudaReduction,
-    wgsl: WgslReduction,
-    reference: Callable[..., Array] | None = None,
+    expr: Callable[..., Array] | None = None,
+    library: Mapping[str, Callable[..., Any]] | None = None,
     blas: tuple[str, ...] = (),
 ) -> Op:
-    """The op that folds inputs of n elements to one number; `join` is the array library's function of two results."""
-    compiled = NumbaReduction(inputs, cuda.element, join)
+    """The op that folds n elements to one number: `formula(m, x, y)` of each place, by `join`. `expr(xp, x, y)` is an
+    array expression that is better. Raises ValueError for a formula that calls what the tracer does not know."""
+    element = declared(name, formula, inputs)
+    on_arrays = element.on_arrays(formula)
+
+    def folded(xp: Array, *arrays: Array) -> Array:
+        return getattr(xp, _ARRAY_JOINS[join])(on_arrays(xp, *arrays))
+
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=WORKING_DTYPES,
         inputs=operands(inputs), output=Operand("out", lambda params: ()),
         flops=lambda params: flops_per_element * params["n"],
-        expr=expr, blas=blas,
-        tolerance=tolerance,
-        reference=reference,
+        expr=expr or folded, reference=None if expr is None else folded, blas=blas,
+        tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
         tuned={
-            "numpy": (compiled_kernel(compiled.candidates),),
-            "wgpu": (Kernel("wgsl", wgsl.build),),
-            "cupy": (Kernel("cuda", cuda.build),),
+            "numpy": (compiled_kernel(NumbaReduction(element, join).candidates),),
+            "wgpu": (Kernel("wgsl", WgslReduction(element, join).build),),
+            "cupy": (Kernel("cuda", CudaReduction(name, element, join).build),),
         },
     )  # fmt: skip
 
@@ -84,19 +99,18 @@ _STREAMS, _RUN = 2, 1 << 17
 class NumbaReduction(msgspec.Struct, frozen=True):
     """The value of an element, and how two results are joined."""
 
-    names: tuple[str, ...]
-    expression: str
-    join: Literal["add", "maximum"]
+    element: Formula
+    join: Join
 
     def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
         """One result per slice, then their join."""
-        n = params["n"]
+        n, names = params["n"], self.element.names
         if self.join == "maximum":
             _refuse_nothing(n)
         source = _numba_source(self, dtype)
 
         def program(threads: int, streaming: bool) -> NumbaProgram:
-            operands = (*self.names, *[None] * (3 - len(self.names)), "partial")
+            operands = (*names, *[None] * (3 - len(names)), "partial")
             fold = NumbaPass("fold", operands, n, granule=64)  # type: ignore[arg-type]
             last = NumbaPass("join", ("partial", None, None, "out"), 1, m=threads, slices=1)
             return NumbaProgram(source, (fold, last), threads, {"partial": 8 * _PARTIAL_STRIDE * threads})
@@ -110,28 +124,25 @@ def _numba_source(body: NumbaReduction, dtype: str) -> str:
     once, many pages apart: one stream alone waits at every page, and short ones keep the prefetcher starting (two cores
     of an EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB). A largest element is found without looking
     for NaNs, which a count of them makes up for."""
-    arrays = ", ".join(f"{name}_" for name in body.names)
-    unused = ", ".join(f"unused_{k}" for k in range(3 - len(body.names)))
+    names = body.element.names
+    arrays = ", ".join(f"{name}_" for name in names)
+    unused = ", ".join(f"unused_{k}" for k in range(3 - len(names)))
     adds = body.join == "add"
     streams = range(_STREAMS)
 
-    def at(place: str, indent: str = "        ") -> str:
-        return f"\n{indent}".join(f"{name} = load({name}_[{place}])" for name in body.names)
-
-    def joined(total: str) -> str:
-        value = body.expression
-        return (
-            f"{total} += {value}"
-            if adds
-            else f"{total} = larger({total}, {value})\n        bad += {value} != {value}"
-        )
+    def at(place: str, total: str) -> str:
+        loads = "\n".join(f"{name} = load({name}_[{place}])" for name in names)
+        joined = f"{total} += {{}}"
+        if not adds:
+            joined = f"value = {{}}\n{total} = larger({total}, value)\nbad += value != value"
+        return indent(f"{loads}\n{body.element.statements('python', joined)}", "        ")
 
     start = "real(0)" if adds else "minus_infinity"
     starts = "; ".join(f"r{k} = {start}" for k in streams)
-    steps = "\n        ".join(f"{at(f'i + {k} * length')}\n        {joined(f'r{k}')}" for k in streams)
+    steps = "\n".join(at(f"i + {k} * length", f"r{k}") for k in streams)
     ends = " + ".join(f"r{k}" for k in streams) if adds else "larger(r0, r1)"
     result = "r0" if adds else "r0 if bad == 0 else real(nan)"
-    return f"""{numba_prelude(dtype)}
+    return f"""{numba_prelude(dtype)}{body.element.python_imports()}
 nan = float64("nan")
 
 
@@ -140,7 +151,7 @@ def block({arrays}, start, length):
     bad = 0
     {starts}
     for i in range(start, start + length):
-        {steps}
+{steps}
     r0 = {ends}
     return {result}
 
@@ -150,8 +161,7 @@ def tail({arrays}, start, stop):
     bad = 0
     r0 = {start}
     for i in range(start, stop):
-        {at("i")}
-        {joined("r0")}
+{at("i", "r0")}
     return {result}
 
 
@@ -180,39 +190,34 @@ def join(partial, b, c, out, start, stop, slot, m, s):
 
 # ---------------------------------------------------------------- CUDA
 
-# The smallest element of `max` that never wins.
-MINUS_INFINITY = "minus_infinity()"
+# By join: the function of a and b, and a value that changes nothing. `larger(a, b)`: a NaN wins in it.
+_CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_infinity()")}
 
 
 class CudaReduction(msgspec.Struct, frozen=True):
-    """A reduction: `element` of the inputs `names`, each of type `real`, folded by `join` of a and b.
-
-    `start` is a value that changes nothing. `larger(a, b)` is there for `join`: a NaN wins in it.
-    """
+    """A reduction in one launch."""
 
     op: str
-    names: tuple[str, ...]
-    element: str
-    join: str = "a + b"
-    start: str = "real(0)"
+    element: Formula
+    join: Join
 
     def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
         """One launch over n elements; of none, the result is `start`. Raises Unsupported for another dtype."""
         n = params["n"]
-        if self.start == MINUS_INFINITY:
+        if self.join == "maximum":
             _refuse_nothing(n)
         require_dtype(dtype, DTYPES, "CUDA")
         grid = self.grid(n, dtype)
         blocks = max(1, min(grid.tiles(n, dtype), grid.blocks))
         step = CudaPass(
             _cuda_source(self, dtype, grid), f"gpubench_{self.op}", (blocks, 1, 1), (grid.threads, 1, 1),
-            (*self.names, "out", "partial", "ticket", n), options=options(dtype),
+            (*self.element.names, "out", "partial", "ticket", n), options=options(dtype),
         )  # fmt: skip
         return CudaProgram((step,), {"partial": grid.blocks * max(4, ITEMSIZE[dtype]), "ticket": 16})
 
     def grid(self, n: int, dtype: str) -> ReductionGrid:
         """1024 threads with four loads of 16 bytes under way in each, or smaller blocks where those are too few."""
-        arrays = len(self.names)
+        arrays = len(self.element.names)
         large = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
         return large if large.tiles(n, dtype) >= large.blocks else ReductionGrid(256, 4, 4096)
 
@@ -231,26 +236,26 @@ class ReductionGrid(msgspec.Struct, frozen=True):
 
 def _cuda_source(body: CudaReduction, dtype: str, grid: ReductionGrid) -> str:
     """The whole translation unit; it does not depend on n."""
-    pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in body.names)
-    arguments = ", ".join(f"stored {name}_" for name in body.names)
-    widened = " ".join(f"const real {name} = wide({name}_);" for name in body.names)
-    loads = " ".join(
-        f"{name}[k] = reinterpret_cast<const Pack*>({name}_)[i + k * THREADS];" for name in body.names
-    )
-    packs = ", ".join(f"{name}[VECTORS]" for name in body.names)
-    values = ", ".join(f"{name}[k].lane[j]" for name in body.names)
-    scalars = ", ".join(f"{name}_[whole * LANES + threadIdx.x]" for name in body.names)
+    names = body.element.names
+    join, start = _CUDA_JOINS[body.join]
+    pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
+    arguments = ", ".join(f"stored {name}_" for name in names)
+    widened = " ".join(f"const real {name} = wide({name}_);" for name in names)
+    loads = " ".join(f"{name}[k] = reinterpret_cast<const Pack*>({name}_)[i + k * THREADS];" for name in names)
+    packs = ", ".join(f"{name}[VECTORS]" for name in names)
+    values = ", ".join(f"{name}[k].lane[j]" for name in names)
+    scalars = ", ".join(f"{name}_[whole * LANES + threadIdx.x]" for name in names)
     return f"""{prelude(dtype)}
 const int THREADS = {grid.threads}, VECTORS = {grid.vectors};
 {_LARGER["double" if dtype == "float64" else "float"]}
-__device__ __forceinline__ real join(real a, real b) {{ return {body.join}; }}
-__device__ __forceinline__ real element({arguments}) {{ {widened} return {body.element}; }}
+__device__ __forceinline__ real join(real a, real b) {{ return {join}; }}
+__device__ __forceinline__ real element({arguments}) {{ {widened} {body.element.statements("cuda", "return {};")} }}
 {_FOLD}
 extern "C" __global__ void __launch_bounds__(THREADS) gpubench_{body.op}(
     {pointers}, stored* __restrict__ out, real* partial, unsigned* ticket, long long n) {{
   __shared__ real spare[32];
   __shared__ bool last;
-  const real start = {body.start};
+  const real start = {start};
   const long long whole = n / LANES, stride = (long long)gridDim.x * (THREADS * VECTORS);
   real folded[LANES];
   #pragma unroll
@@ -338,45 +343,47 @@ _UNROLL = 4  # loads in flight per thread and input
 _MINUS_INFINITY_BITS = 0xFF800000
 
 
+# By join: the function of a and b, numbers or vectors of them, and a value that changes nothing. The largest: `a` stays
+# if it is NaN, and `b` replaces it unless b <= a is known to hold.
+_WGSL_JOINS = {
+    "add": ("a + b", "0.0"),
+    "maximum": ("select(a, b, !(b <= a) & (a == a))", "bitcast<f32>(p.low)"),
+}
+_PARTIAL = trace(lambda m, x: x, ["x"])
+
+
 class WgslReduction(msgspec.Struct, frozen=True):
-    """A reduction: the accumulators' start, `element` from the inputs, `join` of two partial results a and b.
+    """A reduction in one dispatch, or in two."""
 
-    `element` and `join` are WGSL expressions that hold for single numbers and for vectors of them, in float32
-    and float64.
-    """
-
-    names: tuple[str, ...]
-    start: Literal["zero", "minus infinity"]
-    element: str
-    join: str
+    element: Formula
+    join: Join
 
     def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:
         """One dispatch, or one per window of the bindings and one over the partials. Of no elements the sum is 0.
 
         Raises Unsupported for a dtype or size that the device cannot do.
         """
-        n = params["n"]
-        if self.start == "minus infinity":
+        n, names = params["n"], self.element.names
+        if self.join == "maximum":
             _refuse_nothing(n)
         require_storage(dtype, limits)
-        require_buffers(dict.fromkeys(self.names, n * ITEMSIZE[dtype]), limits)
+        if dtype == "float64" and not self.element.exact:
+            raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
+        require_buffers(dict.fromkeys(names, n * ITEMSIZE[dtype]), limits)
         threads = group_threads(limits)
         data, partial = vectors(dtype), vectors(real_dtype(dtype))
         if ceil_div(n, data.width) <= _ONE_GROUP_VECTORS:
             text = _wgsl_source(self, data, data.stored, threads)
-            return WgslProgram((WgslPass(text, (1, 1, 1), (*self.names, "out"), uniform=_uniform(n)),))
+            return WgslProgram((WgslPass(text, (1, 1, 1), (*names, "out"), uniform=_uniform(n)),))
         text, passes, first = _wgsl_source(self, data, data.real, threads), [], 0
         for window in windows(n, ITEMSIZE[dtype], limits):
             whole = ceil_div(window.count, data.width)
             groups = min(_MOST_GROUPS, ceil_div(whole, threads * _UNROLL), limits.max_groups_per_dimension)
-            parts = window.of(self.names, ITEMSIZE[dtype])
+            parts = window.of(names, ITEMSIZE[dtype])
             uniform = _uniform(window.count, first)
-            passes.append(
-                WgslPass(text, (groups, 1, 1), (*self.names, "partials"), uniform=uniform, windows=parts)
-            )
+            passes.append(WgslPass(text, (groups, 1, 1), (*names, "partials"), uniform=uniform, windows=parts))
             first += groups
-        rest = WgslReduction(("x",), self.start, "x", self.join)
-        text = _wgsl_source(rest, partial, data.stored, threads)
+        text = _wgsl_source(WgslReduction(_PARTIAL, self.join), partial, data.stored, threads)
         passes.append(WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first)))
         size = first * ITEMSIZE[real_dtype(dtype)]
         return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
@@ -388,30 +395,38 @@ def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
 
 def _wgsl_source(body: WgslReduction, storage: Storage, result: str, threads: int) -> str:
     """The text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
-    last = len(body.names)
-    arguments = ", ".join(f"{name}: {storage.part}" for name in body.names)
+    names, join = body.element.names, _WGSL_JOINS[body.join][0]
+    last = len(names)
     lines = [
         *(["enable f16;"] if result == "f16" else []),
         "struct Params { n: u32, first: u32, low: u32, }",
         *(
             f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;"
-            for i, name in enumerate(body.names)
+            for i, name in enumerate(names)
         ),
         f"@group(0) @binding({last}) var<storage, read_write> out_: array<{result}>;",
         f"@group(0) @binding({last + 1}) var<uniform> p: Params;",
         f"var<workgroup> shared_: array<{storage.real}, {threads}>;",
         *storage.functions,
-        f"fn join_parts(a: {storage.part}, b: {storage.part}) -> {storage.part} {{ return {body.join}; }}",
-        f"fn join(a: {storage.real}, b: {storage.real}) -> {storage.real} {{ return {body.join}; }}",
-        f"fn element({arguments}) -> {storage.part} {{ return {body.element}; }}",
+        f"fn join_parts(a: {storage.part}, b: {storage.part}) -> {storage.part} {{ return {join}; }}",
+        f"fn join(a: {storage.real}, b: {storage.real}) -> {storage.real} {{ return {join}; }}",
+        *_wgsl_element(body.element, storage),
         *_main(body, storage, result, threads),
     ]
     return "\n".join(lines) + "\n"
 
 
+def _wgsl_element(formula: Formula, storage: Storage) -> list[str]:
+    """The function of parts: of vectors, unless it calls what is a function of single numbers."""
+    if functions := formula.wgsl_functions():
+        inner = formula.wgsl("single", storage.real)
+        return [*functions, inner, storage.lanewise("element", "single", formula.names)]
+    return [formula.wgsl("element", storage.part, f"{storage.part}({{}})")]
+
+
 def _elements(body: WgslReduction, storage: Storage, index: str) -> list[str]:
     """The parts of the elements at a unit's index."""
-    decoded = [storage.decoded(f"{name}_[{index}]") for name in body.names]
+    decoded = [storage.decoded(f"{name}_[{index}]") for name in body.element.names]
     return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 
 
@@ -420,7 +435,6 @@ def _joined(values: list[str]) -> str:
 
 
 def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> list[str]:
-    start = "0.0" if body.start == "zero" else "bitcast<f32>(p.low)"
     accumulators = [f"a{k}" for k in range(_UNROLL)]
     return [
         f"@compute @workgroup_size({threads})",
@@ -430,7 +444,7 @@ def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> l
         f"  let rest = p.n & {storage.width - 1}u;",
         f"  let stride = groups.x * {threads}u;",
         f"  var i = group.x * {threads}u + thread;",
-        f"  let start = {storage.part}({storage.real}({start}));",
+        f"  let start = {storage.part}({storage.real}({_WGSL_JOINS[body.join][1]}));",
         *(f"  var {a} = start;" for a in accumulators),
         # As many accumulators as loads: all are in flight before the first one is needed.
         f"  for (; i + {_UNROLL - 1}u * stride < whole; i += {_UNROLL}u * stride) {{",

@@ -58,6 +58,12 @@ class Storage(msgspec.Struct, frozen=True):
             return f"packed({', '.join(parts)})"
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
+    def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
+        """The text of the function `name` of parts that calls a function of reals for each lane."""
+        calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
+        given = ", ".join(f"{x}: {self.part}" for x in arguments)
+        return f"fn {name}({given}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
+
     def product(self, a: str, b: str) -> str:
         """One real from two parts: the sum of the products of their lanes."""
         return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"

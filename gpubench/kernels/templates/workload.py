@@ -44,14 +44,8 @@ def _expression(op: Op) -> Callable[..., Any]:
     return op.expr
 
 
-def _exact(op: Op) -> Callable[..., Any]:
-    return op.reference or op.expr
-
-
-def _fused(op: Op) -> Callable[..., Any]:
-    """As a user of PyTorch writes it."""
-    assert op.torch is not None
-    return op.torch
+def _torch(op: Op) -> Callable[..., Any]:
+    return op.library["torch"]
 
 
 def workload(
@@ -87,8 +81,10 @@ def workload(
         dtypes=of.dtypes(),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
         flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
-        reference=partial(of.results, names, tuple(outputs), _exact),
-        torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
+        reference=partial(of.results, names, tuple(outputs), Op.exact),
+        library={"torch": partial(of.results, names, tuple(outputs), _torch)}
+        if all(op.returns("torch") for op in ops)
+        else {},
         tolerance=Tolerance(_UNITS_PER_STAGE),
         takes=("n", *declared.get("options", {})), fits=lambda params: fits(params) or of.fits(params),
         slow=of.slow(), blas=of.blas(), tuned={
@@ -190,7 +186,7 @@ class _Stages:
         names = tuple(operand.name for operand in inputs)
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
-            want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
+            want, *read = self.results(names, (value, *last.reads), Op.exact, xp, *arrays, **params)
             found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.judged(op.outputs[last.writes.index(value)]).scale

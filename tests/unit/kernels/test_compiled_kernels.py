@@ -16,6 +16,7 @@ from gpubench.backends.numpy import BACKEND, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned, random_inputs
 from gpubench.backends.shared.reference import compare
+from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import Limits, NumbaProgram
 from gpubench.result.case import Case
 from gpubench.result.store import cache
@@ -230,7 +231,7 @@ def compile_again(program: NumbaProgram) -> int:
     """Compile as a new process does; return how many kernels no cache held."""
     compiler = NumbaThreads(1)
     sys.modules.pop(compiler.module_name(program.source), None)
-    assert compiler.compiles(program)
+    compiler.compile(program)
     return compiler.compilations
 
 
@@ -261,18 +262,17 @@ def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_c
     assert {note.code for note in cache.notes()} == {"cache-damaged"}
 
 
-def test_a_kernel_that_fails_for_another_reason_than_its_text_is_said(pool, own_cache):
-    assert not pool.compiles(NumbaProgram("select(x > 0) ? x : y", (), 1))
-    assert cache.notes() == []
-    assert not pool.compiles(NumbaProgram("raise OSError('no room')", (), 1))
-    (note,) = cache.notes()
-    assert note.code == "cpu-not-compiled"
-    assert "OSError: no room" in note.message
+@pytest.mark.parametrize(
+    ("text", "why"), [("x > 0 ? x : y", "SyntaxError"), ("raise OSError('no room')", "OSError: no room")]
+)
+def test_a_kernel_that_does_not_compile_is_a_failure_with_the_compilers_words(pool, own_cache, text, why):
+    with pytest.raises(BuildError, match=why):
+        pool.compile(NumbaProgram(text, (), 1))
 
 
 def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
     asked = []
-    monkeypatch.setattr(NumbaThreads, "compiles", lambda self, program: asked.append(program.source) or True)
+    monkeypatch.setattr(NumbaThreads, "compile", lambda self, program: asked.append(program.source))
     session = BACKEND.open("numpy:0")
     cases = {
         name: Case(name, "layers", {"n": 8}, "float32", form, "resident", "numpy:0")

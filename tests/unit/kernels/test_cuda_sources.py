@@ -14,7 +14,7 @@ from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram,
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype
 from gpubench.kernels.templates import transpose
 from gpubench.kernels.templates.elementwise import CudaElement
-from gpubench.kernels.templates.reduce import MINUS_INFINITY, CudaReduction
+from gpubench.kernels.templates.reduce import CudaReduction
 from gpubench.kernels.templates.rows.cuda import cuda_rows
 
 H200 = Limits(
@@ -150,7 +150,7 @@ def test_only_halves_beside_an_exponential_are_divided_in_short():
 @pytest.mark.parametrize("name", sorted(OPS))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_elements_are_no_work(name, dtype):
-    if name in REDUCTIONS and REDUCTIONS[name].start == MINUS_INFINITY:
+    if name in REDUCTIONS and REDUCTIONS[name].join == "maximum":
         with pytest.raises(Unsupported, match="no largest"):
             OPS[name].build({"n": 0}, dtype, H200)
     elif name in REDUCTIONS:

@@ -145,14 +145,14 @@ def test_a_library_form_writes_the_right_tokens_and_one_that_forgets_its_cache_i
     assert refusal(session, OP, case) is None
 
     def forgetful(xp: Any, *inputs: Any, **params: int) -> Any:
-        sequence = (OP.torch if device.backend == "torch" else OP.expr)(xp, *inputs, **params)
+        sequence = OP.call(device.backend)(xp, *inputs, **params)
         sequence[-3:] = sequence[-4]
         return sequence
 
     workspace = Workspace(session, OP, case, 1, "random", tmp_path)
     assert gate(workspace, case, lambda phase: None).check.ok
     workspace.release()
-    wrong = replace(OP, expr=forgetful, torch=forgetful, reference=OP.reference)
+    wrong = replace(OP, expr=forgetful, library={"torch": forgetful}, reference=OP.reference)
     workspace = Workspace(session, wrong, case, 1, "random", tmp_path)
     with pytest.raises(Wrong):
         gate(workspace, case, lambda phase: None)

@@ -224,7 +224,7 @@ def test_a_case_that_calls_the_library_makes_its_own_output(op, device, form, ow
 def op_without_meaning_below_0(values="normal", **fields):
     return elementwise(
         name="log_of", group="vector", summary="out = log(x)", inputs=(Operand("x", vector_shape, values=values),),
-        flops_per_element=1, expr=lambda xp, x: xp.log(x), wgsl="log(x)", cuda="log(x)", tolerance=Tolerance(64), **fields,
+        flops_per_element=1, formula=lambda m, x: m.log(x), tolerance=Tolerance(64), **fields,
     )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
     """exp(12) is 162,755, and float16 ends at 65,504: infinity is its answer. In float32 that infinity is wrong."""
     op = elementwise(
         name="steep", group="vector", summary="out = exp(12 x)", inputs=(Operand("x", vector_shape),),
-        flops_per_element=2, expr=lambda xp, x: xp.exp(x * 12), wgsl="exp(x * 12)", cuda="exp(x * real(12))",
+        flops_per_element=2, formula=lambda m, x: m.exp(x * 12),
         tolerance=Tolerance(1024, why="the rounding of 12 x is multiplied by 12 x"),
     )  # fmt: skip
     want = np.exp(12 * random_inputs(op, {"n": 1000}, "float16", 1)[0].astype(np.float64))

@@ -92,7 +92,7 @@ def in_doubles(name: str, limits: Limits) -> bool:
     build = kernels.load(name).tuned["wgpu"][0].build
     writer = getattr(build, "__self__", None)
     if isinstance(writer, WgslElement):
-        return "float64" in writer.dtypes
+        return writer.formula.exact
     return "exp(" not in build({"n": 64}, "float32", limits).passes[0].source
 
 

@@ -11,17 +11,18 @@ from gpubench.kernels.contract.kernel import Limits, WgslProgram
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF
 from gpubench.kernels.templates import transpose
 from gpubench.kernels.templates.elementwise import WgslElement
+from gpubench.kernels.templates.formula import trace
 from gpubench.kernels.templates.reduce import WgslReduction
 
 pytestmark = pytest.mark.vulkan
 
 DTYPES = ("float32", "float16", "float64")
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 255, 256, 257, 1000, 4099, 65537)
-ADD = WgslElement(("x", "y"), "x + y", dtypes=DTYPES)
-COPY = WgslElement(("x",), "x", dtypes=DTYPES)
-SUM = WgslReduction(("x",), "zero", "x", "a + b")
-DOT = WgslReduction(("x", "y"), "zero", "x * y", "a + b")
-MAX = WgslReduction(("x",), "minus infinity", "x", "select(a, b, !(b <= a) & (a == a))")
+ADD = WgslElement(trace(lambda m, x, y: x + y, ["x", "y"]))
+COPY = WgslElement(trace(lambda m, x: x, ["x"]))
+SUM = WgslReduction(trace(lambda m, x: x, ["x"]), "add")
+DOT = WgslReduction(trace(lambda m, x, y: x * y, ["x", "y"]), "add")
+MAX = WgslReduction(trace(lambda m, x: x, ["x"]), "maximum")
 WEBGPU = {"max_workgroup_threads": 256, "max_workgroup_bytes": 16384}
 
 
@@ -120,7 +121,7 @@ def test_the_largest_follows_numpy_at_infinities_and_nan(session, dtype):
 
 def test_reductions_of_nothing(session):
     for body in (SUM, DOT):
-        empty = dict.fromkeys(body.names, np.empty(0, np.float32))
+        empty = dict.fromkeys(body.element.names, np.empty(0, np.float32))
         program = body.build({"n": 0}, "float32", session.limits)
         assert launch(session, program, empty, ()) == 0
 
@@ -296,7 +297,7 @@ def test_arrays_past_the_devices_own_binding(session):
     x = np.resize(x, n)
     x[-1] = 3
     limits = session.limits
-    doubled = WgslElement(("x",), "x + x")
+    doubled = WgslElement(trace(lambda m, x: x + x, ["x"]))
     got = launch(session, doubled.build({"n": n}, "float32", limits), {"x": x}, (n,))
     assert np.array_equal(got, x + x)
     assert launch(session, MAX.build({"n": n}, "float32", limits), {"x": x}, ()) == 3
@@ -309,7 +310,7 @@ def test_denormals_survive_where_nothing_is_computed(session, dtype):
     limits = able(session, dtype)
     least = np.finfo(dtype).smallest_subnormal
     x = (np.arange(1, 601) * least).astype(dtype)
-    relu = WgslElement(("x",), "select(x, 0.0, x < 0.0)", dtypes=DTYPES)
+    relu = WgslElement(trace(lambda m, x: m.maximum(x, 0), ["x"]))
     for body in (COPY, relu):
         got = launch(session, body.build({"n": x.size}, dtype, limits), {"x": x}, x.shape)
         assert got.tobytes() == x.tobytes()
@@ -322,14 +323,14 @@ def test_denormals_survive_where_nothing_is_computed(session, dtype):
 
 def test_a_denormal_result_is_right_or_flushed(session):
     x = np.array([2e-38, 1e-38, 1e-40, -1e-40], np.float32)
-    halved = WgslElement(("x",), "0.5 * x")
+    halved = WgslElement(trace(lambda m, x: 0.5 * x, ["x"]))
     got = launch(session, halved.build({"n": 4}, "float32", session.limits), {"x": x}, (4,))
     assert all(value in (half, 0) for value, half in zip(got, x / 2, strict=True))
 
 
 def test_double_precision_needs_a_body_that_has_it(session):
     limits = able(session, "float64")
-    body = WgslElement(("x",), "exp(x)")
+    body = WgslElement(trace(lambda m, x: m.exp(x), ["x"]))
     with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
         body.build({"n": 8}, "float64", limits)
     with pytest.raises(Unsupported, match="no exp in double precision"):

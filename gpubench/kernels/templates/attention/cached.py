@@ -187,7 +187,7 @@ def attention_over_cache(name: str, summary: str, *, append: bool) -> Op:
         fits=_fits,
         takes=("heads",),
         expr=_appended if append else _expr,
-        torch=_torch_appended if append else _torch,
+        library={"torch": _torch_appended if append else _torch},
         tolerance=Tolerance(8, scale=_scale_appended if append else _scale),
         tuned={
             "numpy": (Kernel("numpy", partial(_cpu, append)),),

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -75,7 +75,7 @@ def rowwise(
     numba: NumbaRows,
     cuda: CudaRowKernel,
     wgsl: WgslRowKernel,
-    torch: Callable[..., Array] | None = None,
+    library: Mapping[str, Callable[..., Any]],
 ) -> Op:
     """The op whose output is as long as its inputs, and whose rows do not depend on each other."""
     return Op(
@@ -85,7 +85,7 @@ def rowwise(
         expr=expr,
         tolerance=tolerance,
         reference=reference,
-        torch=torch,
+        library=library,
         split=Split({operand.name: 0 for operand in inputs}, _rows_of),
         tuned={
             "numpy": (compiled_kernel(numba.candidates),),
