@@ -165,7 +165,7 @@ class DetectedMachine:
     def __str__(self) -> str:
         from gpubench import detect as detection
 
-        return detection.render(self.machine, "plain", color="never")
+        return detection.render(self.machine, "plain")
 
     def __repr__(self) -> str:
         from gpubench import detect as detection

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpubench.base import streams
 from gpubench.base.errors import InputError, RequiredUnavailable, UsageError
 from gpubench.cli.options import DetectOptions
+from gpubench.cli.rendering import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,10 +47,8 @@ def detect(options: DetectOptions) -> int:
     if format == "json":
         streams.put(detection.to_json(machine) + "\n")
     else:
-        text = detection.render(
-            machine, format, color=options.color, ascii=options.ascii, explain=options.explain
-        )
-        print(text)
+        color = wants_color(options.color, os.environ, terminal=sys.stdout.isatty())
+        print(detection.render(machine, format, color=color, ascii=options.ascii, explain=options.explain))
         if not options.quiet:
             _tell(machine)
     if options.debug:

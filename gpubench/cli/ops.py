@@ -9,17 +9,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
+from gpubench.base.escaping import filled, visible
+from gpubench.base.table import (
+    Cell,
+    Column,
+    Table,
+    cells,
+    fitted,
+    line_text,
+    markdown_table,
+    table_lines,
+)
 from gpubench.cli.options import OpsOptions
 
 if TYPE_CHECKING:
     from gpubench.kernels.contract.kernel import Kernel
     from gpubench.kernels.contract.op import Op, Operand
 
-_BEFORE = ("op", "group", "inputs -> output", "FLOPs", "bytes (f32)", "dtypes", "default sizes")
-_AFTER = ("params", "n is")
-# What a terminal can do without, the first first, where the table is too wide for it; the backends come after these.
-_LEFT_OUT, _LEFT_OUT_LAST = ("bytes (f32)", "dtypes", "FLOPs"), ("inputs -> output", "default sizes")
-_LAST_COLUMN = 36  # the last column is wrapped, but not narrower than this
+# Ranks: what a terminal can do without, the backends behind what they compute.
+_BEFORE = (
+    Column("op"), Column("group"), Column("inputs -> output", rank=3), Column("FLOPs", rank=5),
+    Column("bytes (f32)", rank=7), Column("dtypes", rank=6), Column("default sizes", rank=2),
+)  # fmt: skip
+_AFTER = (Column("params", rank=1), Column("n is", least=20))
+EVERYTHING = 1 << 20  # columns that any table fits
 _MOST_WEIGHTS = 2  # more of them have no shapes in the table
 _PROBE = 64  # the size at which a cost is shown that no formula fits
 _BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: this one and a few below
@@ -29,10 +42,9 @@ def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
     from gpubench import backends, kernels
-    from gpubench.base.escaping import escaped, visible
 
-    columns = listed_backends()
-    show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=columns)
+    listed = listed_backends()
+    show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=listed)
     for error in backends.find_namesakes().values():
         print(f"warning: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
     ours = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
@@ -41,14 +53,13 @@ def ops(options: OpsOptions) -> None:
     if format == "json":
         streams.put(_json([*ours, *theirs], broken) + "\n")
         return
-    dashes = ["-"] * (len(header(columns)) - 3)
+    dashes = ["-"] * (len(columns(listed)) - 3)
     theirs += [(name, "bad-plugin", *dashes, why) for name, why in broken.items()]
-    foreign = [
-        tuple(escaped(visible(cell)) if format == "markdown" else visible(cell) for cell in row)
-        for row in theirs
-    ]
-    rows = [header(columns), *ours, *foreign, *presets(columns)]
-    streams.put((_markdown(rows) if format == "markdown" else table(rows, _terminal_width())) + "\n")
+    rows = [cells(*map(visible, row)) for row in (*ours, *theirs, *presets(listed))]
+    table = Table(columns(listed), tuple(rows), bare=True)
+    streams.put(
+        (markdown_table(table) if format == "markdown" else table_text(table, _terminal_width())) + "\n"
+    )
 
 
 def _show_foreign(show: Callable[[Op], Any], shown: list[Any]) -> dict[str, str]:
@@ -98,15 +109,16 @@ def _kind(kinds: Sequence[str]) -> str:
     return "cpu" if {*kinds} == {"cpu"} else "gpu"
 
 
-def header(backends: Sequence[Listed]) -> tuple[str, ...]:
-    return (*_BEFORE, *(backend.name for backend in backends), *_AFTER)
+def columns(backends: Sequence[Listed]) -> tuple[Column, ...]:
+    """Return the headings of the table."""
+    return (*_BEFORE, *(Column(backend.name, rank=4) for backend in backends), *_AFTER)
 
 
 def presets(backends: Sequence[Listed]) -> list[tuple[str, ...]]:
     """The words that stand for some ops, as rows without costs of their own."""
     from gpubench.cli import health, roofline
 
-    none = ["-"] * (len(header(backends)) - 3)
+    none = ["-"] * (len(columns(backends)) - 3)
     return [(one.WORD, "preset", *none, one.SUMMARY) for one in (roofline, health)]
 
 
@@ -199,7 +211,7 @@ def _results(op: Op) -> str:
 
 
 def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
-    """What the table says of an op, a cell for each word of the header."""
+    """What the table says of an op, a text for each column."""
     from gpubench.result.case import SHORT_DTYPES
 
     shapes = f"{_inputs(op)} -> {_results(op)}"
@@ -219,42 +231,15 @@ def _terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def table(rows: list[tuple[str, ...]], width: int | None = None) -> str:
+def table_text(table: Table, width: int | None = None) -> str:
     """The rows below each other; inside `width` columns if it is given, with what is left out named below."""
-    import textwrap
-
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    kept, gone = list(range(len(widths))), list[str]()
-
-    def room() -> int:
-        """What the last column may take."""
-        return width - sum(widths[i] + 2 for i in kept[:-1]) if width else widths[-1]
-
-    backends = rows[0][len(_BEFORE) : -len(_AFTER)]
-    for name in (*_LEFT_OUT, *backends, *_LEFT_OUT_LAST):
-        if room() < min(widths[-1], _LAST_COLUMN):
-            kept.remove(rows[0].index(name))
-            gone.append(name)
-    lines = [line for row in rows for line in _lines([row[i] for i in kept], [widths[i] for i in kept], room())]
-    if width and gone:
+    width = width or EVERYTHING
+    shown = fitted(table, width).columns
+    lines = table_lines(table, width)
+    if gone := [column.name for column in table.columns if column not in shown]:
         note = f"Left out in {width} columns: {', '.join(gone)}; --format markdown has them."
-        lines += ["", *textwrap.wrap(note, width)]
-    return "\n".join(lines)
-
-
-def _lines(cells: list[str], widths: list[int], room: int) -> list[str]:
-    """One row; a last cell of more than `room` characters goes on in the next line."""
-    import textwrap
-
-    first, *others = textwrap.wrap(cells[-1], max(room, 1)) or [""]
-    padded = [cell.ljust(width) for cell, width in zip(cells[:-1], widths[:-1], strict=True)]
-    indent = " " * sum(width + 2 for width in widths[:-1])
-    return ["  ".join([*padded, first]).rstrip(), *(indent + other for other in others)]
-
-
-def _markdown(rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
+        lines += [(Cell(""),), *((Cell(line),) for line in filled(note, width, ""))]
+    return "\n".join(map(line_text, lines))
 
 
 def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:

@@ -1,13 +1,10 @@
 """The document for people and scripts: a compact picture, Markdown, shell variables, or every fact with its source.
 
-The picture is framed on a terminal, with memory as a bar, and plain text in a pipe; it does without colour, width and
-Unicode.
+On a terminal memory is a bar; the picture does without colour, width and Unicode.
 """
 
 from __future__ import annotations
 
-import io
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,9 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.base.escaping import escaped
+from gpubench.base.escaping import escaped, filled
 from gpubench.base.installation import installs, located
 from gpubench.base.messages import DETECTION
+from gpubench.base.table import Cell, Column, Line, Table, Tone, markdown_table, painted, table_lines
 from gpubench.base.units import scale_size
 from gpubench.detect.cpu import misfits
 from gpubench.detect.libraries import is_needed
@@ -31,7 +29,7 @@ GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
 _YES, _NO = "✓", "✗"
 # What is usable, and what is not: by sign first, so that it is seen without colour.
-_STYLES = {_YES: "green", _NO: "yellow"}
+_TONES: dict[str, Tone] = {_YES: "good", _NO: "warn"}
 NARROWEST, WIDEST, BAR_CELLS = 40, 100, 20
 MOST_NODES = 8
 # pci.ids names the chip, and the maker elsewhere.
@@ -62,7 +60,7 @@ def machine_line(machine: Machine) -> str:
 
 
 def render(
-    machine: Machine, format: str, *, color: str = "auto", ascii: bool = False, explain: bool = False
+    machine: Machine, format: str, *, color: bool = False, ascii: bool = False, explain: bool = False
 ) -> str:
     """The machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice leads. `explain` lists
     every fact instead of the sections."""
@@ -70,15 +68,15 @@ def render(
         return "\n".join(f"{key}={shlex.quote(value)}" for key, value in _variables(machine).items())
     if explain:
         return "\n".join([advice(machine), *explained(machine)])
-    found = list(sections(machine))
+    parts = list(sections(machine))
     if format == "markdown":
-        rows = [
-            f"| {s.title} | {'<br>'.join(escaped(line) for line in (s.headline, *s.lines))} |" for s in found
-        ]
-        text = "\n".join([escaped(advice(machine)), "", "| part | what was found |", "| --- | --- |", *rows])
+        rows = tuple(
+            (Cell(part.title), Cell(part.headline, more=tuple(map(Cell, part.lines)))) for part in parts
+        )
+        table = Table((Column("part"), Column("what was found")), rows)
+        text = f"{escaped(advice(machine))}\n\n{markdown_table(table)}"
         return spelled(text) if ascii else text
-
-    return draw(advice(machine), found, color=color, ascii=ascii, framed=format == "table")
+    return draw(advice(machine), parts, color=color, ascii=ascii, bars=format == "table")
 
 
 def advice(machine: Machine) -> str:
@@ -395,36 +393,23 @@ def _or(value: object) -> str:
     return "?" if value is None else str(value)
 
 
-def draw(advice: str, sections: Sequence[MachinePart], *, color: str, ascii: bool, framed: bool) -> str:
-    """The advice and the sections as text; with ANSI colours if `color` says so and it is worth it."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def draw(advice: str, parts: Sequence[MachinePart], *, color: bool, ascii: bool, bars: bool) -> str:
+    """The advice and the parts as text; `bars` for memory."""
+    import shutil
 
-    colored = color == "always" or (color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     ascii = ascii or not _unicode()
-    width = min(WIDEST, max(NARROWEST, _columns()))
-    frame = (box.ASCII if ascii else box.ROUNDED) if framed else None
-    table = Table(box=frame, show_header=False, show_lines=framed, width=width, pad_edge=framed)
-    table.add_column(no_wrap=True)
-    table.add_column(ratio=1, overflow="fold")
-    for section in sections:
-        headline = Text()  # a base style would spread over the lines below
-        headline.append(section.headline, style="bold" if section.good else "bold yellow")
-        if section.used is not None:
-            headline.append("\n")
-            headline.append(bar(section.used, ascii) if framed else share(section.used), style="cyan")
-        for line in section.lines:
-            headline.append(f"\n{spelled(line) if ascii else line}", style=_STYLES.get(line[:1], ""))
-        table.add_row(Text(section.title, style="bold cyan"), headline)
-    stream = io.StringIO()
-    console: Any = Console(file=stream, width=width, force_terminal=colored, no_color=not colored, highlight=False,
-                           color_system="standard" if colored else None, emoji=False, markup=False)  # fmt: skip
-    for part in (Text(advice, style="bold"), *([] if framed else [""]), table):
-        console.print(part)
-    text = "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+    width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
+    rows = tuple(_row(part, ascii=ascii, bars=bars) for part in parts)
+    table = Table((Column(""), Column("", least=NARROWEST // 2)), rows, bare=True)
+    lines: list[Line] = [*((Cell(line, "bold"),) for line in filled(advice, width, "")), (Cell(""),)]
+    text = "\n".join(painted(line, color=color) for line in (*lines, *table_lines(table, width)))
     return text.encode("ascii", "replace").decode() if ascii else text
+
+
+def _row(part: MachinePart, *, ascii: bool, bars: bool) -> Line:
+    used = [] if part.used is None else [Cell(bar(part.used, ascii) if bars else share(part.used), "gpu")]
+    lines = [Cell(spelled(line) if ascii else line, _TONES.get(line[:1], "plain")) for line in part.lines]
+    return Cell(part.title, "bold"), Cell(part.headline, "bold" if part.good else "warn", more=(*used, *lines))
 
 
 def bar(used: float, ascii: bool) -> str:
@@ -437,16 +422,6 @@ def bar(used: float, ascii: bool) -> str:
 def share(used: float) -> str:
     """How full something is, in words."""
     return f"{used:.0%} used"
-
-
-def _columns() -> int:
-    text = os.environ.get("COLUMNS", "")
-    if text.isascii() and text.isdigit() and int(text):
-        return int(text)
-    try:
-        return os.get_terminal_size().columns
-    except OSError:
-        return 80
 
 
 def _unicode() -> bool:

@@ -92,7 +92,7 @@ def document(
         ),
         MAP: lambda: map_section(analysis, options, full=full),
         GATES: lambda: gates_section(analysis),
-        "breakeven": lambda: break_even_section(analysis, full=full, ascii_only=options.ascii_only),
+        "breakeven": lambda: break_even_section(analysis, full=full),
         "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
         "speedup": lambda: (
             *speedup_sections(analysis, unit, full=full, in_order=options.sort is not None),

@@ -6,49 +6,20 @@ And values as JSON and CSV text: floats with six significant digits, nothing tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from gpubench.base import escaping
 from gpubench.base.errors import require_choice
-from gpubench.base.escaping import columns, json_in_order, printable
+from gpubench.base.escaping import json_in_order, printable
 from gpubench.base.formats import DEFAULT_SECTIONS
-
-Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu"]
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A heading. Columns of a higher `rank` are left out first where the width does not suffice; 0 never."""
-
-    name: str
-    right: bool = False
-    rank: int = 0
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """Text and its direction: better or worse, or which side wins. Colour may follow it, and never says anything
-    alone."""
-
-    text: str
-    tone: Tone = "plain"
-
-
-Line = tuple[Cell, ...]  # what stands on one line of a terminal, without gaps between the cells
-
-
-class Table(msgspec.Struct, frozen=True):
-    """`note` stands above the table (the baseline of a speedup), `legend` below.
-
-    `narrower` says the same in shorter cells, for where this one does not fit.
-    """
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    title: str = ""
-    note: str = ""
-    legend: str = ""
-    narrower: Table | None = None
+from gpubench.base.table import Cell as Cell
+from gpubench.base.table import Column as Column
+from gpubench.base.table import Line as Line
+from gpubench.base.table import Table as Table
+from gpubench.base.table import Tone as Tone
+from gpubench.base.table import cells as cells
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -85,49 +56,6 @@ def leading(document: TextDocument) -> int:
     return int(bool(document.sections and document.sections[0].screen))
 
 
-def cells(*texts: str | Cell) -> tuple[Cell, ...]:
-    """A row; text becomes a plain cell."""
-    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
-
-
-def widths(table: Table) -> list[int]:
-    """The width of each column: its heading or its widest cell."""
-    names = [column.name for column in table.columns]
-    size = columns
-    return [max([size(name), *(size(row[i].text) for row in table.rows)]) for i, name in enumerate(names)]
-
-
-def fitted(table: Table, width: int, *, gap: int = 2) -> Table:
-    """The first of the table and its narrower forms that fits `width` characters without ranked columns; then
-    without as few columns of the highest rank as it takes."""
-    while table.narrower is not None and _needs(_unranked(table), gap) > width:
-        table = table.narrower
-    while _needs(table, gap) > width:
-        ranks = [column.rank for column in table.columns]
-        if max(ranks) == 0:
-            return table
-        table = _without(table, ranks.index(max(ranks)))
-    return table
-
-
-def _needs(table: Table, gap: int) -> int:
-    return sum(widths(table)) + gap * (len(table.columns) - 1)
-
-
-def _unranked(table: Table) -> Table:
-    while (rank := max(column.rank for column in table.columns)) > 0:
-        table = _without(table, [column.rank for column in table.columns].index(rank))
-    return table
-
-
-def _without(table: Table, index: int) -> Table:
-    def keep(items: Sequence[Cell]) -> tuple[Cell, ...]:
-        return (*items[:index], *items[index + 1 :])
-
-    columns = (*table.columns[:index], *table.columns[index + 1 :])
-    return msgspec.structs.replace(table, columns=columns, rows=tuple(keep(row) for row in table.rows))
-
-
 def limited(documents: Sequence[TextDocument], wanted: Sequence[str]) -> list[TextDocument]:
     """The documents with tables of the columns `wanted`; a table that has none of them stays whole.
 
@@ -137,7 +65,7 @@ def limited(documents: Sequence[TextDocument], wanted: Sequence[str]) -> list[Te
     if not wanted:
         return list(documents)
     tables = [table for document in documents for part in document.sections for table in part.tables]
-    headings = dict.fromkeys(column.name for table in tables for column in table.columns)
+    headings = dict.fromkeys(heading for table in tables for heading in table.headings())
     names = {name.lower() for heading in headings for name in (heading, heading.partition(" ")[0])}
     for name in wanted:
         if name.lower() not in names:
@@ -156,38 +84,32 @@ def limited(documents: Sequence[TextDocument], wanted: Sequence[str]) -> list[Te
 
 def _limited(table: Table, wanted: Sequence[str]) -> Table:
     narrower = None if table.narrower is None else _limited(table.narrower, wanted)
-    kept = _positions(table, wanted)
-    if not kept:
-        return msgspec.structs.replace(table, narrower=narrower)
-    return msgspec.structs.replace(
-        table, columns=tuple(table.columns[i] for i in kept), narrower=narrower,
-        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
-    )  # fmt: skip
+    places = _positions(table, wanted) or range(len(table.columns))
+    return msgspec.structs.replace(table.limited(places), narrower=narrower)
 
 
 def _positions(table: Table, wanted: Sequence[str]) -> list[int]:
     """Where the wanted columns stand: the heading itself before headings that only begin with the word."""
-    names = [column.name.lower() for column in table.columns]
-    found: list[int] = []
-    for name in wanted:
-        low = name.lower()
-        exact = [i for i, heading in enumerate(names) if heading == low]
-        found += exact or [i for i, heading in enumerate(names) if heading.partition(" ")[0] == low]
-    return list(dict.fromkeys(found))
+    names = [heading.lower() for heading in table.headings()]
+    places: list[int] = []
+    for name in map(str.lower, wanted):
+        exact = [i for i, heading in enumerate(names) if heading == name]
+        places += exact or [i for i, heading in enumerate(names) if heading.partition(" ")[0] == name]
+    return list(dict.fromkeys(places))
 
 
-def visible(part: Any) -> Any:
+def visible(part: Any, *, ascii_only: bool = False) -> Any:
     """`part` (texts, cells, tables, whole documents) with a blank for each character that is not shown itself.
 
     Escape sequences, line ends and the marks that turn the direction of writing come from a device's name or a
-    driver's message; drawing is the one place that all of them pass.
+    driver's message; drawing is the one place that all of them pass. `ascii_only`: a square is `^2`, whatever draws.
     """
     if isinstance(part, str):
-        return escaping.visible(part)
+        return escaping.visible(part).replace("²", "^2" if ascii_only else "²")
     if isinstance(part, tuple | list):
-        return tuple(visible(item) for item in part)
+        return tuple(visible(item, ascii_only=ascii_only) for item in part)
     if isinstance(part, msgspec.Struct):
-        fields = {name: visible(getattr(part, name)) for name in part.__struct_fields__}
+        fields = {name: visible(getattr(part, name), ascii_only=ascii_only) for name in part.__struct_fields__}
         return msgspec.structs.replace(part, **fields)
     return part
 

@@ -8,7 +8,8 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.escaping import escaped
-from gpubench.report.layout import Cell, Picture, RenderOptions, Section, Table, TextDocument, visible
+from gpubench.base.table import markdown_table
+from gpubench.report.layout import Picture, RenderOptions, Section, Table, TextDocument, visible
 
 # What a reader came for, in this order; then the machine and the warnings; the rest is folded.
 _LEAD = (
@@ -54,7 +55,9 @@ def arranged(report: TextDocument) -> TextDocument:
 
 def draw(documents: Sequence[TextDocument], options: RenderOptions, title: str = "gpubench report") -> str:
     """Any documents as text, one after the other, each below `title`."""
-    text = "\n---\n\n".join(_document_text(report, title) for report in visible(documents))
+    text = "\n---\n\n".join(
+        _document_text(report, title) for report in visible(documents, ascii_only=options.ascii_only)
+    )
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 
@@ -83,12 +86,6 @@ def _picture_text(picture: Picture) -> str:
 def _table_text(table: Table) -> str:
     parts = [f"**{escaped(table.title)}**"] if table.title else []
     parts += [escaped(table.note)] if table.note else []
-    head = _row([Cell(column.name) for column in table.columns])
-    rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
-    parts.append("\n".join([head, rule, *(_row(row) for row in table.rows)]))
+    parts.append(markdown_table(table))
     parts += [escaped(table.legend)] if table.legend else []
     return "\n\n".join(parts)
-
-
-def _row(row: Sequence[Cell]) -> str:
-    return "| " + " | ".join(escaped(cell.text) for cell in row) + " |"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.base.escaping import wrapped
-from gpubench.report.layout import Line, RenderOptions, Section, TextDocument, leading, visible
-from gpubench.report.renderers.plain import Paint, table_lines
+from gpubench.base.escaping import filled
+from gpubench.base.table import Tone, painted, table_lines
+from gpubench.report.layout import Cell, Line, RenderOptions, Section, TextDocument, leading, visible
 
-# Of a tone, and of what stands around tables: how a terminal is told.
-_CODES = {"good": 32, "bad": 31, "muted": 2, "gpu": 36, "cpu": 33, "bold": 1}
+_BLANK: Line = (Cell(""),)
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -22,45 +21,33 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 def draw(documents: Sequence[TextDocument], options: RenderOptions) -> str:
     """Any documents as the characters for a terminal, one after the other."""
-    paint = _add_colour if options.color else _plain
-    lines: list[str] = []
-    for i, report in enumerate(visible(documents)):
-        lines += [("=" if options.ascii_only else "═") * options.width] * bool(i)
+    lines: list[Line] = []
+    for i, report in enumerate(visible(documents, ascii_only=options.ascii_only)):
+        lines += [(Cell(("=" if options.ascii_only else "═") * options.width),)] * bool(i)
         lead = leading(report)
-        for section in report.sections[:lead]:
-            lines += _section(section, options, paint)
-        lines += ["", *(wrapped(line, options.width) for line in report.headings)]
-        for section in report.sections[lead:]:
-            lines += _section(section, options, paint)
-    text = "\n".join(lines).strip("\n") + "\n"
+        parts = [list(_section(section, options)) for section in report.sections]
+        headings = [_BLANK, *(line for text in report.headings for line in _lines(text, options))]
+        lines += [line for part in (*parts[:lead], headings, *parts[lead:]) for line in part]
+    # A line of a screen stays as it is: tables fit, and a file name that does not is of no use without its end.
+    text = "\n".join(painted(line, color=options.color).rstrip() for line in lines).strip("\n") + "\n"
     return text.encode("ascii", "replace").decode() if options.ascii_only else text
 
 
-def _plain(text: str, style: str) -> str:
-    return text
+def _lines(text: str, options: RenderOptions, tone: Tone = "plain") -> list[Line]:
+    return [(Cell(line, tone),) for line in filled(text, options.width)]
 
 
-def _add_colour(text: str, style: str) -> str:
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style in _CODES and text.strip() else text
-
-
-def _section(section: Section, options: RenderOptions, paint: Paint) -> list[str]:
-    width = options.width
+def _section(section: Section, options: RenderOptions) -> Iterable[Line]:
+    yield _BLANK
     if section.screen:
-        return ["", *(_cells(line, paint) for line in section.screen)]
-    lines = [
-        "",
-        paint(wrapped(section.title, width), "bold"),
-        *(wrapped(line, width) for line in section.lines),
-    ]
+        yield from section.screen
+        return
+    yield from _lines(section.title, options, "bold")
+    for text in section.lines:
+        yield from _lines(text, options)
     for table in section.tables:
-        lines += table_lines(table, width, paint=paint, rule="-" if options.ascii_only else "─")
+        yield from [_BLANK] * bool(table.title)
+        yield from table_lines(table, options.width, rule="-" if options.ascii_only else "─")
     for picture in section.pictures:
-        lines += ["", *([paint(wrapped(picture.title, width), "bold")] if picture.title else [])]
-        lines += [_cells((cell,), paint) for cell in picture.rows]
-    return lines
-
-
-def _cells(line: Line, paint: Paint) -> str:
-    """Return a line as it is. Tables fit; a file name may not, and is of no use without its end."""
-    return "".join(paint(cell.text, cell.tone) for cell in line).rstrip()
+        yield from [_BLANK, *(_lines(picture.title, options, "bold") if picture.title else [])]
+        yield from ((row,) for row in picture.rows)

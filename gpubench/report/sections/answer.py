@@ -17,17 +17,16 @@ from gpubench.analysis.samples import count_sessions
 from gpubench.base import units
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.installation import quote
+from gpubench.base.table import table_lines
 from gpubench.base.units import format_seconds, listed
-from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
-from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_context, links_grids
-from gpubench.report.sections.answer_grid import (
-    AnswerGrid,
-    drawn,
-    forms_grids,
-    one_op_grids,
-    sizes_grids,
-    thresholds_grids,
-    times_grids,
+from gpubench.report.layout import Cell, Line, RenderOptions, Section, Table, visible
+from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_context, links_table
+from gpubench.report.sections.answer_table import (
+    forms_table,
+    one_op_table,
+    sizes_table,
+    thresholds_table,
+    times_table,
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
@@ -65,7 +64,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
     sentences: tuple[tuple[str, ...], ...]
     context: tuple[str, ...]
-    grids: tuple[AnswerGrid, ...]
+    table: Table | None
     troubles: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -81,7 +80,7 @@ def answer_section(analysis: Analysis, options: RenderOptions, *, full: bool, al
     if not full:
         return Section(key=KEY, title="", screen=tuple(screen_lines(screen, options.width)))
     below = (*screen.troubles, *screen.needed, *(text for _, text in screen.spare))
-    tables = tuple(_table(grid) for grid in screen.grids[:1] if grid.rows)
+    tables = (screen.table,) if screen.table is not None and screen.table.rows else ()
     lines = (*screen.sentences[0], *screen.context, *below)
     return Section(key=KEY, title=TITLE, lines=lines, tables=tables)
 
@@ -97,7 +96,7 @@ def answer_screen(
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
     """What the run says in words: of the machine, then of splits and placements that pay."""
     return (
-        *_first_lines(analysis, with_own_names(answer(analysis)), ascii_only=False)[0],
+        *_first_lines(analysis, with_own_names(answer(analysis)))[0],
         *_shared_sentences(analysis),
     )
 
@@ -108,8 +107,8 @@ def _shared_sentences(analysis: Analysis) -> tuple[str, ...]:
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
     """At most 24 lines of a table of at most 16 rows, none wider than `width` but for the name of a file."""
-    grid = drawn(screen.grids, width) if screen.grids else []
-    short = all(len(one.rows) <= MOST_ROWS for one in screen.grids[:1])
+    table = [] if screen.table is None else table_lines(screen.table, width)
+    short = screen.table is None or len(screen.table.rows) <= MOST_ROWS
     sentence = _sentence_lines(screen.sentences, width, one_more=width < 64)
     context = [cut(text, width) for text in screen.context]
     head = _plain([*sentence, *context])
@@ -117,7 +116,7 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
     troubles = [cut(text, width) for text in screen.troubles]
     commands = [cut(screen.commands, width)] if screen.commands else []
     spare = {rank: filled(text, width) for rank, text in screen.spare}
-    fixed = len(head) + len(grid) + len(needed)
+    fixed = len(head) + len(table) + len(needed)
     if short:
         if fixed + len(troubles) + len(commands) > screen.most and len(troubles) > 1:
             troubles = [cut(f"{len(troubles)} kinds of failures: gpubench report --sections skipped", width)]
@@ -128,7 +127,7 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
             del spare[max(spare)]
     notes = [line for rank, _ in screen.spare for line in spare.get(rank, ())]
     below = _plain([*troubles, *notes, *needed, *commands])
-    found = [*head, *grid, *below]
+    found = [*head, *table, *below]
     return [*found, *_plain(sentence)] if not short and len(found) > height else found
 
 
@@ -155,7 +154,6 @@ def _screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
 ) -> Screen:
     found = with_own_names(answer(analysis, by_device=options.by_device))
-    ascii_only = options.ascii_only
     alike = [printable(one.text) for one in analysis.twins]
     alone_there = found.absence is not None and bool(analysis.collectives)
     links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
@@ -173,24 +171,26 @@ def _screen(
     looked = looked_for(analysis.run) if found.absence is not None and not alone_there else ""
     sides = links_context(analysis) if alone_there else sides_line(analysis.run, found, options.width)
     # The table of the scaling, which a run prints below, has the times of gangs beside those of one GPU.
-    grids = () if found.times and analysis.scaling.strong else answer_grids(found, ascii_only=ascii_only)
-    return Screen(
-        sentences=_first_lines(analysis, found, ascii_only=ascii_only),
-        grids=links_grids(analysis) if alone_there and not grids else grids,
+    table = None if found.times and analysis.scaling.strong else answer_table(found)
+    screen = Screen(
+        sentences=_first_lines(analysis, found),
+        table=links_table(analysis) if alone_there and table is None else table,
         context=tuple(text for text in (looked, sides) if text),
         troubles=(*_troubles(found), *_lost(analysis), *_shared_gpus(analysis)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
         commands=_commands(found, options.width) if alone else "",
     )  # fmt: skip
+    drawn: Screen = visible(screen, ascii_only=True) if options.ascii_only else screen
+    return drawn
 
 
-def _first_lines(analysis: Analysis, found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ...], ...]:
+def _first_lines(analysis: Analysis, found: MachineAnswer) -> tuple[tuple[str, ...], ...]:
     """Of gangs alone what they are measured for, else the answer, in wordings that get shorter."""
     gangs = gang_sentences(analysis) if found.absence is not None else ()
-    return (gangs,) if gangs else _sentences(found, ascii_only=ascii_only)
+    return (gangs,) if gangs else _sentences(found)
 
 
-def _sentences(found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ...], ...]:
+def _sentences(found: MachineAnswer) -> tuple[tuple[str, ...], ...]:
     if found.absence is not None:
         return absence_sentences(found, found.absence)
     first = [row for row in found.rows if row.device_id == found.devices[0]]
@@ -198,20 +198,20 @@ def _sentences(found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ..
         return tuple(tuple(machine_sentences(found, detail)) for detail in DETAILS)
     if found.named:
         return ((sizes_sentence(first[0], found.regimes),),)
-    return ((op_sentence(first[0], found.regimes, ascii_only=ascii_only),),)
+    return ((op_sentence(first[0], found.regimes),),)
 
 
-def answer_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
-    """The table in forms that get narrower; none where nothing has a time."""
+def answer_table(found: MachineAnswer) -> Table | None:
+    """None where nothing has a time."""
     if found.absence is not None:
         if found.times:
-            return times_grids(found, ascii_only=ascii_only)
-        return forms_grids(found, ascii_only=ascii_only) if found.forms else ()
+            return times_table(found)
+        return forms_table(found) if found.forms else None
     if found.named:
-        return sizes_grids(found, ascii_only=ascii_only)
+        return sizes_table(found)
     if len(found.rows) == 1:
-        return one_op_grids(found.rows[0], ascii_only=ascii_only)
-    return thresholds_grids(found, ascii_only=ascii_only)
+        return one_op_table(found.rows[0])
+    return thresholds_table(found)
 
 
 def _most_lines(found: MachineAnswer) -> int:
@@ -479,18 +479,6 @@ def _reasons(found: MachineAnswer) -> list[str]:
         f"{', '.join(ops) if len(ops) <= 4 else f'{len(ops)} ops'} ({why})" for why, ops in whys.items()
     )
     return [f"? no threshold: {named_ops}."] if whys and not found.named else []
-
-
-def _table(grid: AnswerGrid) -> Table:
-    """The grid as a table with one heading for each column."""
-    columns = tuple(
-        Column(f"{group}: {name}" if group and name else group or name, right=right)
-        for group, name, right in zip(grid.spread(), grid.names, grid.right, strict=True)
-    )
-    rows = grid.rows
-    if grid.whole:
-        rows = tuple((Cell(text), *row[1:]) for text, row in zip(grid.whole, rows, strict=True))
-    return Table(columns=columns, rows=rows)
 
 
 _MISSING = "No module named"  # how Python says that a package is not installed

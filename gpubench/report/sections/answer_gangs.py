@@ -12,8 +12,8 @@ from gpubench.analysis.scaling import GangFrom
 from gpubench.analysis.together import Weak
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.units import format_bytes, format_rate, listed
-from gpubench.report.layout import Cell
-from gpubench.report.sections.answer_grid import AnswerGrid
+from gpubench.report.layout import Cell, Column, Table
+from gpubench.report.sections.answer_table import bare_table
 from gpubench.report.sections.answer_text import size_text
 from gpubench.report.wording import mark, with_text
 from gpubench.result.case import WAITED, gang_ranks
@@ -57,22 +57,17 @@ def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) ->
     return f"{begin} beat one: {listed(wins)}{lost}."
 
 
-def links_grids(analysis: Analysis) -> tuple[AnswerGrid, ...]:
-    """Bus bandwidth by op, gang and size, in forms with fewer of the small sizes; of many pairs the slowest and the
+def links_table(analysis: Analysis) -> Table:
+    """Bus bandwidth by op, gang and size, the small sizes for where there is room; of many pairs the slowest and the
     fastest."""
-    sizes = sorted({row.n for row in analysis.collectives})
-    counts = range(min(len(sizes), _MOST_SIZES), 0, -1)
-    return tuple(_links_grid(analysis.collectives, sizes[-count:]) for count in counts)
-
-
-def _links_grid(rows: Sequence[CollectiveResult], sizes: Sequence[int]) -> AnswerGrid:
-    lines = []
-    for label, ours in _lanes(rows):
-        found = {row.n: row for row in ours}
-        texts = [_rate_text(found[n]) if n in found else "-" for n in sizes]
-        lines.append(tuple(map(Cell, (label, *texts))))
-    names = ("busbw", *map(format_bytes, sizes))
-    return AnswerGrid(names=names, right=(False, *(True,) * len(sizes)), rows=tuple(lines))
+    sizes = sorted({row.n for row in analysis.collectives})[-_MOST_SIZES:]
+    rows = []
+    for label, gang in _lanes(analysis.collectives):
+        rates = {row.n: _rate_text(row) for row in gang}
+        rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
+    # The largest size stays.
+    columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
+    return bare_table((Column("busbw"), *reversed(columns)), rows)
 
 
 def links_context(analysis: Analysis) -> str:

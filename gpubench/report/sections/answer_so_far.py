@@ -9,9 +9,9 @@ import msgspec
 from gpubench.analysis.analyse import Curves, curves
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.base.escaping import cut
-from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.answer import answer_grids, sides_line
-from gpubench.report.sections.answer_grid import drawn
+from gpubench.base.table import line_text, table_lines
+from gpubench.report.layout import RenderOptions, visible
+from gpubench.report.sections.answer import answer_table, sides_line
 from gpubench.result.run import Outcome, Run
 
 _PENDING = AnswerCell(kind="pending")
@@ -34,10 +34,10 @@ class AnswerSoFar:
             return []
         if compared and not found.named:
             found = _filled(found, run.selection.ops)
-        table = drawn(answer_grids(found, ascii_only=self._options.ascii_only), width)
+        table = visible(answer_table(found), ascii_only=self._options.ascii_only)
         return [
             cut(sides_line(run, found, width), width),
-            *("".join(cell.text for cell in line) for line in table),
+            *map(line_text, [] if table is None else table_lines(table, width)),
         ]
 
     def _curves(self, run: Run) -> Curves:

@@ -53,11 +53,11 @@ def backend_text(device_id: str) -> str:
     return BACKENDS.get(name, name)
 
 
-def size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
-    """`23 K`, `16 M` elements (K is 1024, M is 1024 K); `182²` or `182^2` of a square matrix."""
+def size_text(n: int, extent: Extent) -> str:
+    """`23 K`, `16 M` elements (K is 1024, M is 1024 K); `182²` of a square matrix."""
     if extent == "elements":
         return " ".join(scale_size(n)).strip()
-    return f"{n}{_square(extent, ascii_only)}"
+    return f"{n}{_square(extent)}"
 
 
 def rough_size_text(n: float) -> str:
@@ -68,10 +68,10 @@ def rough_size_text(n: float) -> str:
     return f"{value:.1f} {unit}" if value < 1 else f"{value:.0f} {unit}".strip()
 
 
-def asked_size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
+def asked_size_text(n: int, extent: Extent) -> str:
     """A size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
     if extent != "elements":
-        return size_text(n, extent, ascii_only=ascii_only)
+        return size_text(n, extent)
     for unit, scale in SIZE_UNITS:
         for decimals in (0, 1):
             value = round(n / scale, decimals)
@@ -85,12 +85,12 @@ def named_size_text(n: int, extent: Extent) -> str:
     return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
 
 
-def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False) -> str:
+def range_text(low: int, high: int, extent: Extent) -> str:
     """`16-46 K`, `131 K-1 M`, `128-512²`."""
     if low == high:
-        return size_text(low, extent, ascii_only=ascii_only)
+        return size_text(low, extent)
     if extent != "elements":
-        return f"{low}-{high}{_square(extent, ascii_only)}"
+        return f"{low}-{high}{_square(extent)}"
     (first, unit), (last, other) = scale_size(low), scale_size(high)
     if (first, unit) == (last, other):
         return size_text(low, extent)
@@ -99,21 +99,21 @@ def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False)
     )
 
 
-def _square(extent: Extent, ascii_only: bool) -> str:
-    return "" if extent == "plain" else "^2" if ascii_only else "²"
+def _square(extent: Extent) -> str:
+    return "" if extent == "plain" else "²"
 
 
-def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = False) -> str:
+def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
     """What `pays from` says: the one grammar of the screen."""
     if cell is None:
         return "?"
     if cell.tied:
         return "about equal"
-    size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent, ascii_only=ascii_only)  # noqa: E731
+    size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent)  # noqa: E731
     mixed = ", mixed" if cell.mixed else ""
     below = f"< {size(cell.high)}" if cell.high != 1 else "1"  # there is no smaller size
     if cell.kind == "range":
-        return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
+        return range_text(cell.low or 0, cell.high or 0, extent) + mixed
     return {
         "at": ("" if cell.sharp else "~") + size(cell.n) + mixed, "all-sizes": "all sizes", "below": below,
         "no-size": "no size",
@@ -122,12 +122,12 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
     }[cell.kind]  # fmt: skip
 
 
-def both_text(cell: AnswerCell, extent: Extent, *, ascii_only: bool = False) -> str:
+def both_text(cell: AnswerCell, extent: Extent) -> str:
     """The threshold with its interval, `23 K (16-46 K)`; a bracket alone has no number."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
-        return cell_text(cell, extent, ascii_only=ascii_only)
-    size = ("" if cell.sharp else "~") + size_text(cell.n, extent, ascii_only=ascii_only)
-    between = range_text(cell.low, cell.high, extent, ascii_only=ascii_only)
+        return cell_text(cell, extent)
+    size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
+    between = range_text(cell.low, cell.high, extent)
     return f"{size} ({between})" + (", mixed" if cell.mixed else "")
 
 
@@ -342,27 +342,26 @@ def _guess(row: AnswerRow, cell: AnswerCell) -> float:
     return math.inf if size is None else row.elements(size)
 
 
-def op_sentence(row: AnswerRow, regimes: Sequence[str], *, ascii_only: bool) -> str:
+def op_sentence(row: AnswerRow, regimes: Sequence[str]) -> str:
     """What one op gains: a clause for each situation, and up to which size: above it nothing is claimed."""
     cells = {regime: row.cells[regime] for regime in regimes if regime in row.cells}
     ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
     # Once, where all clauses have the same end.
     together = len(ends) == 1 and any(cell.kind in ("at", "range") for cell in cells.values())
     clauses = [
-        f"{with_text(regime)} {_op_clause(row, cell, ascii_only, ends=not together)}"
-        for regime, cell in cells.items()
+        f"{with_text(regime)} {_op_clause(row, cell, ends=not together)}" for regime, cell in cells.items()
     ]
     if together:
-        clauses.append(f"measured up to {size_text(max(ends), row.extent, ascii_only=ascii_only)}")
+        clauses.append(f"measured up to {size_text(max(ends), row.extent)}")
     return f"{series_text(row)}: {'; '.join(clauses)}."
 
 
-def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool, *, ends: bool) -> str:
+def _op_clause(row: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
     """Both ends of a threshold are written: no size between them is known to win. `ends`: with the largest size."""
-    size = cell_text(cell, row.extent, ascii_only=ascii_only).removesuffix(", mixed")
-    both = both_text(cell, row.extent, ascii_only=ascii_only).removesuffix(", mixed")
+    size = cell_text(cell, row.extent).removesuffix(", mixed")
+    both = both_text(cell, row.extent).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
-    last = "" if cell.gain is None else size_text(cell.gain.n, row.extent, ascii_only=ascii_only)
+    last = "" if cell.gain is None else size_text(cell.gain.n, row.extent)
     if cell.kind == "open":
         if cell.gain is None:
             return f"nothing is known ({why_text(cell.why)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.analysis.analyse import Analysis
@@ -49,21 +48,19 @@ ByRegime = dict[str, BreakEven]  # one op, dtype and device, by regime
 Words = Callable[[AnswerCell, Extent], str]
 
 
-def break_even_section(analysis: Analysis, *, full: bool, ascii_only: bool = False) -> Section:
+def break_even_section(analysis: Analysis, *, full: bool) -> Section:
     """`full`: with every column, whatever its width."""
     if not analysis.break_even:
         return Section(key="breakeven", title=TITLE)
     line, rows = printable(analysis.baseline), analysis.break_even
-    both = functools.partial(both_text, ascii_only=ascii_only)
     if full:
-        tables = [_table(analysis, rows, both, None, full=True)]
+        tables = [_table(analysis, rows, both_text, None, full=True)]
     else:
         tables = []
         for dtype in dict.fromkeys(row.dtype for row in rows):
             ours = [row for row in rows if row.dtype == dtype]
-            bare = functools.partial(cell_text, ascii_only=ascii_only)
-            narrower = _table(analysis, ours, bare, None, full=False)
-            tables.append(_table(analysis, ours, both, narrower, full=False))
+            narrower = _table(analysis, ours, cell_text, None, full=False)
+            tables.append(_table(analysis, ours, both_text, narrower, full=False))
     return Section(key="breakeven", title=TITLE, lines=(line,), tables=tuple(tables))
 
 

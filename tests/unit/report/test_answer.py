@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpubench.analysis.answer import ROUGHLY, Gain, answer
+from gpubench.base.table import line_text, natural_width, table_lines
 from gpubench.base.units import parse_sizes
 from gpubench.report import analysed, render
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_screen
-from gpubench.report.sections.answer_grid import drawn, thresholds_grids
+from gpubench.report.sections.answer_table import thresholds_table
 from gpubench.report.sections.answer_text import (
     asked_size_text,
     both_text,
@@ -115,7 +116,7 @@ def test_a_rough_size_has_one_digit(n, text):
 
 def test_a_square_matrix_prints_its_side():
     assert size_text(182, "side") == "182²"
-    assert size_text(182, "side", ascii_only=True) == "182^2"
+    assert visible(size_text(182, "side"), ascii_only=True) == "182^2"
     assert range_text(128, 512, "side") == "128-512²"
     assert size_text(182, "plain") == "182"
 
@@ -257,9 +258,8 @@ def test_a_gain_at_another_size_says_so():
 def test_where_the_sizes_of_gains_do_not_fit_beside_them_they_have_a_column():
     """No gain stands under the size of another op, however narrow the screen is."""
     run = ops([WINS, WINS, {1024: 0.1, 4096: 3.0}])
-    grids = thresholds_grids(answer(analysed([run])[0]), ascii_only=True)
-    wide = max(len("".join(cell.text for cell in line)) for line in grids[0].lines())
-    lines = ["".join(cell.text for cell in line) for line in drawn(grids, wide - 1)]
+    table = thresholds_table(answer(analysed([run])[0]))
+    lines = list(map(line_text, table_lines(table, natural_width(table) - 1)))
     heading = next(line for line in lines if "pays from" in line)
     assert heading.split() == ["size", "pays", "from", "gain"]
     assert [line.split()[1:3] for line in lines if line.startswith(("add", "copy"))] == [
@@ -270,8 +270,9 @@ def test_where_the_sizes_of_gains_do_not_fit_beside_them_they_have_a_column():
 
 def test_sizes_that_are_all_the_same_have_no_column():
     """However narrow the screen is: the heading says the size of all of them."""
-    (grid,) = thresholds_grids(answer(analysed([ops([WINS] * 3)])[0]), ascii_only=True)
-    assert grid.names == ("", "pays from", "at 16 M")
+    table = thresholds_table(answer(analysed([ops([WINS] * 3)])[0]))
+    assert table.narrower is None
+    assert tuple(column.name for column in table.columns) == ("", "pays from", "at 16 M")
 
 
 # The sentence
@@ -402,7 +403,7 @@ def test_equal_gpus_are_one_row_and_others_have_one_each():
     lines = screen(answer_run([*same, *other], devices=(CPU, GPU, SECOND)))
     assert "2 x Test GPU (CuPy)" in "\n".join(lines)
     labels = [line.split("  all sizes")[0].rstrip() for line in lines if "all sizes" in line]
-    assert labels == ["add  2 x CuPy", "copy CuPy 0", "     CuPy 1"]
+    assert labels == ["add   2 x CuPy", "copy  CuPy 0", "      CuPy 1"]
     assert "wins both" in lines[0]
 
 
@@ -928,7 +929,7 @@ def test_by_device_has_a_row_for_each_backend_and_the_op_once():
     found += op_rows("add", {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}, device="wgpu:0", cpu=False)
     lines = screen(answer_run(found, devices=(CPU, GPU, WEBGPU)), by_device=True)
     rows = [line.split("  all sizes")[0].strip() for line in lines if "  all sizes" in line]
-    assert rows == ["add CuPy", "WebGPU"]
+    assert rows == ["add  CuPy", "WebGPU"]
     assert any(line.startswith("Test GPU (CuPy, WebGPU) against ") for line in lines)
     assert lines[0].startswith("add: with data on the GPU the GPU wins at all sizes")
 

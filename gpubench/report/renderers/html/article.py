@@ -215,7 +215,7 @@ def table(found: Table, name: str) -> Element:
     caption = element("caption", {}, element("span", {"class": "title" if found.title else "unseen"}, title))
     if found.note:
         caption.append(element("span", {"class": "note"}, found.note))
-    head = element("thead", {}, *_heads(found.columns, near))
+    head = element("thead", {}, *_heads(found, near))
     whole = element("table", {}, caption, head, element("tbody", {}, *body))
     box = element("div", {"class": "scroll", "role": "group", "aria-label": title, "tabindex": "0"}, whole)
     legend = element("p", {"class": "legend"}, found.legend) if found.legend else None
@@ -229,27 +229,25 @@ def lines(texts: Sequence[str]) -> list[Element]:
     return [element("ul", {"class": "lines"}, *(element("li", {}, line) for line in texts))] if texts else []
 
 
-def _heads(columns: Sequence[Column], near: int | None) -> list[Element]:
-    """The headings; where neighbours share what stands before a colon, that is a heading above them."""
-    groups = [column.name.partition(": ")[0] if ": " in column.name else "" for column in columns]
-    if not any(a and a == b for a, b in itertools.pairwise(groups)):
-        return [element("tr", {}, *(_heading(c, c.name, near=i == near) for i, c in enumerate(columns)))]
-    above = []
-    for group, found in itertools.groupby(groups):
-        count = len(list(found))
-        over = {"colspan": str(count), "scope": "colgroup", "class": "group"}
-        above += [element("th", over, group)] if group else [element("td", {}) for _ in range(count)]
-    names = [
-        c.name.removeprefix(f"{group}: ") if group else c.name for c, group in zip(columns, groups, strict=True)
-    ]
-    below = [_heading(c, name, near=i == near) for i, (c, name) in enumerate(zip(columns, names, strict=True))]
-    return [element("tr", {}, *above), element("tr", {}, *below)]
+def _heads(found: Table, near: int | None) -> list[Element]:
+    """The headings, below those of their groups."""
+    heads = []
+    if groups := found.groups():
+        above = [element("td", {}) for _ in range(groups[0][1])]
+        for label, start, end in groups:
+            over = {"colspan": str(end - start), "scope": "colgroup", "class": "group"}
+            above.append(element("th", over, label))
+        heads.append(element("tr", {}, *above))
+    if any(column.name for column in found.columns):
+        names = [_heading(column, near=i == near) for i, column in enumerate(found.columns)]
+        heads.append(element("tr", {}, *names))
+    return heads
 
 
-def _heading(column: Column, name: str, *, near: bool) -> Element:
+def _heading(column: Column, *, near: bool) -> Element:
     classes = " ".join([*(["n"] if column.right else []), *(["far"] if near else [])])
     look = {"class": classes} if classes else {}
-    return element("th", {"scope": "col", **look}, name) if name else element("td", look)
+    return element("th", {"scope": "col", **look}, column.name) if column.name else element("td", look)
 
 
 def _near(columns: Sequence[Column]) -> int | None:

@@ -178,9 +178,7 @@ def test_advice(name, texts):
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_detection(name, texts):
     machine = hostile_run(texts).machine
-    text = picture.render(
-        machine, "table" if name == "explain" else name, color="never", explain=name == "explain"
-    )
+    text = picture.render(machine, "table" if name == "explain" else name, explain=name == "explain")
     shown_safely(text)
     if name == "markdown":
         safe_markdown(text)

@@ -1,0 +1,232 @@
+"""The one table: columns that go, shrink or stand below each other where there is no room, as lines of text or in
+Markdown. Cells hold no markup."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench.base.escaping import NARROWEST_WRAP, columns, cut, escaped, filled, padded
+
+Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu", "bold", "warn"]
+# How a terminal is told of a tone.
+_CODES: dict[Tone, int] = {"good": 32, "bad": 31, "muted": 2, "gpu": 36, "cpu": 33, "bold": 1, "warn": 33}
+GAP, GROUP_GAP = "  ", "   "
+SHORTEST = 8  # columns to which the first cells of a bare table are cut
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A heading."""
+
+    name: str
+    right: bool = False  # numbers end below each other
+    rank: int = 0  # the highest rank is left out first where the width does not suffice; 0 stays
+    group: str = ""  # stands above this column and its neighbours of the same group
+    least: int = 0  # columns to which a last column is wrapped before others are left out; 0: all of its text
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """Text and its direction: better or worse, or which side wins. Colour may follow it, and never says anything
+    alone."""
+
+    text: str
+    tone: Tone = "plain"
+    more: tuple[Cell, ...] = ()  # lines below the text, in the last column
+    again: bool = False  # it says what the cell above says: lines leave it blank
+
+
+Line = tuple[Cell, ...]  # what stands on one line of a terminal, without gaps between the cells
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Rows of cells below their headings."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    note: str = ""  # above the table: the baseline of a speedup
+    legend: str = ""  # below it
+    narrower: Table | None = None  # says the same in shorter cells, for where this one does not fit
+    bare: bool = False  # without a rule below the headings, as the answer has it
+
+    def groups(self) -> list[tuple[str, int, int]]:
+        """Return each group with its first column and the one behind its last."""
+        runs = itertools.groupby(range(len(self.columns)), key=lambda i: self.columns[i].group)
+        places = [(label, list(run)) for label, run in runs]
+        return [(label, run[0], run[-1] + 1) for label, run in places if label]
+
+    def headings(self) -> list[str]:
+        """Return one heading for each column: `group: name`."""
+        first = {start for _, start, _ in self.groups()}
+        return [
+            f"{column.group}: {column.name}" if column.group and column.name
+            else column.name or (column.group if i in first else "")
+            for i, column in enumerate(self.columns)
+        ]  # fmt: skip
+
+    def limited(self, places: Sequence[int]) -> Table:
+        """Return the table with the columns at `places`."""
+        return msgspec.structs.replace(
+            self, columns=tuple(self.columns[i] for i in places),
+            rows=tuple(tuple(row[i] for i in places) for row in self.rows),
+        )  # fmt: skip
+
+
+def cells(*texts: str | Cell) -> tuple[Cell, ...]:
+    """Return a row; text becomes a plain cell."""
+    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
+
+
+def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
+    """Return the lines of a table that is made to fit `width`. `rule`: the sign of one line below the headings; else
+    each column has hyphens."""
+    table = fitted(table, width)
+    parts = [table]
+    if table.bare and table.groups() and natural_width(_with_short_names(table, width)) > width:
+        parts = _parts(table)
+    return [line for part in parts for line in _whole(_with_short_names(part, width), width, rule)]
+
+
+def fitted(table: Table, width: int) -> Table:
+    """Return the first of the table and its narrower forms that fits `width` without ranked columns; then without as
+    few columns of the highest rank as it takes."""
+    while table.narrower is not None and natural_width(_unranked(table)) > width:
+        table = table.narrower
+    while natural_width(table) > width and any(column.rank for column in table.columns):
+        table = _without_highest(table)
+    return table
+
+
+def natural_width(table: Table) -> int:
+    """Return the columns that the table takes with all of its columns."""
+    *others, last = _widths(table)
+    least = table.columns[-1].least
+    return sum(others) + (min(last, least) if least else last) + sum(map(len, _gaps(table)))
+
+
+def _unranked(table: Table) -> Table:
+    return table.limited([i for i, column in enumerate(table.columns) if not column.rank])
+
+
+def _without_highest(table: Table) -> Table:
+    ranks = [column.rank for column in table.columns]
+    gone = ranks.index(max(ranks))
+    return table.limited([i for i in range(len(ranks)) if i != gone])
+
+
+def _with_short_names(table: Table, width: int) -> Table:
+    """Return a bare table that is too wide with shorter first cells."""
+    over = natural_width(table) - width
+    if over <= 0 or not table.bare or table.columns[-1].least:
+        return table
+    room = max(SHORTEST, _widths(table)[0] - over)
+    rows = tuple((msgspec.structs.replace(row[0], text=cut(row[0].text, room)), *row[1:]) for row in table.rows)
+    return msgspec.structs.replace(table, rows=rows)
+
+
+def _parts(table: Table) -> list[Table]:
+    """Return one table for each group, with the columns before the first group in all of them."""
+    groups = table.groups()
+    return [table.limited([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
+
+
+def _widths(table: Table) -> list[int]:
+    """Return the width of each column; the last one of a group takes what its label needs beyond them."""
+    widths = [
+        max([columns(column.name), *(columns(line.text) for row in table.rows for line in (row[i], *row[i].more))])
+        for i, column in enumerate(table.columns)
+    ]  # fmt: skip
+    for label, start, end in table.groups():
+        taken = sum(widths[start:end]) + len(GAP) * (end - start - 1)
+        widths[end - 1] += max(0, columns(label) - taken)
+    return widths
+
+
+def _gaps(table: Table) -> list[str]:
+    """Return what stands before each column: more before a group behind another one."""
+    later = {start for _, start, _ in table.groups()[1:]}
+    return ["", *(GROUP_GAP if i in later else GAP for i in range(1, len(table.columns)))]
+
+
+def _whole(table: Table, width: int, rule: str) -> list[Line]:
+    widths, gaps = _widths(table), _gaps(table)
+    rest = width - sum(widths[:-1]) - sum(map(len, gaps))
+    widths[-1] = min(widths[-1], max(NARROWEST_WRAP, rest))
+    lines = _text(table.title, width, "bold") + _text(table.note, width, "muted")
+    if groups := table.groups():
+        text = ""
+        for label, start, _ in groups:
+            text = padded(text, sum(widths[:start]) + sum(map(len, gaps[: start + 1]))) + label
+        lines.append((Cell(text, "muted"),))
+    if any(column.name for column in table.columns):
+        tone: Tone = "muted" if table.bare else "plain"
+        lines += _row([Cell(column.name, tone) for column in table.columns], table, widths, gaps)
+    if not table.bare:
+        whole = sum(widths) + sum(map(len, gaps))
+        lines.append((Cell(rule * whole if rule else GAP.join("-" * n for n in widths)),))
+    for row in table.rows:
+        lines += _row(row, table, widths, gaps)
+    lines += _text(table.legend, width, "muted")
+    return [_cut_line(line, width) for line in lines] if table.bare else lines
+
+
+def _text(text: str, width: int, tone: Tone) -> list[Line]:
+    return [(Cell(line, tone),) for line in filled(text, width)] if text else []
+
+
+def _row(row: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str]) -> list[Line]:
+    """Return the lines of one row; where the table is too wide, the last column wraps below itself."""
+    *others, last = (Cell("", cell.tone) if cell.again else cell for cell in row)
+    right = table.columns[-1].right
+    below = [
+        Cell(padded(text, widths[-1], right=right), part.tone)
+        for part in (last, *last.more)
+        for text in filled(part.text, widths[-1], indent="")
+    ]
+    line: list[Cell] = []
+    for i, cell in enumerate(others):
+        blank = Cell(" " * (widths[i] - columns(cell.text)))
+        line += [Cell(gaps[i]), *((blank, cell) if table.columns[i].right else (cell, blank))]
+    indent = Cell(" " * (sum(widths[:-1]) + sum(map(len, gaps))))
+    lines = [[*line, Cell(gaps[-1]), below[0]], *([indent, part] for part in below[1:])]
+    return [_trimmed(line) for line in lines]
+
+
+def _trimmed(line: Iterable[Cell]) -> Line:
+    """Return a line without what shows nothing: empty cells, and blanks at its end."""
+    kept = [cell for cell in line if cell.text]
+    while len(kept) > 1 and not kept[-1].text.strip():
+        kept.pop()
+    return (*kept[:-1], msgspec.structs.replace(kept[-1], text=kept[-1].text.rstrip())) if kept else (Cell(""),)
+
+
+def _cut_line(line: Line, width: int) -> Line:
+    text = line_text(line)
+    return line if columns(text) <= width else (Cell(cut(text, width)),)
+
+
+def line_text(line: Line) -> str:
+    """Return the line without its tones."""
+    return "".join(cell.text for cell in line)
+
+
+def painted(line: Line, *, color: bool) -> str:
+    """Return the line as a terminal is told it; no codes around blanks alone."""
+    if not color:
+        return line_text(line)
+    return "".join(
+        f"\x1b[{_CODES[cell.tone]}m{cell.text}\x1b[0m" if cell.tone in _CODES and cell.text.strip() else cell.text
+        for cell in line
+    )  # fmt: skip
+
+
+def markdown_table(table: Table) -> str:
+    """Return the headings, a rule and the rows in GitHub Markdown, every foreign character escaped."""
+    rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
+    rows: list[list[list[str]]] = [[[heading] for heading in table.headings()]]
+    rows += [[[cell.text, *(line.text for line in cell.more)] for cell in row] for row in table.rows]
+    head, *body = ("| " + " | ".join("<br>".join(map(escaped, cell)) for cell in row) + " |" for row in rows)
+    return "\n".join([head, rule, *body])

@@ -1,0 +1,60 @@
+"""The one table: what it leaves out, shrinks and puts below each other where there is no room."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.base.table import Cell, Column, Table, cells, line_text, markdown_table, painted, table_lines
+
+GROUPED = Table(
+    (Column(""), Column("from", right=True, group="resident"), Column("gain", group="resident"),
+     Column("from", right=True, group="copied at every call"), Column("gain", group="copied at every call")),
+    (cells("matmul", "210", "GPU 42x", "1003", "GPU 8x"), cells(Cell("matmul", again=True), "9", "-", "-", "CPU 2x")),
+    bare=True,
+)  # fmt: skip
+
+
+def drawn(table, width):
+    return list(map(line_text, table_lines(table, width)))
+
+
+def test_a_group_stands_above_its_columns_and_is_as_wide_as_its_label():
+    assert drawn(GROUPED, 60) == [
+        "        resident        copied at every call",
+        "        from  gain      from  gain",
+        "matmul   210  GPU 42x   1003  GPU 8x",
+        "           9  -            -  CPU 2x",
+    ]  # fmt: skip
+
+
+def test_groups_stand_below_each_other_where_both_do_not_fit():
+    lines = drawn(GROUPED, 30)
+    assert lines[0].strip() == "resident"
+    assert lines[4].strip() == "copied at every call"
+    assert all(len(line) <= 30 for line in lines)
+
+
+@pytest.mark.parametrize(("width", "left"), [(40, "abcd"), (16, "abd"), (11, "ad")])
+def test_the_highest_rank_is_left_out_first(width, left):
+    columns = (Column("a"), Column("b", rank=1), Column("c", rank=2), Column("d"))
+    lines = drawn(Table(columns, (cells("11", "2222", "3333", "444"),)), width)
+    assert lines[0].split() == list(left)
+
+
+def test_a_last_column_is_wrapped_before_others_go():
+    columns = (Column("a", rank=1), Column("b", least=20))
+    text = "ten words of which no more than three fit it"
+    lines = drawn(Table(columns, ((Cell("11"), Cell(text, more=(Cell("below"),))),), bare=True), 24)
+    assert lines == ["a   b", "11  ten words of which", "    no more than three", "    fit it", "    below"]
+
+
+def test_markdown_says_again_what_lines_leave_blank():
+    head, rule, first, second = markdown_table(GROUPED).splitlines()
+    assert head.split(" | ")[1:3] == ["resident: from", "resident: gain"]
+    assert rule.count("---:") == 2
+    assert first.startswith("| matmul |")
+    assert second.startswith("| matmul |")
+
+
+def test_blanks_alone_have_no_colour():
+    assert painted((Cell(" ", "bad"), Cell("x", "good")), color=True) == " \x1b[32mx\x1b[0m"
