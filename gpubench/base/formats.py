@@ -2,7 +2,8 @@
 
 # Format -> the module with its `render`; it is imported only when the format is asked for.
 FORMATS = {
-    "table": "renderers.terminal", "plain": "renderers.plain", "markdown": "renderers.markdown", "json": "document",
+    "table": "renderers.text:render_terminal", "plain": "renderers.text:render_plain", "markdown": "renderers.markdown",
+    "json": "document",
     "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",
 }  # fmt: skip
 # The same for formats that other tools read.

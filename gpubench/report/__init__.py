@@ -85,10 +85,10 @@ def screen(
 ) -> str:
     """What a run ends with, for a terminal (`table`) or as plain text; `height`: lines of the terminal."""
     from gpubench.report.contents import final_screen
+    from gpubench.report.renderers import text
 
-    renderer = importlib.import_module(f"gpubench.report.{FORMATS[format]}")
-    text: str = renderer.draw([final_screen(analysis, options, saved=saved, height=height)], options)
-    return text
+    document = final_screen(analysis, options, saved=saved, height=height)
+    return text.draw([document], options, plain=format == "plain")
 
 
 def require_look(format: str, options: RenderOptions) -> None:

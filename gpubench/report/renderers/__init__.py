@@ -27,10 +27,6 @@ def render_documents(
         from gpubench.report.renderers import markdown
 
         return markdown.draw(documents(), options, title)
-    if format == "table":
-        from gpubench.report.renderers import terminal
+    from gpubench.report.renderers import text
 
-        return terminal.draw(documents(), options)
-    from gpubench.report.renderers import plain
-
-    return plain.draw(documents(), options)
+    return text.draw(documents(), options, plain=format == "plain")

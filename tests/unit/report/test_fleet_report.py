@@ -10,7 +10,7 @@ from gpubench.fleet.nodes import Fleet, Node, fleet_of
 from gpubench.fleet.survey import FleetReport, FleetSurvey
 from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report.layout import RenderOptions
-from gpubench.report.renderers import plain
+from gpubench.report.renderers import text
 from gpubench.result.store import dumps
 from tests.unit.report.fleets import fleet_runs, node_run
 
@@ -23,7 +23,7 @@ def report_of(fleet: Fleet) -> FleetReport:
 
 
 def text_of(report: FleetReport) -> str:
-    return plain.draw([fleet_document(report)], RenderOptions())
+    return text.draw([fleet_document(report)], RenderOptions(), plain=True)
 
 
 def uuids(name: str, count: int = 4) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from gpubench.fleet.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
 from gpubench.fleet.inventory_tables import inventory_document, inventory_headline
 from gpubench.report.layout import RenderOptions
-from gpubench.report.renderers import plain
+from gpubench.report.renderers import text
 from gpubench.result.machine import Cpu, Driver, Fact, Machine, Memory, Platform
 from tests.unit.report.fleets import gpu
 
@@ -45,7 +45,7 @@ def node(
 
 
 def text_of(found: Inventory) -> str:
-    return plain.draw([inventory_document(found)], RenderOptions(width=120))
+    return text.draw([inventory_document(found)], RenderOptions(width=120), plain=True)
 
 
 def test_equal_nodes_that_all_answer_are_one_line_and_one_row():
