@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from gpubench.base import streams
 from gpubench.base.errors import InputError, RequiredUnavailable, UsageError
 from gpubench.cli.options import DetectOptions
-from gpubench.cli.rendering import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +46,8 @@ def detect(options: DetectOptions) -> int:
     if format == "json":
         streams.put(detection.to_json(machine) + "\n")
     else:
+        from gpubench.cli.rendering import wants_color
+
         color = wants_color(options.color, os.environ, terminal=sys.stdout.isatty())
         print(detection.render(machine, format, color=color, ascii=options.ascii, explain=options.explain))
         if not options.quiet:

@@ -9,29 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
-from gpubench.base.escaping import filled, visible
-from gpubench.base.table import (
-    Cell,
-    Column,
-    Table,
-    cells,
-    fitted,
-    line_text,
-    markdown_table,
-    table_lines,
-)
 from gpubench.cli.options import OpsOptions
 
 if TYPE_CHECKING:
+    from gpubench.base.table import Column, Table
     from gpubench.kernels.contract.kernel import Kernel
     from gpubench.kernels.contract.op import Op, Operand
 
-# Ranks: what a terminal can do without, the backends behind what they compute.
-_BEFORE = (
-    Column("op"), Column("group"), Column("inputs -> output", rank=3), Column("FLOPs", rank=5),
-    Column("bytes (f32)", rank=7), Column("dtypes", rank=6), Column("default sizes", rank=2),
-)  # fmt: skip
-_AFTER = (Column("params", rank=1), Column("n is", least=20))
 EVERYTHING = 1 << 20  # columns that any table fits
 _MOST_WEIGHTS = 2  # more of them have no shapes in the table
 _PROBE = 64  # the size at which a cost is shown that no formula fits
@@ -42,6 +26,8 @@ def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
     from gpubench import backends, kernels
+    from gpubench.base.escaping import visible
+    from gpubench.base.table import Table, cells, markdown_table
 
     listed = listed_backends()
     show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=listed)
@@ -110,8 +96,14 @@ def _kind(kinds: Sequence[str]) -> str:
 
 
 def columns(backends: Sequence[Listed]) -> tuple[Column, ...]:
-    """Return the headings of the table."""
-    return (*_BEFORE, *(Column(backend.name, rank=4) for backend in backends), *_AFTER)
+    """Return the headings of the table. A terminal can do without the backends before what they compute."""
+    from gpubench.base.table import Column
+
+    return (
+        Column("op"), Column("group"), Column("inputs -> output", rank=3), Column("FLOPs", rank=5),
+        Column("bytes (f32)", rank=7), Column("dtypes", rank=6), Column("default sizes", rank=2),
+        *(Column(backend.name, rank=4) for backend in backends), Column("params", rank=1), Column("n is", least=20),
+    )  # fmt: skip
 
 
 def presets(backends: Sequence[Listed]) -> list[tuple[str, ...]]:
@@ -233,6 +225,9 @@ def _terminal_width() -> int | None:
 
 def table_text(table: Table, width: int | None = None) -> str:
     """The rows below each other; inside `width` columns if it is given, with what is left out named below."""
+    from gpubench.base.escaping import filled
+    from gpubench.base.table import Cell, fitted, line_text, table_lines
+
     width = width or EVERYTHING
     shown = fitted(table, width).columns
     lines = table_lines(table, width)
