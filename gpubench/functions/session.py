@@ -49,14 +49,6 @@ class CallSession:
         self._idle: list[ObjectBuffer] = []
         # By the holders that they read: to build a launch for each call would be timed with it.
         self._launches: dict[tuple[str, ...], Launch] = {}
-        self._enter()
-
-    def _enter(self) -> None:
-        """Make the device the one that the library's own calls take, such as `xp.zeros`."""
-        if self._inner.device.backend == "torch":
-            import torch
-
-            torch.set_default_device(self._inner.device.id.partition(":")[2])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -153,7 +145,10 @@ class CallSession:
                     function.wait(result)
             return CallResult(result)
 
-        if function.gradients and self._inner.device.backend == "torch":
+        tensors = self._inner.device.backend == "torch"
+        if tensors and not on_cpu:
+            expr = placed(expr, self._inner.device.id.partition(":")[2])
+        if tensors and function.gradients:
             import torch
 
             expr = torch.enable_grad()(expr)
@@ -222,6 +217,33 @@ def _tensor(inner: Session, array: Array) -> Any:
 
     place = inner.device.id.partition(":")[2]
     return torch.tensor(array) if place == "cpu" else torch.from_numpy(array).to(place)
+
+
+def placed(call: Callable[..., Any], place: str) -> Callable[..., Any]:
+    """Return the call with its own tensors, such as `xp.zeros`, on that device of PyTorch.
+
+    Under a default device each call of PyTorch takes twice as long, so a function that creates no tensor goes without.
+    """
+    import torch
+    from torch.utils._device import DeviceContext, _device_constructors
+
+    class Noted(DeviceContext):  # type: ignore[misc, no-untyped-call, unused-ignore]
+        creates: bool | None = None  # None until the first call
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.creates = self.creates or func in _device_constructors()
+            return super().__torch_function__(func, types, args, kwargs)
+
+    context = Noted(torch.device(place))
+
+    def expr(*arguments: Any) -> Any:
+        if context.creates is False:
+            return call(*arguments)
+        context.creates = context.creates or False
+        with context:
+            return call(*arguments)
+
+    return expr
 
 
 def _cupy_array(array: Array) -> Any:

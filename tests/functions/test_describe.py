@@ -5,6 +5,7 @@ import pytest
 
 from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
 from gpubench.functions.objects import Allowed, allowed_error, compare
+from gpubench.functions.session import placed
 from gpubench.measure.climb import Rungs
 from gpubench.measure.plan import Constraints, Series
 
@@ -38,6 +39,23 @@ def test_a_search_begins_at_a_size_that_takes_little() -> None:
     rungs.sizes, rungs.left = [64, 128, 256, 512, 2048], [64, 128, 256, 512, 2048]
     assert rungs.next() == [64, 128]
     assert rungs.series.work(2048) / rungs.series.work(1024) == pytest.approx(2**2.5, rel=1e-3)
+
+
+@pytest.mark.torch
+def test_a_default_device_is_for_those_who_create_tensors() -> None:
+    import torch
+
+    modes = []
+
+    def square(x: torch.Tensor) -> torch.Tensor:
+        modes.append(torch._C._len_torch_function_stack())
+        return x * x
+
+    x = torch.ones(3, device="meta")
+    creates, plain = placed(lambda x: x + torch.arange(3), "meta"), placed(square, "meta")
+    assert [creates(x).device.type for _ in range(3)] == ["meta"] * 3
+    assert plain(x).device == plain(x).device == x.device
+    assert modes == [1, 0]
 
 
 def test_counts_may_differ_where_numpy_differs_from_itself() -> None:
