@@ -31,6 +31,7 @@ GROUP = "function"
 DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16")
 
 Points = list[tuple[int, float]]  # (n, value), by n
+MOST_POWER = 3.0
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -91,10 +92,9 @@ def extrapolate(points: Points, n: int) -> float:
     if len(points) > 2 and all(abs(low + slope * (m - first) - value) <= close for m, value in points):
         return max(0.0, low + slope * (n - first))
     before, smaller = points[-2]
-    power: float = max(
-        0.0, round(2 * math.log(max(high, 1e-9) / max(smaller, 1e-9)) / math.log(last / before)) / 2
-    )
-    return float(high * (n / last) ** power)
+    power = math.log(max(high, 1e-9) / max(smaller, 1e-9)) / math.log(last / before)
+    # Seconds that an interruption made long grow by no more than those of a matrix product.
+    return float(high * (n / last) ** (round(2 * min(max(power, 0.0), MOST_POWER)) / 2))
 
 
 class Code(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ called at sizes that were asked for, or at the smallest ones of a search.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import sys
 import time
@@ -27,9 +28,12 @@ from gpubench.functions.objects import Unreadable, copy_of, equal, leaves, on_ho
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES
 
-# Sizes that are tried: the first that works, and two larger ones while a call is short and small.
+# Sizes that are tried: the first that works, and two larger ones while a call is short and small; of a search more,
+# until a call takes so long that it tells how time grows. The fastest of a few calls was not interrupted.
 LOWEST = (64, 128, 256, 512, 1024)
-FACTOR, SHORT_S, SMALL_BYTES = 4, 0.1, 16 * 2**20
+FACTOR, SHORT_S, SMALL_BYTES, TELLING_S, MOST_SIZES, CALLS = 4, 0.1, 16 * 2**20, 2e-3, 8, 4
+# A second size is tried after a call that is so many times longer and larger: one size alone tells no growth.
+SECOND = 8
 HIGHEST = 2**24
 # The largest size takes so much of what is free, and so many seconds, as far as the tried sizes tell.
 MEMORY_SHARE, LONGEST_S = 0.6, 1.0
@@ -100,7 +104,7 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> list[Trial]:
-    """Calls at up to three sizes. Raises PluginError if no size works."""
+    """Calls at a few sizes. Raises PluginError if no size works."""
     sizes = sorted(request.sizes)
     trials: list[Trial] = []
     problem = ""
@@ -112,10 +116,12 @@ def _trials(function: UserFunction, request: TrialRequest) -> list[Trial]:
             problem = problem or str(error)
     if not trials:
         raise PluginError(problem)
-    more = [n for n in sizes if n > trials[0].n] if sizes else [trials[0].n * FACTOR**k for k in (1, 2)]
-    for n in more:
-        last = trials[-1]
-        if last.seconds > SHORT_S or last.peak > SMALL_BYTES or len(trials) == 3:
+    steps = [trials[0].n * FACTOR**k for k in range(1, MOST_SIZES)]
+    for n in [n for n in sizes if n > trials[0].n][:2] if sizes else steps:
+        last, times = trials[-1], SECOND if len(trials) == 1 else 1
+        if last.seconds > times * SHORT_S or last.peak > times * SMALL_BYTES:
+            break
+        if len(trials) >= 3 and last.seconds > TELLING_S:
             break
         try:
             trials.append(_call(function, n, request.dtype))
@@ -125,7 +131,7 @@ def _trials(function: UserFunction, request: TrialRequest) -> list[Trial]:
 
 
 def _call(function: UserFunction, n: int, dtype: str) -> Trial:
-    """Call the CPU's program twice and look at what it does. Raises PluginError."""
+    """Call the CPU's program a few times and look at what it does. Raises PluginError."""
     import numpy as np
 
     inputs = _inputs(function, n, dtype)
@@ -141,9 +147,15 @@ def _call(function: UserFunction, n: int, dtype: str) -> Trial:
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-            began = time.perf_counter()
-            again = call(*[copy_of(plain(x)) for x in inputs])
-            seconds = time.perf_counter() - began
+            seconds = math.inf
+            for _ in range(CALLS):
+                copies = [copy_of(plain(x)) for x in inputs]
+                began = time.perf_counter()
+                again = call(*copies)
+                took = time.perf_counter() - began
+                seconds = min(seconds, took)
+                if took > SHORT_S:
+                    break
     except Exception as error:
         hint = "; its first argument is the array library: f(xp, x)" if "'module'" in str(error) else ""
         raise PluginError(f"it raises {where(error, function)} at n = {n}{hint}") from error

@@ -1,0 +1,129 @@
+"""Times of functions by hand, on NumPy, CuPy and PyTorch: 33 sizes, three rounds, four situations.
+
+Run: python benchmarks/functions_sweep.py RESULT.json FILE.py ... > sweep.jsonl
+
+RESULT.json is a result of gpubench of these files: it tells the smallest and the largest size of each function. A line
+is {"op", "device", "situation", "n", "seconds"}, with the seconds of one call.
+"""
+
+# ruff: noqa: TID253
+from __future__ import annotations
+
+import json
+import runpy
+import statistics
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import array_api_compat.torch
+import numpy
+import torch
+
+SIZES, ROUNDS, SAMPLE_S, MOST, CALLS, LIMIT_S = 33, 3, 2e-3, 100, 10, 8.0
+PLACE = "cuda:0" if torch.cuda.is_available() else "cpu"
+# The array library, the copies to and from its device, and the wait for all that it does.
+LIBRARIES: dict[str, Any] = {"cpu": (numpy, numpy.asarray, numpy.asarray, lambda: None)}
+LIBRARIES[f"torch:{PLACE}"] = (
+    array_api_compat.torch, lambda x: torch.from_numpy(x).to(PLACE), lambda x: x.cpu().numpy(),
+    torch.cuda.synchronize if PLACE != "cpu" else lambda: None,
+)  # fmt: skip
+if PLACE != "cpu":
+    import array_api_compat.cupy
+    import cupy
+
+    synchronize = cupy.cuda.runtime.deviceSynchronize
+    LIBRARIES["cupy:0"] = (array_api_compat.cupy, cupy.asarray, cupy.asnumpy, synchronize)
+
+
+def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> dict[str, tuple[Any, int]]:
+    """Each situation: what is done once, with so many turns, and the calls of a turn."""
+    there = [up(getattr(x, "value", x)) for x in inputs]  # of gpubench.stays the value
+
+    def waited(turns: int) -> None:
+        for _ in range(turns):
+            call(*there)
+            wait()
+
+    def queued(turns: int) -> None:
+        for _ in range(turns):
+            call(*there)
+        wait()
+
+    def copied(turns: int, calls: int = 1) -> None:
+        for _ in range(turns):
+            moved = [y if hasattr(x, "value") else up(x) for x, y in zip(inputs, there, strict=True)]
+            for _ in range(calls):
+                result = call(*moved)
+            down(result)
+
+    return {
+        "resident-waited": (waited, 1), "resident-queued": (queued, 1), "transfer-always": (copied, 1),
+        f"transfer-once-{CALLS}": (lambda turns: copied(turns, CALLS), CALLS),
+    }  # fmt: skip
+
+
+def time_call(sample: Any, calls: int) -> float:
+    """Seconds of a call: after a turn that warms up, of one turn, or of as many as take about SAMPLE_S."""
+    spans: list[float] = []
+    for turns in (1, 1, MOST):
+        turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1
+        began = perf_counter()
+        sample(turns)
+        spans.append((perf_counter() - began) / turns)
+    return min(spans[1:]) / calls
+
+
+def make_inputs(function: Any, n: int) -> list[Any]:
+    """The inputs of gpubench: floating ones in float32, and vectors of numbers from 0.5 to 2 where nobody made any."""
+    rng = numpy.random.default_rng(n)
+    made = function.make(rng, n) if function.make else [rng.uniform(0.5, 2, n) for _ in function.arguments]
+    return [x.astype("float32") if getattr(x, "dtype", None) == "float64" else x for x in made]
+
+
+def sweep(name: str, function: Any, low: int, high: int) -> None:
+    """Print the times of one function: medians of the rounds, which go up and down the sizes in turns. No round begins
+    after LIMIT_S."""
+    sizes = sorted({round(low * (high / low) ** (i / (SIZES - 1))) for i in range(SIZES)})
+    creates = (
+        "arange" in function.cpu.__code__.co_names
+    )  # else the calls of PyTorch are faster without a default
+    times: dict[tuple[str, str, int], list[float]] = {}
+    began = perf_counter()
+    for turn in range(ROUNDS):
+        if perf_counter() - began > LIMIT_S:
+            break
+        for n in sizes[:: -1 if turn % 2 else 1]:
+            inputs = make_inputs(function, n)
+            for device, (xp, up, down, wait) in LIBRARIES.items():
+                torch.set_default_device(PLACE if creates and "torch" in device else None)
+                call = lambda *arrays, xp=xp: function(xp, *arrays)  # noqa: E731
+                for situation, sample in situations(call, up, down, wait, inputs).items():
+                    if device != "cpu" or situation == "resident-waited":
+                        times.setdefault((device, situation, n), []).append(time_call(*sample))
+    for (device, situation, n), seconds in times.items():
+        line = {"op": name, "device": device, "situation": situation, "n": n}
+        print(json.dumps(line | {"seconds": statistics.median(seconds)}), flush=True)
+
+
+def main() -> None:
+    """Sweep all functions of the files that the result has times of, on both sides."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        outcomes = [x for x in json.load(file)["outcomes"] if x.get("blocks")]
+    for path in map(Path, sys.argv[2:]):
+        for name, function in runpy.run_path(str(path)).items():
+            op = f"{path.stem}.{name}"
+            sides: dict[bool, list[int]] = {}
+            for case in (x["case"] for x in outcomes if x["case"]["op"] == op):
+                sides.setdefault(case["device_id"].startswith("numpy"), []).append(case["params"]["n"])
+            if hasattr(function, "make") and len(sides) == 2:
+                low, high = max(map(min, sides.values())), min(map(max, sides.values()))
+                began = perf_counter()
+                with torch.no_grad():
+                    sweep(op, function, low, high)
+                print(f"{op}: n = {low} to {high}, {perf_counter() - began:.1f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+import gpubench
+
+
+@gpubench.function
+def eigenvalues(xp, matrix):
+    """The eigenvalues of a symmetric matrix of n x n."""
+    return xp.linalg.eigvalsh(matrix)
+
+
+@eigenvalues.inputs
+def _(rng, n):
+    matrix = rng.standard_normal((n, n), dtype="float32")
+    return [matrix + matrix.T]
