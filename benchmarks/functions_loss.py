@@ -1,4 +1,4 @@
-"""What a reader loses who follows the thresholds of a result, by the times of benchmarks/functions_sweep.py.
+"""The loss of a reader who follows the thresholds of a result, by the times of benchmarks/functions_sweep.py.
 
 Run: python benchmarks/functions_loss.py RESULT.json SWEEP.jsonl
 
@@ -29,13 +29,13 @@ def at(curve: dict[int, float], n: float) -> float:
     return float(curve[low] ** (1 - share) * curve[high] ** share)
 
 
-def chosen_from(row: dict[str, Any], low: float) -> float:
+def chosen_from(cell: dict[str, Any], low: float) -> float:
     """The size from which on the printed answer chooses the GPU."""
-    if row["verdict"] in ("always", "all-sizes"):
+    if cell["verdict"] in ("always", "all-sizes"):
         return low
-    if row["verdict"] in ("never", "no-size") or row.get("reason") in ("about-equal", "equal"):
+    if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):
         return math.inf
-    return float(row["n"] or math.sqrt((row.get("lo") or low) * (row.get("hi") or low)))
+    return float(cell["n"] or math.sqrt((cell.get("lo") or low) * (cell.get("hi") or low)))
 
 
 def main() -> None:
@@ -49,25 +49,25 @@ def main() -> None:
             times.setdefault((line["op"], line["device"], situation), {})[line["n"]] = line["seconds"]
     table: dict[str, tuple[list[str], list[Loss]]] = {}
     cells: list[Loss] = []
-    for row in report["break_even"]:
-        cpu = times.get((row["op"], "cpu", "cpu"))
-        gpu = times.get((row["op"], row["device_id"], row["regime"]))
+    for cell in report["break_even"]:
+        cpu = times.get((cell["op"], "cpu", "cpu"))
+        gpu = times.get((cell["op"], cell["device_id"], cell["regime"]))
         if not cpu or not gpu:
             continue
         low, high = min(cpu), max(cpu)
         sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)]
         pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]
-        start, lost = chosen_from(row, low), [n for n, (a, b) in zip(sizes, pairs, strict=True) if a <= b]
-        turn = low if not lost else math.inf if lost[-1] == high else lost[-1]
+        start, lost = chosen_from(cell, low), [n for n, (a, b) in zip(sizes, pairs, strict=True) if a <= b]
+        turn = low if not lost else math.inf if lost[-1] == sizes[-1] else lost[-1]
         losses = [pair[n >= start] / min(pair) - 1 for n, pair in zip(sizes, pairs, strict=True)]
         losses = [loss if loss > FREE else 0.0 for loss in losses]
         cells.append((statistics.mean(losses), max(losses)))
-        found = table.setdefault(row["op"].partition(".")[2], ([], []))
-        found[1].append(cells[-1])
-        if row["regime"] in SHOWN:
+        texts, of_cells = table.setdefault(cell["op"].partition(".")[2], ([], []))
+        of_cells.append(cells[-1])
+        if cell["regime"] in SHOWN:
             truth = "never" if turn == math.inf else "always" if turn == low else f"{turn:.0f}"
-            found[0].append(
-                f"{row['device_id'].partition(':')[0]} {SHOWN[row['regime']]}: {row['text']} ({truth})"
+            texts.append(
+                f"{cell['device_id'].partition(':')[0]} {SHOWN[cell['regime']]}: {cell['text']} ({truth})"
             )
     print("| function | printed (by the sweep) | mean loss | worst |\n|---|---|---|---|")
     for name, (answers, of_cells) in table.items():

@@ -41,17 +41,17 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
     """Each situation: what is done once, with so many turns, and the calls of a turn."""
     there = [up(getattr(x, "value", x)) for x in inputs]  # of gpubench.stays the value
 
-    def waited(turns: int) -> None:
+    def wait_each(turns: int) -> None:
         for _ in range(turns):
             call(*there)
             wait()
 
-    def queued(turns: int) -> None:
+    def queue(turns: int) -> None:
         for _ in range(turns):
             call(*there)
         wait()
 
-    def copied(turns: int, calls: int = 1) -> None:
+    def copy_each(turns: int, calls: int = 1) -> None:
         for _ in range(turns):
             moved = [y if hasattr(x, "value") else up(x) for x, y in zip(inputs, there, strict=True)]
             for _ in range(calls):
@@ -59,8 +59,8 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
             down(result)
 
     return {
-        "resident-waited": (waited, 1), "resident-queued": (queued, 1), "transfer-always": (copied, 1),
-        f"transfer-once-{CALLS}": (lambda turns: copied(turns, CALLS), CALLS),
+        "resident-waited": (wait_each, 1), "resident-queued": (queue, 1), "transfer-always": (copy_each, 1),
+        f"transfer-once-{CALLS}": (lambda turns: copy_each(turns, CALLS), CALLS),
     }  # fmt: skip
 
 

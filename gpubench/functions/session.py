@@ -147,7 +147,7 @@ class CallSession:
 
         tensors = self._inner.device.backend == "torch"
         if tensors and not on_cpu:
-            expr = placed(expr, self._inner.device.id.partition(":")[2])
+            expr = place_tensors(expr, self._inner.device.id.partition(":")[2])
         if tensors and function.gradients:
             import torch
 
@@ -219,7 +219,7 @@ def _tensor(inner: Session, array: Array) -> Any:
     return torch.tensor(array) if place == "cpu" else torch.from_numpy(array).to(place)
 
 
-def placed(call: Callable[..., Any], place: str) -> Callable[..., Any]:
+def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:
     """Return the call with its own tensors, such as `xp.zeros`, on that device of PyTorch.
 
     Under a default device each call of PyTorch takes twice as long, so a function that creates no tensor goes without.
@@ -279,14 +279,14 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
             return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
 
     own = compute(copy_of)
-    told = function.tolerance
+    tolerance = function.tolerance
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
     if function.gpu is not None:  # its CPU's program may know one dtype alone
-        return own, allowed_error(own, own, dtype) if told is None else Allowed(told, told)
+        return own, allowed_error(own, own, dtype) if tolerance is None else Allowed(tolerance, tolerance)
     want = compute(lambda x: copy_of(widen(x)))
-    if told is not None:
-        return want, Allowed(told, told)
+    if tolerance is not None:
+        return want, Allowed(tolerance, tolerance)
     allowed = allowed_error(want, own, dtype)
     if allowed.floating > 2 * MOST_ERROR:
         raise Unsupported(
