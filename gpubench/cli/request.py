@@ -52,6 +52,10 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
     request = _scaled(with_gangs(_wish(options), declared), how)
+    if any(
+        op.digest for op in declared.values()
+    ):  # whether CuPy or PyTorch runs a user's own function faster is open
+        request = msgspec.structs.replace(request, yielding=False)
     if health.asked(options.ops) and request.mode != "cpu":
         request = msgspec.structs.replace(request, pairs=True)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):

@@ -133,7 +133,8 @@ def _ask(
 class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
     sides are measured, and what it names has to be there, unless it is `lenient`. `gangs`: of the GPUs found, those of
-    so many `ranks`; without any 2, 4, 8, ... and all. `pairs`: these and every pair, where there are some."""
+    so many `ranks`; without any 2, 4, 8, ... and all. `pairs`: these and every pair, where there are some.
+    `yielding`: of two libraries that drive one GPU the usual one alone is taken, unless the other one was named."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -144,6 +145,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     gangs: bool = False
     pairs: bool = False
     ranks: tuple[int, ...] = ()
+    yielding: bool = True
 
     @property
     def auto(self) -> bool:
@@ -209,7 +211,8 @@ def choose(
     for sizes inside a budget has no time to measure eight equal GPUs. `trial` times the adapters of a card that one
     backend lists several times, of which one is taken; None: the first.
     """
-    listings = list_devices(request.asked, yielding=request.auto, spares=spares, threads=threads)
+    yielding = request.auto and request.yielding
+    listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)
     warnings = [
         plugin_warning(error) for name, error in backends.find_namesakes().items() if name in request.asked
     ]
@@ -226,7 +229,8 @@ def choose(
         if _wanted(device.id, device.kind == "software", listing, request)
         and not (request.mode == "cpu" and device.kind != "cpu")
     ]
-    targets = _without_yielding(targets, listings, request)
+    if request.yielding:
+        targets = _without_yielding(targets, listings, request)
     targets, said = _one_adapter_each(targets, request, trial)
     warnings += said
     for device_id in request.devices:

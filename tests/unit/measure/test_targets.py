@@ -133,6 +133,10 @@ TORCH = Listing(
     [
         (DeviceRequest(), ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:2"]),
         (DeviceRequest(mode="cpu"), ["numpy:0", "torch:cpu"]),
+        (
+            DeviceRequest(yielding=False),
+            ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"],
+        ),
         (DeviceRequest(required=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
         (DeviceRequest(required=("cupy",), devices=("torch:cuda:0",)), ["cupy:0", "cupy:1", "torch:cuda:0"]),
         (DeviceRequest(devices=("torch:cuda:1",)), ["torch:cuda:1"]),
