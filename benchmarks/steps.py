@@ -1,4 +1,4 @@
-"""The steps of a run: when each begins, what it takes, its sizes and cases; and when every op has its first answer.
+"""The steps of a run: when each ends, what it takes, its sizes and cases; and when every op has its first answer.
 
 Run: .venv/bin/python benchmarks/steps.py [OPTIONS OF gpubench run]
 The table goes to stdout, the answer of the run to stderr.
@@ -12,27 +12,24 @@ import time
 
 from gpubench.cli import main as gpubench
 from gpubench.measure import runner
-from gpubench.measure.case_run import Runtime
-from gpubench.measure.plan import MAIN, Purpose, Workload
 
 
 def main() -> None:
     """One run, and its table."""
     began, answered_s = time.monotonic(), dict[str, float]()
-    measure = runner.measure_workloads
-    lines = ["| at | s | trials | op: size x cases |", "|---|---|---|---|"]
+    finish = runner.StepRun.finish
+    lines = ["| ends at | s | trials | op: size x cases |", "|---|---|---|---|"]
 
-    def timed(runtime: Runtime, *workloads: Workload, purpose: Purpose = MAIN) -> float:
-        start = time.monotonic()
-        tuning_s = measure(runtime, *workloads, purpose=purpose)
-        end = time.monotonic()
-        cells = [f"{item.op.name}: {item.n} x {len(item.cases)}" for item in workloads]
-        lines.append(f"| {start - began:.1f} | {end - start:.2f} | {tuning_s:.2f} | {', '.join(cells)} |")
-        for item in workloads:
+    def timed(run: runner.StepRun) -> bool:
+        passed, end = finish(run), time.monotonic()
+        items = run.step.workloads
+        cells = [f"{item.op.name}: {item.n} x {len(item.cases)}" for item in items]
+        lines.append(f"| {end - began:.1f} | {run.took_s:.2f} | {run.tuning_s:.2f} | {', '.join(cells)} |")
+        for item in items:
             answered_s.setdefault(item.op.name, end - began)
-        return tuning_s
+        return passed
 
-    setattr(runner, "measure_workloads", timed)  # noqa: B010
+    setattr(runner.StepRun, "finish", timed)  # noqa: B010
     sys.argv = ["gpubench", "run", "--no-progress", *sys.argv[1:]]
     with contextlib.redirect_stdout(sys.stderr):
         code = gpubench()

@@ -21,7 +21,7 @@ from gpubench.result.run import Planned, RunWarning, Skip
 
 # A launch is cheap if it takes so long on a slow machine of SLOW_BYTES, and so many operations, a second.
 CHEAP_S, SLOW_FLOPS = 8e-3, 4e10
-# What is left of an op's ladder is one step if it takes no longer than this.
+# What several ops have next, or what is left of one's ladder, is one step if it takes no longer than this.
 ONE_STEP_S = 3.0
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
 MARGIN = 1.1
@@ -131,30 +131,47 @@ class Climb:
                 yield Step(tuple(msgspec.structs.replace(item, cases=()) for item in rungs.refused), ONE_BLOCK)
         order = random.Random(f"{self._scope.settings.seed} ladder")
         while pending := [rungs for rungs in self._ladders if rungs.rest]:
-            for rungs in order.sample(pending, len(pending)):
+            turn = order.sample(pending, len(pending))
+            while turn:
                 if self._left_s() <= 0:
                     return
                 self._drop_tops()
-                yield from self._turn(rungs)
+                yield from self._measured(self._next(turn))
+
+    def _next(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
+        """Take from the ops of a turn as many as one step holds. Return each with its sizes, and whether those are
+        measured whole. What is not known yet is one op."""
+        chosen: list[tuple[Rungs, list[int], bool]] = []
+        total_s = 0.0
+        while turn:
+            rungs = turn[0]
+            sizes = rungs.next()
+            cost_s = self._cost(rungs, sizes)
+            alone = len(rungs.left) < len(rungs.sizes) and cost_s > ONE_STEP_S
+            total_s += cost_s
+            if chosen and (alone or total_s > ONE_STEP_S or not self._costs.known):
+                break
+            del turn[0]
+            if sizes:
+                chosen.append((rungs, sizes[:1] if alone else sizes, alone))
+            if alone:
+                break
+        return chosen
 
     def late(self) -> Iterator[Step]:
         """The tops that were dropped, as far as time is left for them after all."""
         for rungs in self._ladders:
             while rungs.dropped and MARGIN * self._cost(rungs, rungs.dropped[:1]) <= self._left_s():
                 del rungs.dropped[0]
-                yield from self._measured(rungs, rungs.rest, whole=True)
+                yield from self._measured([(rungs, rungs.rest, True)])
                 self._tell(rungs)
 
-    def _turn(self, rungs: Rungs) -> Iterator[Step]:
-        sizes = rungs.next()
-        alone = len(rungs.left) < len(rungs.sizes) and self._cost(rungs, sizes) > ONE_STEP_S
-        if sizes:
-            yield from self._measured(rungs, sizes[:1] if alone else sizes, whole=alone)
-
-    def _measured(self, rungs: Rungs, sizes: Sequence[int], *, whole: bool) -> Iterator[Step]:
-        """Steps of as many of these sizes as memory holds, the largest first: its operands serve the others."""
-        items = [rungs.at(n, whole=whole) for n in sorted(sizes, reverse=True)]
-        rungs.left = [n for n in rungs.left if n not in sizes]
+    def _measured(self, chosen: Sequence[tuple[Rungs, Sequence[int], bool]]) -> Iterator[Step]:
+        """Steps of as many of these sizes as memory holds, an op's largest first: its operands serve the others."""
+        items = []
+        for rungs, sizes, whole in chosen:
+            items += [rungs.at(n, whole=whole) for n in sorted(sizes, reverse=True)]
+            rungs.left = [n for n in rungs.left if n not in sizes]
         for group in together([item for item in items if item.cases], self._scope):
             yield Step(group, ONE_BLOCK, ends=True)
 

@@ -11,8 +11,8 @@ from gpubench.measure.pace import between
 from gpubench.measure.plan import Constraints, Series, Step
 from gpubench.measure.points import Points, Slot, slot
 
-# Before anything is known: seconds of a step, of a case beside its launches, and of a byte of its operands (they are
-# drawn, go up, and are compared).
+# Before anything is known: seconds of an op in a step, of a case beside its launches, and of a byte of its operands
+# (they are drawn, go up, and are compared).
 STEP_S, CASE_S, BYTE_S = 0.08, 0.02, 4e-9
 # Launches of a case with one block: the first one, trials, samples, checks; and seconds and launches of each further
 # block. A reference in float64 takes as long as so many of the slowest launches.
@@ -41,22 +41,34 @@ class CostModel:
 
     def took(self, step: Step, took_s: float) -> None:
         """Learn from a step whose times are among the points by now."""
-        items = [item for item in step.workloads if item.cases]
-        if not items:
+        ops: dict[str, dict[int, set[Slot]]] = {}
+        series: dict[str, Series] = {}
+        for item in step.workloads:
+            if item.cases:
+                series[item.series.key] = item.series
+                ops.setdefault(item.series.key, {})[item.n] = {slot(case) for case in item.cases}
+        if not ops:
             return
-        slots = {item.n: {slot(case) for case in item.cases} for item in items}
-        cases, more = sum(map(len, slots.values())), (step.purpose.blocks or 1) - 1
-        moved = sum(self._size(item.series, item.n)[0] for item in items)
-        launches_s = math.fsum(self._launches_s(item.series, item.n, slots[item.n], more) for item in items)
-        rest_s = max(0.0, took_s - STEP_S - launches_s - cases * more * BLOCK_S)
+        blocks = step.purpose.blocks or 1
+        sizes = [(series[key], n, names) for key, slots in ops.items() for n, names in slots.items()]
+        cases = sum(len(names) for *_, names in sizes)
+        moved = sum(self._size(one, n)[0] for one, n, _ in sizes)
+        launches_s = math.fsum(self._launches_s(one, n, names, blocks - 1) for one, n, names in sizes)
+        rest_s = max(0.0, took_s - len(ops) * STEP_S - launches_s - cases * (blocks - 1) * BLOCK_S)
         if moved * self.byte_s <= cases * self.case_s:
             self._case_s.append(max(0.0, rest_s - moved * self.byte_s) / cases)
         else:
             self._byte_s.append(max(0.0, rest_s - cases * self.case_s) / moved)
-        key = items[0].series.key
-        self._scale.pop(key, None)
-        expected_s = self.of(items[0].series, slots, more + 1)
-        self._scale[key] = min(max(took_s / expected_s, LEAST_SCALE), MOST_SCALE)
+        expected = {key: self.of(series[key], slots, blocks) for key, slots in ops.items()}
+        ratio = took_s / math.fsum(expected.values())
+        for key, expected_s in expected.items():  # who was to take longer is the likelier cause
+            scale = self._scale.get(key, 1.0) * ratio ** (expected_s / math.fsum(expected.values()))
+            self._scale[key] = min(max(scale, LEAST_SCALE), MOST_SCALE)
+
+    @property
+    def known(self) -> bool:
+        """Whether a step has told what steps cost here."""
+        return bool(self._case_s or self._byte_s)
 
     @property
     def case_s(self) -> float:

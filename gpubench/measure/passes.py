@@ -1,8 +1,9 @@
 """What a run measures next: the ladder of all ops first, then, op by op, the size that is worth the most.
 
 A size is worth what it is expected to narrow, over all thresholds of its op, for each second that it costs. New sizes
-come before more blocks of old ones: what a size has of its own, no block of it tells. Steps are handed out one at a
-time, because what comes next depends on what was measured.
+come before more blocks of old ones. The best sizes of several ops are one step: the blocks of a case lie a second
+apart there, and a machine that is slow for a second makes them differ. Steps are handed out one at a time, because what
+comes next depends on what was measured.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 from gpubench import curves
 from gpubench.measure.climb import MARGIN, Climb, Rungs
 from gpubench.measure.costs import CostModel
-from gpubench.measure.plan import Constraints, Purpose, Series, Step, together, workload
+from gpubench.measure.plan import Constraints, Purpose, Series, Step, Workload, together, workload
 from gpubench.measure.points import Cell, Points, Rows, Slot, cells, slot
 from gpubench.measure.recorder import Recorder
 
@@ -40,6 +41,8 @@ MOST_SIZES, WORTH_IT = 3, 0.5
 PLACEMENTS, PLACEMENT, GAIN_WEIGHT = 3, 0.3, 0.3
 # How often the top is measured again at most, where it is open who wins there.
 MOST_TOPS = 6
+# What several ops ask for is one step of so many seconds.
+PASS_S = 3.0
 
 
 class Goal(NamedTuple):
@@ -133,8 +136,9 @@ class Race:
 
 
 class Passes:
-    """The steps of a session that chooses its sizes. Each has to be measured, and its time reported with `took`, before
-    the next is asked for. `whole`: the budget was named, and is to be used up."""
+    """The steps of a session that chooses its sizes. Each has to be measured and reported by `measured` before the next
+    is asked for, and its time by `took` before the one after that. `whole`: the budget was named, and is to be used
+    up."""
 
     def __init__(
         self, series: Sequence[Series], constraints: Constraints, recorder: Recorder, left_s: Callable[[], float],
@@ -164,14 +168,17 @@ class Passes:
         """Return what was measured of a series, by size and contender."""
         return self.points.rows(series)
 
-    def took(self, step: Step, seconds: float) -> None:
-        """Note that a step was measured in so many seconds."""
+    def measured(self, step: Step) -> None:
+        """Note that the times of a step are there, or are no longer."""
         for item in step.workloads:
             key = item.series.key
             self.points.forget(key)
             self._races.pop(key, None)
             self._wishes.pop(key, None)
             self._asked.add((key, item.n))  # also where it failed: nothing is asked for again and again
+
+    def took(self, step: Step, seconds: float) -> None:
+        """Note that a step took so many seconds, with its checks."""
         if all(item.series.key in self._ladders for item in step.workloads):
             self._costs.took(step, seconds)
 
@@ -197,36 +204,41 @@ class Passes:
             yield from turn
 
     def _passes(self) -> Iterator[Step]:
-        """The step that is worth the most, again and again."""
+        """The steps that are worth the most, again and again."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()
             wishes = [
                 self._wish(rungs, may_repeat=turn >= len(self._ladders)) for rungs in self._ladders.values()
             ]
-            fitting = [wish for wish in wishes if wish is not None and MARGIN * wish.cost_s <= left_s]
-            if fitting:
-                yield from self._step(max(fitting, key=lambda wish: wish.rate))
+            chosen = _best([wish for wish in wishes if wish is not None], left_s / MARGIN)
+            if chosen:
+                yield from self._steps(chosen)
             elif turn >= len(self._ladders) or not self._ladders:
                 break
-            turn = turn + 1 if fitting else len(self._ladders)
+            turn = turn + len(chosen) if chosen else len(self._ladders)
         yield from self._checks()
 
-    def _step(self, wish: Wish) -> Iterator[Step]:
-        slots = dict(wish.slots)
-        if wish.series.key not in self._checked:
-            self._checked.add(wish.series.key)
+    def _steps(self, wishes: Sequence[Wish]) -> Iterator[Step]:
+        """The steps that these wishes of several ops ask for: one, as far as memory holds it."""
+        items = [item for wish in wishes for item in self._items(wish)]
+        for group in together(items, self._scope):
+            yield Step(group, self._goal.purpose)
+
+    def _items(self, wish: Wish) -> Iterator[Workload]:
+        """The workloads of a wish, the largest first."""
+        slots, key = dict(wish.slots), wish.series.key
+        if key not in self._checked:
+            self._checked.add(key)
             slots |= {n: names for n, names in self._check(wish.series).items() if n not in slots}
-        items = []
         for n in sorted(slots, reverse=True):
             item = workload(wish.series, n, self._scope)
             cases = tuple(case for case in item.cases if case.variant is None and slot(case) in slots[n])
-            items.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
-            if (wish.series.key, n) in self._asked:
-                self._tops[wish.series.key] = self._tops.get(wish.series.key, 0) + 1
-        self._asked |= {(wish.series.key, n) for n in slots}
-        for group in together([item for item in items if item.cases], self._scope):
-            yield Step(group, self._goal.purpose)
+            if (key, n) in self._asked:
+                self._tops[key] = self._tops.get(key, 0) + 1
+            self._asked.add((key, n))
+            if cases:
+                yield msgspec.structs.replace(item, cases=cases, skips=(), explained=False)
 
     # ---------------------------------------------------------------- what an op asks for
 
@@ -379,22 +391,52 @@ class Passes:
 
     def _checks(self) -> Iterator[Step]:
         """That size of the ops that asked for none beside it."""
+        wishes = []
         for rungs in self._ladders.values():
             key = rungs.series.key
             slots = self._check(rungs.series) if key not in self._checked else {}
             self._checked.add(key)
-            if slots and MARGIN * (cost_s := self._cost(rungs, slots)) <= self._left_s():
-                yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
+            if slots:
+                wishes.append(Wish(rungs.series, slots, 0.0, self._cost(rungs, slots)))
+        yield from self._fitting(wishes)
 
     def _again(self) -> Iterator[Step]:
         """All ladders once more, in fresh buffers: what a named budget leaves goes there."""
         order = random.Random(f"{self._scope.settings.seed} again")
+        wishes = []
         for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
             rows = self.points.rows(rungs.series)
             slots = {n: set(rows[n]) for n in rungs.sizes if n in rows}
-            cost_s = self._cost(rungs, slots) if slots else math.inf
-            if MARGIN * cost_s <= self._left_s():
-                yield from self._step(Wish(rungs.series, slots, 0.0, cost_s))
+            if slots:
+                wishes.append(Wish(rungs.series, slots, 0.0, self._cost(rungs, slots)))
+        yield from self._fitting(wishes)
+
+    def _fitting(self, wishes: Sequence[Wish]) -> Iterator[Step]:
+        """The steps of these wishes for which there is time, in their order."""
+        rest = list(wishes)
+        while rest:
+            chosen = _first(rest, self._left_s() / MARGIN)
+            yield from self._steps(chosen)
+            rest = rest[max(1, len(chosen)) :]
+
+
+def _best(wishes: Sequence[Wish], left_s: float) -> list[Wish]:
+    """Return what the next step measures: the best of the wishes that fit, and others that are worth nearly as much, as
+    long as all of them take no longer than a step should."""
+    fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=lambda wish: -wish.rate)
+    return _first([wish for wish in fitting if wish.rate >= WORTH_IT * fitting[0].rate], left_s)
+
+
+def _first(wishes: Sequence[Wish], left_s: float) -> list[Wish]:
+    """Return as many of the first wishes as one step holds: one at least, if that fits."""
+    chosen: list[Wish] = []
+    total_s = 0.0
+    for wish in wishes:
+        total_s += wish.cost_s
+        if total_s > (min(PASS_S, left_s) if chosen else left_s):
+            break
+        chosen.append(wish)
+    return chosen
 
 
 def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:

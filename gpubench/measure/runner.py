@@ -25,7 +25,7 @@ from gpubench.measure.case_run import (
 )
 from gpubench.measure.pace import Pace
 from gpubench.measure.passes import Passes
-from gpubench.measure.plan import MAIN, Purpose, Step, Workload, asked
+from gpubench.measure.plan import Step, Workload, asked
 from gpubench.measure.recorder import (
     Progress,
     Recorder,
@@ -233,16 +233,22 @@ class _Runner:
             whole=self.spec.whole,
         )  # fmt: skip
         unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
-        for step in steps(index, search):
+        under_way: StepRun | None = None
+        for step in steps(index, search):  # it is chosen while the workers check what the last one left
+            if under_way is not None:
+                self._finish(under_way, search)
+                under_way = None
+                self.recorder.session(pool.entered(record))
             if self._out_of_budget():
                 break
             unused = False
             self._scratch.serve({item.series.key for item in step.workloads})
-            began = time.monotonic()
-            tuning_s = measure_workloads(runtime, *step.workloads, purpose=step.purpose)
-            self._once_s += tuning_s if step.ends else 0.0
-            search.took(step, time.monotonic() - began - tuning_s)
-            self.recorder.session(pool.entered(record))
+            under_way = StepRun(runtime, step)
+            under_way.sample()
+            search.measured(step)
+        if under_way is not None:
+            self._finish(under_way, search)
+        self.recorder.session(pool.entered(record))
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(self._schedule.plan, measured, self.settings, self.spec.run.machine))
         if self.settings.scales("weak") and not self.spec.check_only:
@@ -259,6 +265,13 @@ class _Runner:
         )  # fmt: skip
         self.recorder.session(record)
         return record
+
+    def _finish(self, run: StepRun, search: Passes) -> None:
+        """Wait for the checks of a step."""
+        if not run.finish():
+            search.measured(run.step)
+        self._once_s += run.tuning_s if run.step.ends else 0.0
+        search.took(run.step, run.took_s - run.tuning_s)
 
     def _try_lost_devices_again(self) -> None:
         """A lost device may be back in the next session; one that is lost in two sessions in a row stays so."""
@@ -392,47 +405,67 @@ class _Runner:
         self.sink(Warned(warning))
 
 
-def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose = MAIN) -> float:
-    """Measure every case of the workloads that is to be tried in this session, all of them interleaved.
+class StepRun:
+    """A step under way: every case of its workloads that is to be tried in this session, all of them interleaved.
+    Outcomes go to the recorder."""
 
-    Outcomes go to the recorder. Returns the seconds that choosing kernels took: they come once per device, not
-    with each size.
-    """
-    runs = [
-        CaseRun(
-            case, runtime, explained=workload.explained, purpose=purpose, before=before,
-            in_parts=_in_parts(case, workload),
-        )
-        for workload in workloads
-        for case in workload.cases
-        if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
-    ]  # fmt: skip
-    ended = runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)})
-    ended |= _load(runtime, workloads)
-    quiet = [run for run in runs if run.quiet]
-    for run in quiet:
-        run.ask_to_begin()
-    for run in (*quiet, *(run for run in runs if run not in quiet)):
-        if runtime.out_of_budget():
-            run.over = True
-        else:
-            run.begin()
-    if not runtime.check_only:
+    def __init__(self, runtime: Runtime, step: Step) -> None:
+        self.step = step
+        self._runtime = runtime
+        self._runs = [
+            CaseRun(
+                case, runtime, explained=workload.explained, purpose=step.purpose, before=before,
+                in_parts=_in_parts(case, workload),
+            )
+            for workload in step.workloads
+            for case in workload.cases
+            if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
+        ]  # fmt: skip
+        self._ended: dict[str, str] = {}
+        self.took_s = 0.0
+
+    @property
+    def tuning_s(self) -> float:
+        """Seconds of choosing kernels, which come once per device and not with each size."""
+        return sum(run.prepared.tune_s for run in self._runs if run.prepared is not None)
+
+    def sample(self) -> None:
+        """Prepare, check and time the cases, and ask for the checks behind them."""
+        began = time.monotonic()
+        runtime, runs = self._runtime, self._runs
+        self._ended = runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)})
+        self._ended |= _load(runtime, self.step.workloads)
+        quiet = [run for run in runs if run.quiet]
+        for run in quiet:
+            run.ask_to_begin()
+        for run in (*quiet, *(run for run in runs if run not in quiet)):
+            if runtime.out_of_budget():
+                run.over = True
+            else:
+                run.begin()
+        if not runtime.check_only:
+            for run in runs:
+                if run.unsettled and not run.over:
+                    sweep(run)
+            _rounds(runtime, self.step.workloads[0].key if self.step.workloads else "", runs)
+            for workload in self.step.workloads:
+                time_stages(runtime, workload, runs)
         for run in runs:
-            if run.unsettled and not run.over:
-                sweep(run)
-        _rounds(runtime, workloads[0].key if workloads else "", runs)
-        for workload in workloads:
-            time_stages(runtime, workload, runs)
-    for run in runs:
-        run.ask_to_finish()
-    for run in runs:
-        run.finish()
-    blamed = {run.case.device_id for run in runs if run.failed}
-    for device_id, detail in ended.items():
-        if device_id not in blamed:
-            runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
-    return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
+            run.ask_to_finish()
+        self.took_s = time.monotonic() - began
+
+    def finish(self) -> bool:
+        """Wait for those checks. Returns False where a case has failed one."""
+        began = time.monotonic()
+        passed = [run.measured for run in self._runs]
+        for run in self._runs:
+            run.finish()
+        blamed = {run.case.device_id for run in self._runs if run.failed}
+        for device_id, detail in self._ended.items():
+            if device_id not in blamed:
+                self._runtime.recorder.warn(_restarted(device_id, detail, self._runtime.session))
+        self.took_s += time.monotonic() - began
+        return passed == [run.measured for run in self._runs]
 
 
 def _comes_again(run: CaseRun) -> bool:

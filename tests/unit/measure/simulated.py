@@ -100,6 +100,7 @@ class Simulation:
             self.now += BYTE_S * item.op.bytes(item.params, item.dtype)
             for case in item.cases:
                 self._enter(case, self.seconds(case), step.purpose.blocks or 4)
+        self.passes.measured(step)
         self.passes.took(step, self.now - began)
         self.steps.append(step)
 

@@ -181,7 +181,7 @@ def test_new_sizes_come_before_the_same_again():
 
 def test_what_sharpens_more_for_its_time_comes_first():
     """Of two ops alike but for what a launch takes, the cheap one is asked first."""
-    simulation = Simulation(["add", "mul"], noise=(0.05, 0.1), slow={"mul": 2000})
+    simulation = Simulation(["add", "mul"], noise=(0.05, 0.1), slow={"mul": 10_000})
     simulation.gpu_s, simulation.cpu_s = (
         lambda n, _: gpu_s(n, 50_000.0), lambda n, _: cpu_s(n, 50_000.0),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
 from gpubench.measure.case_run import LEAST_BLOCKS, Runtime, stop_reason
 from gpubench.measure.pace import Pace
-from gpubench.measure.plan import Workload
+from gpubench.measure.plan import MAIN, Step, Workload
 from gpubench.measure.recorder import Progress, Recorder
 from gpubench.measure.worker_pool import DeviceGone
 from gpubench.result.case import Case
@@ -176,13 +176,19 @@ def empty_run(*outcomes):
     )  # fmt: skip
 
 
+def measure(runtime, case):
+    step = runner.StepRun(runtime, Step((Workload(kernels.load("add"), {"n": 64}, "float32", (case,)),), MAIN))
+    step.sample()
+    assert step.finish()
+
+
 def without_device(recorder, case, session):
     runtime = Runtime(
         pool=NoDevice(), recorder=recorder, settings=recorder.run.settings, sink=lambda event: None,
         progress=Progress(1, 2, lambda: None), session=session, out_of_budget=lambda: False,
         device_kind=lambda device_id: "gpu",
     )  # fmt: skip
-    runner.measure_workloads(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+    measure(runtime, case)
 
 
 def test_a_device_that_is_gone_in_a_later_session_keeps_what_was_measured():
@@ -279,7 +285,7 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu"
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
     for _ in range(steps):
-        runner.measure_workloads(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+        measure(runtime, case)
     worker.reallocated = runtime.pool.reallocated
     return worker, recorder.outcome(case.id)
 
