@@ -29,13 +29,13 @@ def at(curve: dict[int, float], n: float) -> float:
     return float(curve[low] ** (1 - share) * curve[high] ** share)
 
 
-def chosen_from(cell: dict[str, Any], low: float) -> float:
+def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
     """The size from which on the printed answer chooses the GPU."""
     if cell["verdict"] in ("always", "all-sizes"):
         return low
     if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):
         return math.inf
-    return float(cell["n"] or math.sqrt((cell.get("lo") or low) * (cell.get("hi") or low)))
+    return float(cell["n"] or math.sqrt((cell.get("lo") or low) * (cell.get("hi") or high)))
 
 
 def main() -> None:
@@ -54,10 +54,13 @@ def main() -> None:
         gpu = times.get((cell["op"], cell["device_id"], cell["regime"]))
         if not cpu or not gpu:
             continue
-        low, high = min(cpu), max(cpu)
+        low, high = max(min(cpu), min(gpu)), min(max(cpu), max(gpu))
         sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)]
         pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]
-        start, lost = chosen_from(cell, low), [n for n, (a, b) in zip(sizes, pairs, strict=True) if a <= b]
+        start, lost = (
+            chosen_from(cell, low, high),
+            [n for n, (a, b) in zip(sizes, pairs, strict=True) if a <= b],
+        )
         turn = low if not lost else math.inf if lost[-1] == sizes[-1] else lost[-1]
         losses = [pair[n >= start] / min(pair) - 1 for n, pair in zip(sizes, pairs, strict=True)]
         losses = [loss if loss > FREE else 0.0 for loss in losses]
