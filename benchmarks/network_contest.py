@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contest import SIDES, paired, parser
 from gpubench import kernels
 from gpubench.curves import stats
-from gpubench.kernels.inference import CONTEXT, LAYERS, NEW
 from gpubench.kernels.templates import bpe
 from gpubench.result.case import Case
+from gpubench.workloads.ops.inference import CONTEXT, LAYERS, NEW
 
 SIZES = {
     "mlp_forward": (1, 16, 64, 1024, 16384),
@@ -112,14 +112,14 @@ class _Ours:
         self._scratch = tempfile.TemporaryDirectory()
 
     def prepare(self, name: str, n: int) -> tuple[Call, Call]:
-        from gpubench.measure.worker.workspace import Workspace
+        from gpubench.workloads.worker.workspace import ChainWorkspace
 
         op, session = kernels.load(name), self._session
         case = Case(
             op=name, group=op.group, params={"n": n}, dtype="float32", form="tuned", regime="resident",
             device_id=self._id,
         )  # fmt: skip
-        space = Workspace(session, op, case, SEED, "normal", Path(self._scratch.name))
+        space = ChainWorkspace(session, op, case, SEED, "normal", Path(self._scratch.name))
         space.upload_inputs()
         if session.tunes:
             space.tune(case)

@@ -26,7 +26,7 @@ from gpubench.analysis.hybrid import (
 from gpubench.analysis.samples import main_blocks
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, median
-from gpubench.placement import stage_seconds
+from gpubench.curves.steps import stage_seconds
 from gpubench.result.case import Case
 from gpubench.result.run import Block, Measurement, Placing, Run
 

@@ -12,7 +12,7 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
 from gpubench.base.errors import GpubenchError
 from gpubench.curves.stats import median
-from gpubench.placement import adding_up
+from gpubench.curves.steps import adding_up
 from gpubench.result.case import Case
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
 

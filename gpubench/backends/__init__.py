@@ -4,13 +4,13 @@ and `shared` holds what they have in common."""
 from __future__ import annotations
 
 import functools
-import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpubench.backends.contract import Backend
 from gpubench.base.errors import BackendError, BadPlugin
+from gpubench.base.plugins import wings
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Form
 from gpubench.result.case import COMPOSED as COMPOSED
@@ -40,7 +40,7 @@ _ORDER = (*KNOWN, *COMPOSED, GANG)
 
 def names() -> tuple[str, ...]:
     """Built-in backends by the name of their file or folder, the baseline first, without importing any."""
-    found = _files(__path__[0]) - {"hidden", "shared", "contract"}
+    found = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
 
@@ -131,7 +131,7 @@ def load(name: str) -> Backend:
     """
     if name in names() or name in hidden_names():
         folder = __name__ if name in names() else f"{__name__}.hidden"
-        backend: Backend = importlib.import_module(f"{folder}.{name}").BACKEND
+        backend: Backend = wings.find(wings.brought("backends").get(name, f"{folder}.{name}:BACKEND"))
         return backend
     from gpubench.base import plugins
 

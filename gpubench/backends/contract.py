@@ -398,7 +398,7 @@ class Session(ABC):
         return self
 
     def place(self, placement: str) -> None:
-        """The stages of a chain run where this says from now on: a letter each, as in `gpubench.placement`."""
+        """The stages of a chain run where this says from now on: a letter each, `c` or `g`."""
 
     def side_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> tuple[SideReading, SideReading] | None:
         """Do all steps of a chain on the CPU, then on the GPU those that the host does not do: with clock readings

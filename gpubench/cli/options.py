@@ -482,6 +482,7 @@ _OWN: dict[str, type[CommandOptions]] = {
 def commands() -> dict[str, type[CommandOptions]]:
     """The options of every command, with those that wings bring; a wing of another package adds its own later."""
     known = dict(_OWN)
+    wings.tell_broken()
     for wing in wings.own():
         extend(known, wing)
     return known
@@ -489,11 +490,12 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 def extend(known: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
     """Add the commands of a wing. Options for a command that several wings extend are joined."""
-    for name, kind in wing.commands.items():
+    for name, place in wing.commands.items():
+        kind = wings.find(place)
         before = known.get(name, kind)
         known[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
 
 
 def documents() -> tuple[str, ...]:
     """The names of the documents that have a schema."""
-    return (*DOCUMENTS, *(name for wing in wings.own() for name in wing.schemas))
+    return (*DOCUMENTS, *wings.brought("schemas"))

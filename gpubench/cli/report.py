@@ -121,10 +121,10 @@ def document(path: str) -> Run | Collection:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         name = RESULT_NAME  # the reader of results says what is wrong with it
     if name != RESULT_NAME:
-        for wing in wings.own():
-            if name in wing.readers:
-                collection: Collection = wings.find(wing.readers[name])(data, source)
-                return collection
+        place = wings.brought("readers").get(name)
+        if place is not None:
+            collection: Collection = wings.find(place)(data, source)
+            return collection
     return store.loads(data, source)
 
 

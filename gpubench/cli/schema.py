@@ -12,11 +12,11 @@ from gpubench.cli.options import SchemaOptions, documents
 _PREFIX = "gpubench-"
 # The module and the type of the documents that are derived from results.
 _DERIVED = {
-    "gpubench-report": ("gpubench.report.document", "ReportDocument"),
-    "gpubench-events": ("gpubench.report.events", "EventLine"),
-    "gpubench-compare": ("gpubench.compare.comparison", "Comparison"),
-    "gpubench-noise": ("gpubench.compare.noise", "Noise"),
-    "gpubench-advise": ("gpubench.analysis.advice", "Advice"),
+    "gpubench-report": "gpubench.report.document:ReportDocument",
+    "gpubench-events": "gpubench.report.events:EventLine",
+    "gpubench-compare": "gpubench.compare.comparison:Comparison",
+    "gpubench-noise": "gpubench.compare.noise:Noise",
+    "gpubench-advise": "gpubench.analysis.advice:Advice",
 }
 
 
@@ -32,12 +32,5 @@ def schema(options: SchemaOptions) -> None:
 def _schema(name: str) -> dict[str, Any]:
     from gpubench.result.store import document
 
-    derived = dict(_DERIVED)
-    for wing in wings.own():
-        derived |= wing.schemas
-    if name not in derived:
-        return document.schema(name)
-    import importlib
-
-    module, kind = derived[name]
-    return document.document_schema(name, getattr(importlib.import_module(module), kind))
+    place = (_DERIVED | wings.brought("schemas")).get(name)
+    return document.schema(name) if place is None else document.document_schema(name, wings.find(place))

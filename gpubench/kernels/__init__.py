@@ -8,13 +8,13 @@ breaks, hangs or exits costs itself.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gpubench.base.errors import BadPlugin
+from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import EXACT, Ladder, Op, Operand, Overhead, Params, SessionCall, always_fits
 
 # Functions of a user's own as ops, once they were described: by file and id.
@@ -28,9 +28,9 @@ ON_REQUEST = ("layers", "network", "overhead", "collective")
 
 @cache
 def names() -> tuple[str, ...]:
-    """The built-in ops, sorted; nothing is imported."""
+    """The built-in ops and those of wings, sorted; nothing is imported."""
     files = (path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    return tuple(sorted((*files, *OVERHEADS)))
+    return tuple(sorted((*files, *OVERHEADS, *wings.brought("ops"))))
 
 
 def computed() -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def load_untried(name: str) -> Op:
 def _built_in(name: str) -> Op:
     if name in OVERHEADS:
         return OVERHEADS[name]
-    op: Op = importlib.import_module(f"{__name__}.{name}").OP
+    op: Op = wings.find(wings.brought("ops").get(name, f"{__name__}.{name}:OP"))
     return op
 
 
@@ -140,16 +140,6 @@ def reduction(**declaration: Any) -> Op:
     from gpubench.kernels.templates import reduce as family
 
     return family.reduction(**declaration)
-
-
-def workload(**declaration: Any) -> Op:
-    """The op that does other ops one after the other, for packages that bring workloads of their own.
-
-    The keywords are those of `templates/workload.py`, which docs/workloads.md explains.
-    """
-    from gpubench.kernels.templates import workload as family
-
-    return family.workload(**declaration)
 
 
 # ---------------------------------------------------------------- overheads

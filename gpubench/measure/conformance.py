@@ -31,7 +31,7 @@ from gpubench.base.errors import (
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.op import Array, Dtype, Form, Op
 from gpubench.measure import leaks
-from gpubench.measure.worker.workspace import Workspace, gate, refusal
+from gpubench.measure.worker.workspace import Workspace, gate, kind_of, refusal
 from gpubench.result.case import DTYPES, FORMS, Case
 
 # 1, around a workgroup, no multiple of any tile or vector width.
@@ -318,7 +318,7 @@ class _Trial:
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
         """What `use` makes of the workload's inputs and reference; True if they cannot be prepared."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
-            workspace = Workspace(self.session, op, case, *drawn, self.folder)
+            workspace = kind_of(op)(self.session, op, case, *drawn, self.folder)
             used = use(workspace)
             workspace.release()
             for file in self.folder.iterdir():

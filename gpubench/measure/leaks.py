@@ -18,7 +18,7 @@ import msgspec
 from gpubench.backends.contract import Backend, Session
 from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
 
 DeviceBytes = Callable[[], int | None]
@@ -129,7 +129,7 @@ def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
 
 def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeats) -> Trace:
     """Launches of a checked case, with calls that copy both ways and readings of the device's clock between."""
-    workspace = Workspace(session, op, case, 1, "random", folder)
+    workspace = kind_of(op)(session, op, case, 1, "random", folder)
     try:
         launch = gate(workspace, case, lambda phase: None).launch
         copied = Timer(workspace, msgspec.structs.replace(case, regime="transfer-always"), launch)
@@ -172,7 +172,7 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
 
 def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:
     """One checked launch, and one reading of the device's clock."""
-    workspace = Workspace(session, op, case, 1, "random", folder)
+    workspace = kind_of(op)(session, op, case, 1, "random", folder)
     session.time(gate(workspace, case, lambda phase: None).launch)
     workspace.release()
     for file in folder.iterdir():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.base.plugins import wings
 from gpubench.cli.options import commands
 from gpubench.result.store import save
 from tests.unit.report import sides
@@ -94,10 +95,12 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     assert ours <= {
         "cli",
         "base",
-        "fleet",
+        *wings.OWN,
     }
-    of_wings = {name for name in modules if name.startswith("gpubench.fleet.")}
-    assert of_wings - {"gpubench.fleet.merge"} == {"gpubench.fleet.options", "gpubench.fleet.wing"}
+    of_wings = {
+        name.partition(".")[2] for name in modules if name.split(".")[1:2] in [[wing] for wing in wings.OWN]
+    }
+    assert of_wings - {*wings.OWN, "fleet.merge"} == {"fleet.options", *(f"{wing}.wing" for wing in wings.OWN)}
 
 
 @pytest.mark.parametrize(

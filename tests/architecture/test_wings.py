@@ -26,58 +26,58 @@ def program(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=wings.OWN)
+@pytest.fixture(scope="module", params=[*wings.OWN, "all"])
 def without(request, tmp_path_factory) -> tuple[str, Path]:
-    """A copy of the package without one wing."""
+    """A copy of the package without one wing, and without all of them."""
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(ROOT / "gpubench", folder / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(folder / "gpubench" / request.param)
+    for name in wings.OWN if request.param == "all" else [request.param]:
+        shutil.rmtree(folder / "gpubench" / name)
     return request.param, folder
 
 
+EVERYTHING = """
+import importlib, pkgutil, gpubench
+for module in pkgutil.walk_packages(gpubench.__path__, "gpubench."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
 def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]) -> None:
-    name, folder = without
+    _, folder = without
     run = program(
-        folder,
-        "run",
-        "--devices",
-        "fake:cpu,fake:gpu",
-        "--ops",
-        "add",
-        "--sizes",
-        "1k",
-        "--quick",
-        "-o",
-        "r.json",
-    )
+        folder, "run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--quick", "-o", "r.json"
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     for words in (
-        ["report", "r.json"], ["report", "r.json", "--format", "json"], ["detect", "--sysroot", ".", "--json"],
-        ["ops"], ["compare", "r.json", "r.json"], ["schema"], ["--help"], ["run", "-h"],
+        ["report", "r.json"], ["report", "r.json", "--format", "json"], ["compare", "r.json", "r.json"],
+        ["detect", "--sysroot", ".", "--json"], ["ops"], ["schema"], ["--help"], ["run", "-h"],
     ):  # fmt: skip
         ended = program(folder, *words)
         assert ended.returncode == 0, (words, ended.stderr)
-        assert f"the wing {name}" not in ended.stderr
-    everything = """import pkgutil, importlib, gpubench
-for one in pkgutil.walk_packages(gpubench.__path__, 'gpubench.'):
-    if not one.name.endswith('__main__'):
-        importlib.import_module(one.name)
-"""
-    start = f"import sys; sys.path.insert(0, {str(folder)!r})\n{everything}"
+        assert "the wing" not in ended.stderr
+    start = f"import sys; sys.path.insert(0, {str(folder)!r})\n{EVERYTHING}"
     ended = subprocess.run(
         [sys.executable, "-P", "-c", start], capture_output=True, text=True, timeout=300, cwd=folder
     )
     assert ended.returncode == 0, ended.stderr
 
 
-def test_what_only_the_fleet_has_is_unknown_without_it(without: tuple[str, Path]) -> None:
-    _, folder = without
-    assert "there is no command 'merge'" in program(folder, "merge", "a.json", "-o", "b.json").stderr
-    assert "there is no option --cluster" in program(folder, "run", "--cluster", "local").stderr
-    (folder / "f.json").write_text(json.dumps({"name": "gpubench-fleet", "schema_version": 2}))
-    ended = program(folder, "report", "f.json")
-    assert ended.returncode == 4
-    assert "Traceback" not in ended.stderr
+def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -> None:
+    name, folder = without
+    if name in ("fleet", "all"):
+        assert "there is no command 'merge'" in program(folder, "merge", "a.json", "-o", "b.json").stderr
+        assert "there is no option --cluster" in program(folder, "run", "--cluster", "local").stderr
+        (folder / "f.json").write_text(json.dumps({"name": "gpubench-fleet", "schema_version": 2}))
+        ended = program(folder, "report", "f.json")
+        assert ended.returncode == 4
+        assert "Traceback" not in ended.stderr
+    for wing, op in (("workloads", "ffn"), ("multi", "allreduce")):
+        if name in (wing, "all"):
+            ended = program(folder, "run", "--devices", "fake:cpu", "--ops", op, "--sizes", "1k")
+            assert ended.returncode == 2
+            assert f"no op, group or preset '{op}'" in ended.stderr or f"'{op}'" in ended.stderr
 
 
 def test_a_wing_that_breaks_costs_itself(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def greet(options: GreetOptions) -> int:
     return 0
 
 
-WING = Wing(commands={"greet": GreetOptions})
+WING = Wing(commands={"greet": "greeting:GreetOptions"})
 """
 
 

@@ -16,7 +16,7 @@ from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, Wron
 from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.measure import conformance
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case, RegimeKind
 
 # Of ops whose work grows faster than n, or where n counts rows or images.
@@ -49,7 +49,7 @@ def check_everywhere(
     cases = [case_of(op, regime, dtype, device, **params) for regime in REGIMES]
     if session.supports(op, cases[0]) is not None:
         return 0
-    workspace = Workspace(session, op, cases[0], 1, "random", folder)
+    workspace = kind_of(op)(session, op, cases[0], 1, "random", folder)
     cycles, tried = [], 0
     for fraction in FRACTIONS:
         for case in cases:
@@ -126,7 +126,7 @@ def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> Non
     """On the scripted clock: the time is that of the longer side, not the sum."""
     op = OPS["matmul"]
     case = case_of(op, "resident-queued", n=512)
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
     times = {}
     for fraction in (0.0, 0.5, 1.0):
         session.divide(op, case, fraction)  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def test_the_sides_are_timed_alone_and_beside_each_other(session: Session, tmp_p
     op = OPS["add"]
     for regime in REGIMES:
         case = case_of(op, regime, n=1 << 16)
-        workspace = Workspace(session, op, case, 1, "random", tmp_path)
+        workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
         session.divide(op, case, 0.25)  # type: ignore[attr-defined]
         launch = gate(workspace, case, lambda phase: None).launch
         host_output = None if regime.startswith("resident") else workspace.host_outputs[0]
@@ -153,7 +153,7 @@ def test_the_sides_are_timed_alone_and_beside_each_other(session: Session, tmp_p
 def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Session, tmp_path: Path) -> None:
     op = OPS["add"]
     case = case_of(op, "transfer-always", n=5000)
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
     before = [array.copy() for array in workspace.inputs]
     session.divide(op, case, 0.5)  # type: ignore[attr-defined]
     sentinels = np.full(5000, np.nan, "float32")
@@ -177,14 +177,14 @@ def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> N
     op, arrays = OPS["add"], []
     for regime in REGIMES:
         case = case_of(op, regime, n=4096)
-        workspace = Workspace(session, op, case, 1, "random", tmp_path)
+        workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
         cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
         cycle.seconds(2)
         arrays += [weakref.ref(array) for array in (*workspace.inputs, workspace.host_outputs[0])]
         workspace.release()
         del workspace, cycle
         gc.collect()
-    small = Workspace(session, op, case_of(op, "resident-queued", n=8), 1, "random", tmp_path)
+    small = kind_of(op)(session, op, case_of(op, "resident-queued", n=8), 1, "random", tmp_path)
     gate(small, small.case, lambda phase: None)  # the actor remembers the inputs that it saw last
     assert not [ref for ref in arrays if ref() is not None]
     session.close()
@@ -201,7 +201,7 @@ def test_a_gpu_that_fails_is_found_out(
     session = backends.load("hybrid").open(f"hybrid:fake:{word}")
     op = OPS["add"]
     case = case_of(op, regime, device=f"hybrid:fake:{word}", n=2048)
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
     with pytest.raises(raised):
         gate(workspace, case, lambda phase: None)
     session.close()

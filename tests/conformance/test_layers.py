@@ -12,7 +12,7 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.contract import Session
 from gpubench.kernels.contract.op import Dtype, Op, Params
-from gpubench.measure.worker.workspace import Workspace, gate, refusal
+from gpubench.measure.worker.workspace import gate, kind_of, refusal
 from gpubench.result.case import FORMS, Case
 
 OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
@@ -65,7 +65,7 @@ def test_every_shape_in_every_form_and_dtype(session: Session, op: Op, tmp_path:
             known = ("no-dtype", "no-implementation", *(("host-stage",) if op.host is not None else ()))
             assert refused.reason in known, f"{case.id}: {refused.detail}"
             continue
-        workspace = Workspace(session, op, case, 1, "random", tmp_path)
+        workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
         gate(workspace, case, lambda phase: None)
         workspace.release()
         checked.add((dtype, form))

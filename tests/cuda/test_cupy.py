@@ -11,10 +11,10 @@ from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
-from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
+from gpubench.workloads.worker.stages import time_stages
 
 pytestmark = pytest.mark.cuda
 
@@ -37,7 +37,7 @@ def case(op, n, dtype="float32", form="library"):
 
 def prepared(session, op, n, folder, form="library", dtype="float32"):
     """(workspace, launch) of one case that has passed the gate; the caller releases the workspace."""
-    workspace = Workspace(session, op, case(op, n, dtype, form), 1, "random", folder)
+    workspace = kind_of(op)(session, op, case(op, n, dtype, form), 1, "random", folder)
     return workspace, gate(workspace, case(op, n, dtype, form), lambda phase: None).launch
 
 
@@ -77,7 +77,7 @@ def test_a_softmax_of_long_rows(session, tmp_path, n):
         params = {"n": n, "columns": columns}
         for form in ("library", "tuned"):
             wide = Case(op.name, op.group, params, "float32", form, "resident-queued", DEVICE)
-            workspace = Workspace(session, op, wide, 1, "random", tmp_path)
+            workspace = kind_of(op)(session, op, wide, 1, "random", tmp_path)
             assert gate(workspace, wide, lambda phase: None).check.ok
             workspace.release()
 
@@ -148,7 +148,7 @@ def test_out_of_memory_inside_a_launch(session, tmp_path):
     gc.collect()
     pool.free_all_blocks()  # else the inputs come out of a large cached block, which holds the output too
     op = kernels.load("add")
-    workspace = Workspace(session, op, case(op, 2**27), 1, "random", tmp_path)
+    workspace = kind_of(op)(session, op, case(op, 2**27), 1, "random", tmp_path)
     workspace.upload_inputs()
     launch = session.compile(op, case(op, 2**27), workspace.buffers, None)
     pool.free_all_blocks()

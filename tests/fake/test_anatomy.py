@@ -7,7 +7,7 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.analysis.analyse import analyse
 from gpubench.measure.worker import parts, timer
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
 from gpubench.result.store import load
 
@@ -24,7 +24,7 @@ def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
     """On a clock that nothing disturbs, and with nothing rounded: what is left are the digits of a float."""
     session, declared = backends.load("fake").open(f"fake:{device}"), kernels.load(op)
     case = Case(op, declared.group, {"n": n}, "float32", "library", "transfer-always", f"fake:{device}")
-    workspace = Workspace(session, declared, case, 1, "random", tmp_path)
+    workspace = kind_of(declared)(session, declared, case, 1, "random", tmp_path)
     cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     whole = cycle.seconds(1)
     one = parts.parts_of_call(cycle)

@@ -7,8 +7,9 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.wgpu import programs, queues
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
+from gpubench.workloads.worker.workspace import ChainWorkspace
 
 pytestmark = pytest.mark.vulkan
 
@@ -51,7 +52,7 @@ def asking(request, monkeypatch):
 def chain(asking, tmp_path):
     """A workspace and its launch, of two ops."""
     case = Case("ffn", "network", {"n": 8, "width": 32}, "float32", "tuned", WAITED, asking.device.id)
-    workspace = Workspace(asking, kernels.load("ffn"), case, 1, "random", tmp_path)
+    workspace = ChainWorkspace(asking, kernels.load("ffn"), case, 1, "random", tmp_path)
     yield workspace, gate(workspace, case, lambda phase: None).launch
     workspace.release()
 

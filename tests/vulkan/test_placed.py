@@ -7,10 +7,11 @@ import itertools
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.measure.worker import places
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import Case
+from gpubench.workloads.worker import places
+from gpubench.workloads.worker.workspace import ChainWorkspace
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def session():
 def test_every_placement_is_right_and_has_a_prediction(session, tmp_path, name, regime):
     op = kernels.load(name)
     case = Case(name, "network", {"n": 5}, "float32", "tuned", regime, "hybrid:wgpu:0")
-    workspace = Workspace(session.for_op(op), op, case, 1, "random", tmp_path)
+    workspace = ChainWorkspace(session.for_op(op), op, case, 1, "random", tmp_path)
     for placement in map("".join, itertools.product("cg", repeat=len(op.stages))):
         workspace.session.place(placement)
         ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
@@ -52,7 +53,7 @@ def test_every_workload_has_a_place_for_each_of_its_stages(session, tmp_path, na
     op = kernels.load(name)
     case = Case(name, op.group, {"n": 3}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
     placed = session.for_op(op)
-    workspace = Workspace(placed, op, case, 1, "random", tmp_path)
+    workspace = ChainWorkspace(placed, op, case, 1, "random", tmp_path)
     whole = places.sides(op)["gpu"]
     for placement in (*places.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
         placed.place(placement)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
+from gpubench.workloads.worker.stages import time_stages
+from gpubench.workloads.worker.workspace import ChainWorkspace
 
 pytestmark = pytest.mark.vulkan
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.vulkan
 @pytest.fixture
 def timer(session, tmp_path):
     case = Case("ffn", "network", {"n": 8, "width": 32}, "float32", "tuned", WAITED, session.device.id)
-    workspace = Workspace(session, kernels.load("ffn"), case, 1, "random", tmp_path)
+    workspace = ChainWorkspace(session, kernels.load("ffn"), case, 1, "random", tmp_path)
     yield Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     workspace.release()
 
@@ -79,7 +80,7 @@ def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_pat
     monkeypatch.setattr(device, "create_compute_pipeline", noted)
     params = {"n": 5, "width": 24, "heads": 2}
     case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
-    workspace = Workspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
+    workspace = ChainWorkspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
     assert gate(workspace, case, lambda phase: None).check.ok
     workspace.release()
     distinct = {(step.source, step.entry) for step in passes_of(workspace.op, case, session.limits)}

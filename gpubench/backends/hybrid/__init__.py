@@ -1,5 +1,5 @@
 """hybrid: one op split over a GPU and the CPU, both at work at once (`hybrid:cupy:0`); a workload with
-each of its stages on one of them (`placing`).
+each of its stages on one of them, by a session of the wing that brings workloads.
 
 The GPU takes the first units of the op's outer dimension, NumPy the rest, in the caller's own arrays. In `resident`
 the GPU's part of the data is on the device already and both outputs stay where they are made. In the transfer regimes
@@ -16,10 +16,10 @@ import msgspec
 from gpubench import backends
 from gpubench.backends.contract import Backend, Launch, Session, override
 from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units
-from gpubench.backends.hybrid.placing import PlacingSession
 from gpubench.backends.shared.sides import refusal
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.messages import REASONS
+from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Device
@@ -42,7 +42,7 @@ class SplitSession(Session):
         self._fractions: dict[str, float] = {}
         self._partials: dict[str, tuple[Array, Array]] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
-        self._placing: dict[str, PlacingSession] = {}
+        self._placing: dict[str, Session] = {}
         self.tunes = gpu.tunes
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -57,11 +57,12 @@ class SplitSession(Session):
 
     @override
     def for_op(self, op: Op) -> Session:
-        """A workload is placed, any other op is split."""
-        if not op.stages:
+        """A workload is placed by a wing, any other op is split."""
+        placing = wings.for_op("two_sides", op)
+        if placing is None:
             return self
         if op.name not in self._placing:
-            self._placing[op.name] = PlacingSession(self.device, self.gpu, self.cpu, op)
+            self._placing[op.name] = placing(self.device, self.gpu, self.cpu, op)
         return self._placing[op.name]
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:

@@ -1,4 +1,4 @@
-"""Wings: folders of gpubench and packages of others that bring commands, options of commands and kinds of files.
+"""Wings: folders of gpubench and packages of others that bring commands, options, files, ops, backends and sections.
 
 Nothing imports a wing by name: a wing is the object WING of the module `wing` in its folder, or what an entry point of
 the group `gpubench.wings` names. One that cannot be imported costs itself.
@@ -14,17 +14,25 @@ from typing import Any, NamedTuple
 
 from gpubench.base import plugins
 
-OWN = ("fleet",)
+OWN = ("workloads", "multi", "fleet")
 
 
 class Wing(NamedTuple):
-    """The commands, kinds of files and schemas of a wing."""
+    """What a wing brings. Each value names its object as `module:attribute`, as an entry point does, so that nothing is
+    imported before it is used."""
 
     # By the name of a command: the class of its options, for a command of gpubench a subclass of the options it has.
-    commands: Mapping[str, type[Any]]
-    # By the name in a document's head: the function `module:name` that reads its bytes, and the type for `schema`.
+    commands: Mapping[str, str] = {}
+    # By the name in a document's head: the function that reads its bytes, and the type for `schema`.
     readers: Mapping[str, str] = {}
-    schemas: Mapping[str, tuple[str, str]] = {}
+    schemas: Mapping[str, str] = {}
+    ops: Mapping[str, str] = {}
+    backends: Mapping[str, str] = {}
+    # By a field of an op that only this wing understands: what runs such an op in a worker, what times one that
+    # computes nothing, and the session that runs it on two sides.
+    workspaces: Mapping[str, str] = {}
+    timers: Mapping[str, str] = {}
+    two_sides: Mapping[str, str] = {}
 
 
 @functools.cache
@@ -38,8 +46,19 @@ def own() -> tuple[Wing, ...]:
         except Exception as error:
             absent = isinstance(error, ModuleNotFoundError) and error.name in (module, f"gpubench.{name}")
             if not absent:
-                _tell(name, plugins.described(error))
+                _broken[name] = plugins.described(error)
     return tuple(wings)
+
+
+# Why a wing of gpubench is left out. Who speaks to the user says it; a worker does not.
+_broken: dict[str, str] = {}
+
+
+def tell_broken() -> None:
+    """Say which wings are left out, and why."""
+    own()
+    for name, why in _broken.items():
+        _tell(name, why)
 
 
 @functools.cache
@@ -58,7 +77,19 @@ def _tell(name: str, why: str) -> None:
     print(f"warning: the wing {name} is left out: {why}", file=sys.stderr)
 
 
-def find(name: str) -> Any:
-    """Return the function or type that `module:name` says."""
-    module, _, attribute = name.partition(":")
+@functools.cache
+def brought(what: str) -> dict[str, str]:
+    """Return what the wings of gpubench bring of one kind, a field of Wing: places by their names."""
+    return {name: place for wing in own() for name, place in getattr(wing, what).items()}
+
+
+def for_op(what: str, op: object) -> Any:
+    """Return what a wing has for an op by one of its fields, else None. `what`: "workspaces", "timers", "two_sides"."""
+    place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
+    return None if place is None else find(place)
+
+
+def find(place: str) -> Any:
+    """Return the object that `module:attribute` names."""
+    module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)

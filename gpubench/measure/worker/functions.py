@@ -19,7 +19,7 @@ from gpubench.functions.session import session_of as session_of
 from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.afresh import MORE_OTHERS, OTHERS, Caller, Round, find_false_time
 from gpubench.measure.worker.operands import Operands
-from gpubench.measure.worker.workspace import Workspace, Wrong
+from gpubench.measure.worker.workspace import Workspace, Wrong, kind_of
 from gpubench.result.case import Case
 from gpubench.result.run import Check
 
@@ -30,7 +30,7 @@ SHORT_ANSWER_S = 0.05
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
     """The classes of the operands and of the workspace of an op: for a user's function of any objects its own."""
-    return (Operands, Workspace) if op.calls is None else (CallOperands, CallWorkspace)
+    return (Operands, kind_of(op)) if op.calls is None else (CallOperands, CallWorkspace)
 
 
 class CallOperands(Operands):

@@ -39,14 +39,13 @@ from gpubench.base.errors import (
     limit_reached,
 )
 from gpubench.base.messages import Reason
-from gpubench.base.plugins import described
+from gpubench.base.plugins import described, wings
 from gpubench.curves.stats import median
 from gpubench.functions import loading
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
-from gpubench.measure.worker import ceilings, functions, places, stages, timer
-from gpubench.measure.worker.collectives import CollectiveTimer
+from gpubench.measure.worker import ceilings, functions, timer
 from gpubench.measure.worker.cpu_turns import CpuTurns
 from gpubench.measure.worker.kept import Kept, Suspects
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
@@ -63,7 +62,6 @@ RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
     "WGPU_BACKEND_TYPE",
 )  # fmt: skip
-CallTimer = OverheadTimer | CollectiveTimer
 # The GPU's share of a split until the parent names one.
 EVEN = 0.5
 
@@ -76,7 +74,7 @@ class DeviceWorker:
         self._backends: list[Backend] = []
         self._kept: Kept | None = None
         self._suspects = Suspects()
-        self._timers: dict[str, timer.Timer | CallTimer] = {}
+        self._timers: dict[str, timer.Timer | OverheadTimer] = {}
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._tuned_s: dict[tuple[str, str], float] = {}  # of trials that no case has told yet
@@ -274,7 +272,7 @@ class DeviceWorker:
         if request.time_it:
             self._calibrate(timed, request)
         if isinstance(cut, str) and request.time_it:
-            places.calibrate_sides(timed, self._sample_s)
+            timed.calibrate_at(workspace.sides, self._sample_s)
         # Two sides load a weight when a stage reads it.
         loads = session.device.kind != "cpu" and not session.device.composed
         size, load_s = workspace.loading() if loads else (0, None)
@@ -306,7 +304,7 @@ class DeviceWorker:
         asked = request.cut if request.cut is not None else self._cuts.get(case.id)
         cut: float | str | None
         if workspace.session is not self._opened():
-            cut = asked if isinstance(asked, str) else places.sides(op)["gpu"]
+            cut = asked if isinstance(asked, str) else workspace.sides["gpu"]
         else:
             cut = workspace.session.divide(op, case, asked if isinstance(asked, float) else EVEN)
         if cut is not None and self._cuts.get(case.id) != cut:
@@ -322,7 +320,7 @@ class DeviceWorker:
         if not isinstance(cut, str):
             return self._gated(workspace, case, name)
         tune_s = 0.0
-        for placement in dict.fromkeys((*places.sides(workspace.op).values(), cut)):
+        for placement in dict.fromkeys((*workspace.sides.values(), cut)):
             workspace.session.place(placement)
             checked, took_s = self._gated(workspace, case, f"{case.form_id} {placement}")
             tune_s += took_s
@@ -363,11 +361,8 @@ class DeviceWorker:
         """As any other case: checked, then calibrated. What is timed is a call of the session."""
         case, session = request.case, self._opened()
         self._announce("inputs")
-        timed: CallTimer = (
-            OverheadTimer(session, op, case, self._prepared().opening)
-            if op.collective is None
-            else CollectiveTimer(session, op, case)
-        )
+        kind = wings.for_op("timers", op) or OverheadTimer
+        timed: OverheadTimer = kind(session, op, case, self._prepared().opening)
         self._timers[case.id] = timed
         self._announce("check")
         check = timed.verify()
@@ -382,7 +377,7 @@ class DeviceWorker:
     def _workspace(self, case: Case) -> Workspace:
         return self._prepared().workspace(self._op(case.op), case, self._announce)
 
-    def _calibrate(self, timed: timer.Timer | CallTimer, request: protocol.Prepare) -> None:
+    def _calibrate(self, timed: timer.Timer | OverheadTimer, request: protocol.Prepare) -> None:
         """Set the repeat counts: those of an earlier session, or what other sizes predict, which the first block
         corrects. Only an overhead and the device's clock are tried."""
         if request.repeat is not None:
@@ -449,7 +444,7 @@ class DeviceWorker:
         self._announce("stages")
         timed = self._timers[request.case_id]
         times = (
-            stages.time_stages(timed, request.session, request.limit_s)
+            timed.workspace.time_stages(timed, request.session, request.limit_s)
             if isinstance(timed, timer.Timer)
             else None
         )
@@ -459,7 +454,9 @@ class DeviceWorker:
         self._announce("stages")
         timed = self._timers[request.case_id]
         placing = (
-            places.placing(timed, request.session, request.limit_s) if isinstance(timed, timer.Timer) else None
+            timed.workspace.assign_stages(timed, request.session, request.limit_s)
+            if isinstance(timed, timer.Timer)
+            else None
         )
         return protocol.TimedPlacing(id=request.id, placing=placing)
 

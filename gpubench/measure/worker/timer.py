@@ -7,7 +7,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from msgspec import UNSET
@@ -106,6 +106,14 @@ class Timer:
             return self.seconds(repeat)
         finally:
             self.placement = before
+
+    def calibrate_at(self, placements: Mapping[str, str], target_s: float) -> None:
+        """Set how many calls of each placement make a sample."""
+        chosen = self.placement
+        for name, placement in placements.items():
+            self.placement = placement
+            self.sides[name] = placement, calibrate(self, target_s)
+        self.placement = chosen
 
     def _queued(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock

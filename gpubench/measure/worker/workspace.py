@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,14 +27,15 @@ from gpubench.backends.shared.reference import (
     sentinels,
 )
 from gpubench.base.errors import BackendError, Unsupported, WrongResult
+from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
+from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Array, Op, Operand, Shape, Stored, Tolerance, each
-from gpubench.measure.worker import chains
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
 from gpubench.measure.worker.shared import ChangedInput, SharedArray
 from gpubench.result.case import Case
-from gpubench.result.run import Check
+from gpubench.result.run import Check, Placing, StageTimes
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 
@@ -79,7 +82,6 @@ class Workspace:
         self.op_hash = _hash_of(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
-        self._chains: dict[str, chains.Chain] = {}
         self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
         self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
@@ -211,40 +213,44 @@ class Workspace:
         self.spoil_between(case)
         return self.outputs[case.form_id]
 
-    def chain(self, case: Case) -> chains.Chain | None:
-        """The stages that the case runs; None: it is one op, or one expression."""
-        if not chains.staged(self.op, case):
-            return None
-        if case.form_id not in self._chains:
-            self._chains[case.form_id] = chains.Chain(self.session, self.op, case)
-        return self._chains[case.form_id]
-
     def tune(self, case: Case) -> None:
         """Let the session choose the kernels of the case."""
-        chain = self.chain(case)
-        if chain is None:
-            self.session.tune(self.op, case, self.buffers)
-        else:
-            chain.tune(self.buffers, self.output(case))
+        self.session.tune(self.op, case, self.buffers)
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
-        """The session's launch of the case: of a workload all stages as one."""
-        chain = self.chain(case)
-        if chain is None:
-            return self.session.compile(self.op, case, buffers, output)
-        return chain.compile(buffers, output)
+        """The session's launch of the case."""
+        return self.session.compile(self.op, case, buffers, output)
 
-    def check_stages(self, case: Case, output: Buffer) -> None:
-        """Judge the stages of a workload one by one. Raises Wrong."""
-        chain = self.chain(case)
-        if chain is not None:
-            chain.check(self.buffers, output, Wrong)
+    @staticmethod
+    def refused(session: Session, op: Op, case: Case) -> BackendError | None:
+        """Return why the session cannot run the case, or None."""
+        return session.supports(op, case)
+
+    # ---------------------------------------------------------------- what a wing may add to one launch
+
+    # On two sides: the placement of each side alone, by its name.
+    sides: Mapping[str, str] = {}
+
+    def chain(self, case: Case) -> Any:
+        """Return the stages that the case runs. Returns None if it is one op, or one expression."""
+        return None
+
+    def check_between(self, case: Case, output: Buffer) -> None:
+        """Judge what a launch leaves beside its output. Raises Wrong."""
 
     def spoil_between(self, case: Case) -> None:
-        """Fill what lies between the stages of a workload with sentinels."""
-        chain = self.chain(case)
-        if chain is not None:
-            chain.spoil(self.sentinel)
+        """Fill what a launch leaves beside its output with sentinels."""
+
+    def release_between(self) -> None:
+        """Give back the buffers of what a launch leaves beside its output."""
+
+    def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
+        """Return the times of the stages of a timer's launch. Returns None if it has none."""
+        return None
+
+    def assign_stages(self, timed: Any, session: int, limit_s: float) -> Placing | None:
+        """Return where the stages of a timer's launch could run. Returns None if it has none."""
+        return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
         """Download the outputs of a launch; those alone that travel, or that do not, where somebody says so."""
@@ -348,13 +354,12 @@ class Workspace:
             for i, buffer in enumerate(each(output)):
                 if i not in self.op.updated:
                     self.session.free(buffer)
-        for chain in self._chains.values():
-            chain.release()
+        self.release_between()
         self._operands.weights.make_room(self.session)
         self.session.forget()
         if self._operands.weights.passed is None:
             self._passed.release()
-        self.outputs, self._right, self._chains = {}, {}, {}
+        self.outputs, self._right = {}, {}
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
@@ -364,17 +369,30 @@ def _nearness(check: Check) -> tuple[bool, float]:
     return not check.ok, check.max_error / check.limit if check.limit else 0.0
 
 
+def kind_of(op: Op) -> type[Workspace]:
+    """Return the class of the workspaces of an op, which a wing may bring."""
+    return wings.for_op("workspaces", op) or Workspace
+
+
+def no_library(op: Op) -> Unsupported | None:
+    """Return why the host cannot do its part of the op, or None: what it calls is not there."""
+    if op.host is None or importlib.util.find_spec(op.host.name) is not None:
+        return None
+    why = f"{op.name} calls {op.host.name}, which is not installed"
+    return Unsupported(why, hint=install_command(op.host.extra), reason="no-library")
+
+
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why the case cannot run here, or None."""
     if op.host is not None and session.device.kind != "cpu":
         return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
-    missing = chains.no_library(op)
+    missing = no_library(op)
     if missing is not None:
         return missing
     if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
         why = f"{session.device.backend} computes no op with several outputs or with ids"
         return Unsupported(why, reason="no-implementation")
-    return chains.refusal(session, op, case) if chains.staged(op, case) else session.supports(op, case)
+    return kind_of(op).refused(session, op, case)
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
@@ -421,6 +439,6 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
         session.sync()
         first = clock()
         announce("check")
-        workspace.check_stages(case, launch.output)
+        workspace.check_between(case, launch.output)
         check = workspace.verify(launch, case)
     return CheckedLaunch(launch, check, built - start, first - launched, tune_s)

@@ -21,6 +21,7 @@ from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.base.errors import BackendUnavailable, DeviceOutOfMemory
 from gpubench.base.installation import install_command
+from gpubench.base.plugins import wings
 from gpubench.result.case import Case
 from gpubench.result.run import Device
 
@@ -32,6 +33,7 @@ def test_the_baseline_comes_first_and_the_actor_is_hidden():
         "hidden",
         "shared",
     }
+    files |= wings.brought("backends").keys()
     assert set(backends.names()) == files
     assert backends.names()[0] == "numpy"
     # A split multiplies the time, and a gang starts NCCL: both wait to be asked.

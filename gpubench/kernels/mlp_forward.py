@@ -1,9 +1,0 @@
-"""mlp_forward: class probabilities of n pictures by a perceptron of two layers, 784 -> 512 -> 10."""
-
-from gpubench.kernels.templates.mlp import FORWARD, PARAMS, SIZES, WEIGHTS
-from gpubench.kernels.templates.workload import workload
-
-OP = workload(
-    name="mlp_forward", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10", params=PARAMS, sizes=SIZES,
-    stages=FORWARD, inputs={"x": "normal"}, weights=WEIGHTS, outputs={"p": "activation"},
-)  # fmt: skip

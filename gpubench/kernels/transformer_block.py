@@ -1,9 +1,0 @@
-"""transformer_block: one layer of a GPT: norm, attention, norm, two layers, with what goes in added twice."""
-
-from gpubench.kernels.templates.transformer import BLOCK_WEIGHTS, HEADED, PARAMS, SIZES, block
-from gpubench.kernels.templates.workload import workload
-
-OP = workload(
-    name="transformer_block", summary="one layer of a GPT of n tokens", params=PARAMS, sizes=SIZES, options=HEADED,
-    stages=block("x", "y"), inputs={"x": "normal"}, weights=BLOCK_WEIGHTS, outputs={"y": "activation"},
-)  # fmt: skip

@@ -1,0 +1,1 @@
+"""A wing: several GPUs of one host."""

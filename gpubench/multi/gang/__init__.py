@@ -1,0 +1,248 @@
+"""gang: several devices of one backend, driven by one worker as one (`gang:cupy:0+1`, `gang:cupy:0-7`).
+
+A collective goes over the links that join the devices, which the backend inside brings (`Backend.links`). Any other op
+is cut into a share for each rank (`shares`). `gang:numpy:4` is four ranks in host memory, which shows that the program
+is right and says nothing of hardware.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gpubench import backends
+from gpubench.backends.contract import Backend, Launch, Links, Session, override
+from gpubench.backends.shared.sides import side_case
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
+from gpubench.multi.gang.shares import Ranks, SharedBuffer, SharedLaunch, shares
+from gpubench.result.case import GANG, Case, gang_id, gang_ranks, gang_sizes
+from gpubench.result.run import Device, Identity
+
+# Host memory as so many ranks.
+_SOFTWARE = ("2", "3", "4", "8")
+
+
+class GangSession(Session):
+    """The links of a gang, and its members' sessions once an op is shared out among them."""
+
+    limits = Limits(max_buffer_bytes=1 << 40, max_binding_bytes=1 << 40)
+
+    def __init__(self, device: Device, links: Links, members: Callable[[], list[Session]]) -> None:
+        self.device = device
+        self._links = links
+        self._members = members
+        self._opened: Ranks | None = None
+
+    @property
+    def _ranks(self) -> Ranks:
+        """Opened with the first op: a collective does without."""
+        if self._opened is None:
+            self._opened = Ranks(self._members())
+        return self._opened
+
+    @override
+    def links(self) -> Links:
+        return self._links
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Collectives for as many ranks as there are; ops that say how they are cut, in what each rank computes."""
+        if op.collective is not None:
+            fits = case.params.get("ranks") == self._links.ranks
+            return (
+                None if fits else Unsupported(f"{self.device.id} has {self._links.ranks} ranks", reason="shape")
+            )
+        if op.overhead is not None or case.form != "tuned" or case.variant is not None:
+            why = "a gang takes the best that its ranks have: its only form is tuned"
+            return Unsupported(why, reason="no-implementation")
+        unsplit = op.whole(case.params)
+        if unsplit is None:
+            try:
+                shares(op.units(case.params), self._links.ranks)
+            except ValueError as error:
+                unsplit = str(error)
+        if unsplit is not None:
+            return Unsupported(unsplit, reason="no-split")
+        first = self._ranks.sessions[0]
+        first.enter()
+        one, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
+        if kernel is not None and kernel.library:
+            one = msgspec.structs.replace(one, form="library")
+        return first.supports(op, one)
+
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+        """That of the first rank, in the form in which the ranks send."""
+        return self._ranks.sessions[0].host_array(shape, dtype, form)
+
+    def allocate(self, shape: Shape, dtype: Stored) -> SharedBuffer:
+        """An operand; a rank takes memory when a launch says what it gets of it."""
+        return SharedBuffer(shape, dtype)
+
+    @override
+    def free(self, buffer: SharedBuffer) -> None:
+        buffer.free()
+
+    @override
+    def forget(self) -> None:
+        if self._opened is not None:
+            self._opened.each(lambda session: session.forget())
+
+    def upload(self, buffer: SharedBuffer, host: Array) -> None:
+        """Refer to the array; the ranks get their parts with the next launch, which knows them."""
+        buffer.hold(host)
+
+    def download(self, buffer: SharedBuffer, host: Array) -> None:
+        """The parts of all ranks, come together; or what was uploaded."""
+        if buffer.last is None:
+            host[...] = buffer.host
+        else:
+            self._ranks.fetch(buffer.last, host)
+
+    @property
+    def tunes(self) -> bool:  # type: ignore[override]
+        """Whether its members choose among candidates."""
+        return self._opened is not None and self._opened.sessions[0].tunes
+
+    @override
+    def tune(self, op: Op, case: Case, inputs: Sequence[SharedBuffer]) -> None:
+        """Let each rank choose its candidate for the share that it will get."""
+        launch = self._ranks.cut(op, case, inputs, SharedBuffer(op.output.shape(case.params), case.dtype))
+        for rank in launch.ranks:
+            rank.send()
+            rank.session.tune(op, rank.case, rank.buffers)
+        launch.output.free()
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[SharedBuffer], output: SharedBuffer) -> SharedLaunch:
+        """The share of each rank, by its own session."""
+        launch = self._ranks.cut(op, case, inputs, output)
+        found = [rank.compile() for rank in launch.ranks]
+        launch.kernel_hash, launch.kernel_name = found[0].kernel_hash, found[0].kernel_name
+        launch.staging = launch.ranks[0].way.staging
+        return launch
+
+    def run(self, launch: Launch, repeat: int = 1) -> None:
+        """On all ranks; the launch of a gang that computes nothing is nothing."""
+        if isinstance(launch, SharedLaunch):
+            self._ranks.run(launch, repeat)
+
+    def sync(self) -> None:
+        with self._links.guard():
+            self._links.sync()
+        if self._opened is not None:
+            self._opened.each(lambda session: session.sync())
+
+    @override
+    def sides(self, launch: SharedLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
+        """Seconds per launch of each rank's share alone, its data in place."""
+        self._ranks.run(launch, 1)
+        self.sync()
+        found = {}
+        for number, rank in enumerate(launch.ranks):
+            rank.session.enter()
+            start = self.clock()
+            rank.session.run(rank.launch, launches)
+            rank.session.sync()
+            found[f"rank{number}_s"] = (self.clock() - start) / launches
+        return found
+
+    def empty_launch(self) -> Launch:
+        """Nothing: what a rank's own launch costs is known of its device."""
+        return Launch()
+
+    @override
+    def flush(self) -> None:
+        self._ranks.each(lambda session: session.flush())
+
+    @override
+    def clock(self) -> float:
+        return self._links.clock() if self._opened is None else self._opened.sessions[0].clock()
+
+    @override
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        with contextlib.suppress(Exception):
+            self._links.close()
+
+
+class GangBackend(Backend):
+    """Gangs of the devices of other backends. Its name alone stands for those of GPUs."""
+
+    name = GANG
+    forms: tuple[Form, ...] = ("tuned",)
+
+    def __init__(self) -> None:
+        self.default_devices: tuple[str, ...] = ()
+
+    def devices(self) -> list[Device]:
+        """Of GPUs each pair, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
+        found = [gang for name in backends.built_in() for gang in _gangs(_members(name))]
+        self.default_devices = tuple(
+            gang.id.removeprefix(f"{GANG}:") for gang in found if _usual(gang.id, found)
+        )
+        for name in backends.hidden_names():
+            found += _gangs(_members(name))
+            found += [_named(name, word) for word in backends.load(name).gangs]
+        return found + [_software(count) for count in _SOFTWARE]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GangSession:
+        """Join the devices that the id names. Raises BackendUnavailable."""
+        device = next((gang for gang in self.devices() if gang.id == device_id), None)
+        if device is None:
+            raise BackendUnavailable(f"there is no device {device_id}")
+        _, inner, word = device_id.split(":")
+        backend, ordinals = backends.load(inner), gang_ranks(device_id)
+        named = "" if word[0].isdecimal() else word
+
+        def members() -> list[Session]:
+            return backend.members(ordinals, threads, autotune=autotune)
+
+        return GangSession(device, backend.links(ordinals, named), members)
+
+
+def _members(backend: str) -> list[Device]:
+    try:
+        return backends.load(backend).joined()
+    except BackendUnavailable:
+        return []
+
+
+def _gangs(members: Sequence[Device]) -> list[Device]:
+    count = len(members)
+    chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
+    chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
+    return [_gang(members, ranks) for ranks in (*chosen, *(tuple(range(size)) for size in range(3, count + 1)))]
+
+
+def _usual(gang: str, found: Sequence[Device]) -> bool:
+    """Whether it is a pair, or has 4, 8, ... or all GPUs: the others answer to their id."""
+    most = max(len(gang_ranks(device.id)) for device in found)
+    return len(gang_ranks(gang)) in gang_sizes(most)
+
+
+def _gang(members: Sequence[Device], ranks: Sequence[int]) -> Device:
+    ours = [members[rank] for rank in ranks]
+    names = dict.fromkeys(device.name for device in ours)
+    room = [device.usable_bytes for device in ours if device.usable_bytes is not None]
+    return Device(
+        id=gang_id(ours[0].backend, ranks), backend=GANG, kind=ours[0].kind, api=ours[0].api,
+        name=f"{len(ours)} x {' and '.join(names)}", driver=ours[0].driver, usable_bytes=min(room, default=None),
+        identities=[device.identity or Identity() for device in ours],
+    )  # fmt: skip
+
+
+def _named(backend: str, word: str) -> Device:
+    """A gang that a word stands for."""
+    return Device(id=f"{GANG}:{backend}:{word}", backend=GANG, kind="gpu", api=backend, name=word)
+
+
+def _software(count: str) -> Device:
+    return msgspec.structs.replace(
+        _named("numpy", count), kind="software", api="host", name=f"{count} x host memory"
+    )
+
+
+BACKEND = GangBackend()

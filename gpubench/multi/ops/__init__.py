@@ -1,0 +1,1 @@
+"""The collectives, one file each."""

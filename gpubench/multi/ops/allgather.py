@@ -1,0 +1,10 @@
+"""allgather: every rank gets what all ranks sent, one after the other."""
+
+from gpubench.multi.collective import collective, others, part
+
+OP = collective(
+    "allgather", "every rank gets the shares of all, n bytes in the end",
+    lambda links, sent, got: links.all_gather(sent, got),
+    lambda value, rank, ranks, i, part: value(i // i.dtype.type(part), i % i.dtype.type(part)),
+    bus=others, sends=part,
+)  # fmt: skip

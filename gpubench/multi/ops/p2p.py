@@ -1,0 +1,10 @@
+"""p2p: rank 0 sends its buffer to rank 1."""
+
+from gpubench.multi.collective import collective, once
+
+OP = collective(
+    "p2p", "n bytes from rank 0 to rank 1",
+    lambda links, sent, got: links.copy(((0, 1),), sent, got),
+    lambda value, rank, ranks, i, part: value(0, i),
+    bus=once, pairwise=True, receivers=(1,),
+)  # fmt: skip

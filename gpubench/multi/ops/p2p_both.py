@@ -1,0 +1,10 @@
+"""p2p_both: two ranks send each other their buffers at once."""
+
+from gpubench.multi.collective import collective, once
+
+OP = collective(
+    "p2p_both", "n bytes from rank 0 to rank 1 and n bytes back, at once",
+    lambda links, sent, got: links.copy(((0, 1), (1, 0)), sent, got),
+    lambda value, rank, ranks, i, part: value(1 - rank, i),
+    bus=once, pairwise=True, both=True,
+)  # fmt: skip

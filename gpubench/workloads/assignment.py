@@ -1,0 +1,191 @@
+"""Which side runs each stage of a workload: the placements of least predicted time, exactly.
+
+A placement is a letter for each stage: `c` on the CPU, `g` on the GPU. Its time is that of the stages on their sides,
+of a launch and its wait wherever the GPU takes over, and of one copy of each value to a side that reads it and has it
+not. A copy stays valid, and what is wanted ends on the host. Nothing overlaps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+CPU, GPU = "c", "g"
+# Predicted times so near to the least one are worth a measurement, of so many placements at most.
+NEAR, MOST = 1.25, 3
+# States that a narrow search keeps.
+WIDTH = 32
+
+
+class StageCost(NamedTuple):
+    """One stage: its seconds in the chain of each side (`gpu_s` None: the host does it), and the values it uses."""
+
+    cpu_s: float
+    gpu_s: float | None
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class PlacementCosts(NamedTuple):
+    """What a prediction is made of. `up_s` and `down_s` have the seconds of one copy of a value, `enter_s` is an empty
+    launch and its wait, `given` the sides on which a value is at first, `wanted` ends on the host."""
+
+    steps: Sequence[StageCost]
+    up_s: Mapping[str, float]
+    down_s: Mapping[str, float]
+    enter_s: float
+    given: Mapping[str, str]
+    wanted: Sequence[str]
+
+    def without_copies(self) -> PlacementCosts:
+        """The same where a copy takes no time."""
+        return self._replace(up_s=dict.fromkeys(self.up_s, 0.0), down_s=dict.fromkeys(self.down_s, 0.0))
+
+
+class Predicted(NamedTuple):
+    """A placement and its seconds."""
+
+    seconds: float
+    placement: str
+
+
+def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
+    """All on the CPU, and all on the GPU but what the host does."""
+    return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
+
+
+class _Step(NamedTuple):
+    """A stage on one side. Of a value two bits of a number tell whether its copy on the CPU and on the GPU is valid."""
+
+    seconds: float
+    reads: tuple[
+        tuple[int, int, float], ...
+    ]  # the bit of this side, both bits, and what a copy to this side takes
+    written: int  # the bits of this side
+    replaced: int  # both bits
+
+
+class _Chain:
+    """The costs, laid out for going through many placements. What both sides have from the start and nobody writes
+    needs no looking after."""
+
+    def __init__(self, costs: PlacementCosts) -> None:
+        self._costs = costs
+        written = {name for step in costs.steps for name in step.writes}
+        kept = [name for name, sides in costs.given.items() if name in written or sides != CPU + GPU]
+        self._bits = {name: 1 << 2 * i for i, name in enumerate(dict.fromkeys([*kept, *sorted(written)]))}
+        self.begin = sum(self._valid(name, sides) for name, sides in costs.given.items() if name in self._bits)
+        self.steps = [{side: self._step(step, side) for side in _sides(step)} for step in costs.steps]
+        self._wanted = [(self._bits[name], costs.down_s[name]) for name in costs.wanted if name in self._bits]
+        last = {name: number for number, step in enumerate(costs.steps) for name in (*step.reads, *step.writes)}
+        last |= dict.fromkeys(costs.wanted, len(costs.steps))
+        # Behind each stage the bits of what somebody will still read.
+        self.live = [
+            sum(3 * bit for name, bit in self._bits.items() if last.get(name, -1) > number)
+            for number in range(len(costs.steps))
+        ]
+
+    def _valid(self, name: str, sides: str) -> int:
+        return sum(self._bits[name] << (CPU + GPU).index(side) for side in sides)
+
+    def _step(self, step: StageCost, side: str) -> _Step:
+        own_s = step.gpu_s if side == GPU else step.cpu_s
+        assert own_s is not None
+        copies = self._costs.up_s if side == GPU else self._costs.down_s
+        reads = [name for name in dict.fromkeys(step.reads) if name in self._bits]
+        return _Step(
+            own_s,
+            tuple(
+                (self._valid(name, side), 3 * self._bits[name], copies.get(name, math.inf)) for name in reads
+            ),
+            sum(self._valid(name, side) for name in dict.fromkeys(step.writes)),
+            sum(3 * self._bits[name] for name in dict.fromkeys(step.writes)),
+        )
+
+    def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
+        """Seconds of the stage on that side behind these copies and that side, copies included, and what is valid
+        behind it."""
+        step = self.steps[number][side]
+        seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
+        for here, both, copy_s in step.reads:
+            if valid & both and not valid & here:
+                seconds += copy_s
+                valid |= here
+        return seconds, valid & ~step.replaced | step.written
+
+    def least_s(self) -> list[dict[str, float]]:
+        """For each stage and the side that it ran on: what the stages behind it take at least, copies left out."""
+        found = [dict.fromkeys((CPU, GPU), 0.0)]
+        for step in reversed(self.steps[1:]):
+            enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
+            behind = found[-1]
+            found.append(
+                {a: min(step[b].seconds + enter_s[a, b] + behind[b] for b in step) for a in (CPU, GPU)}
+            )
+        return found[::-1]
+
+    def end_s(self, valid: int) -> float:
+        return sum(copy_s for bit, copy_s in self._wanted if not valid & bit)
+
+
+def _sides(step: StageCost) -> tuple[str, ...]:
+    return (CPU,) if step.gpu_s is None else (CPU, GPU)
+
+
+def predicted_s(costs: PlacementCosts, placement: str) -> float:
+    """Seconds of one placement."""
+    return _predicted_s(_Chain(costs), placement)
+
+
+def _predicted_s(chain: _Chain, placement: str) -> float:
+    valid, before, seconds = chain.begin, CPU, 0.0
+    for number, side in enumerate(placement):
+        own_s, valid = chain.walk(number, side, valid, before)
+        seconds, before = seconds + own_s, side
+    return seconds + chain.end_s(valid)
+
+
+def nearest(costs: PlacementCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
+    """The placement of least predicted time, and the others up to `near` times it, `most` in all, the best first."""
+    chain = _Chain(costs)
+    limit_s = near * min(_predicted_s(chain, one) for one in single_sides(costs.steps))
+    # What a narrow search finds is what the exact one has to beat.
+    found = _search(chain, limit_s, most, WIDTH)
+    if len(found) == most:
+        limit_s = min(limit_s, found[-1].seconds)
+    best = _search(chain, limit_s, most)
+    return [one for one in best if one.seconds <= near * best[0].seconds]
+
+
+def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
+    """The best `most` placements that take up to `limit_s`.
+
+    For each state, which is what is valid where and the side that ran last, the best `most` ways to it are kept: no
+    other way can be among the best of the whole. What cannot end in time is cut off. `widest`: so many states are kept
+    behind each stage, and what is found need not be the best.
+    """
+    limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
+    ways: dict[tuple[int, str], list[Predicted]] = {(chain.begin, CPU): [Predicted(0.0, "")]}
+    for number, live in enumerate(chain.live):
+        after: dict[tuple[int, str], list[Predicted]] = {}
+        for (before, last), known in ways.items():
+            for side in chain.steps[number]:
+                own_s, valid = chain.walk(number, side, before, last)
+                latest_s = limit_s - left_s[number][side]
+                after.setdefault((valid & live, side), []).extend(
+                    Predicted(one.seconds + own_s, one.placement + side)
+                    for one in known
+                    if one.seconds + own_s <= latest_s
+                )
+        ways = {state: heapq.nsmallest(most, known) for state, known in after.items() if known}
+        if widest is not None and len(ways) > widest:
+            kept = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
+            ways = {state: ways[state] for state in kept}
+    ends = [
+        Predicted(one.seconds + chain.end_s(valid), one.placement)
+        for (valid, _), known in ways.items()
+        for one in known
+    ]
+    return heapq.nsmallest(most, (one for one in ends if one.seconds <= limit_s))

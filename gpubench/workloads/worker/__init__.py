@@ -1,0 +1,1 @@
+"""The child side of networks: chains of stages, their times, and stages on two sides."""

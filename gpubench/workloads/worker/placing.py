@@ -1,0 +1,386 @@
+"""Workloads on two sides: each stage runs where the placement says, values are copied to a side that lacks them.
+
+A value is in host memory, on the GPU or on both. What is there is not copied again: a weight goes up once, an input
+once after each upload, a result of a stage once after each run. Stages in a row on one side are one chain of that side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, override
+from gpubench.backends.shared.host import host_dtype
+from gpubench.backends.shared.sides import refusal, side_case
+from gpubench.base.errors import BackendError, Unsupported
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
+from gpubench.result.case import Case
+from gpubench.result.run import Device
+from gpubench.workloads.assignment import CPU, GPU
+
+# Values that nobody uses, kept because a copying call asks for the same again; and bound chains of the CPU.
+_SPARE, _BOUND = 8, 4
+
+
+class Value:
+    """One operand, or what lies between two stages. `places` are the sides whose copy is valid; `uploaded`: no stage
+    has written it since it was uploaded."""
+
+    def __init__(self, shape: Shape, dtype: Stored) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.places = ""
+        self.uploaded = False
+        self.device: Buffer = None
+        self._array: Array = None
+        self._own = False
+
+    @property
+    def array(self) -> Array:
+        """The host's copy: the array that was uploaded last, or memory of its own."""
+        return self.own() if self._array is None else self._array
+
+    def own(self) -> Array:
+        """As `array`, but never the caller's: a launch writes to it."""
+        if not self._own:
+            import numpy as np
+
+            held, self._array, self._own = self._array, np.empty(self.shape, host_dtype(self.dtype)), True
+            if held is not None:
+                self._array[...] = held
+        return self._array
+
+    def hold(self, host: Array) -> None:
+        """Stand for this array from now on: by reference, unless a launch writes here."""
+        if self._own:
+            self._array[...] = host
+        else:
+            self._array = host
+        self.places, self.uploaded = CPU, True
+
+    def forget(self) -> None:
+        """Let the caller's array go."""
+        if not self._own:
+            self._array = None
+        self.places, self.uploaded = "", False
+
+
+class StageLaunch(Launch):
+    """A stage that either side may run."""
+
+    def __init__(self, op: Op, case: Case, reads: Sequence[Value], writes: Buffer) -> None:
+        self.op, self.case, self.reads = op, case, reads
+        self.output = writes
+
+
+Step = tuple[Launch, Buffer]
+
+
+class PlacingSession(Session):
+    """A GPU's session and the CPU's for one workload; `place` says which stages run where."""
+
+    several = True
+
+    def __init__(self, device: Device, gpu: Session, cpu: Session, op: Op) -> None:
+        self.device, self.limits = device, gpu.limits
+        self.threads, self.blas = cpu.threads, cpu.blas
+        self.tunes = gpu.tunes or cpu.tunes
+        self.gpu, self.cpu = gpu, cpu
+        self.way = gpu.transfers("tuned")
+        self.placement = ""
+        # What a launch adds to is as it was before any launch, or what stood there before does not matter.
+        self.keeps_state = bool(op.updated)
+        self._home = [operand.travels for operand in op.outputs]
+        self._spare: list[Value] = []
+        self._ran: PlacedLaunch | None = None
+        self._timed: tuple[Sequence[Step], dict[str, tuple[list[Step], Launch]]] | None = None
+
+    def side(self, letter: str) -> Session:
+        return self.gpu if letter == GPU else self.cpu
+
+    # ---------------------------------------------------------------- what runs here
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """A stage that both sides have."""
+        if op.stages:
+            return Unsupported("a placed workload has the tuned form alone", reason="no-implementation")
+        return refusal(op, case, self.gpu, self.cpu)
+
+    @override
+    def place(self, placement: str) -> None:
+        self.placement = placement
+
+    @override
+    def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
+        """Each side chooses its own kernel."""
+        for letter in (GPU, CPU):
+            side = self.side(letter)
+            if side.tunes:
+                buffers = [self.on(letter, value) for value in inputs]
+                side.tune(op, side_case(op, case, case.params, side), buffers)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
+        """Both sides have to build it; each is bound to its own copies when it runs."""
+        launch = StageLaunch(op, case, inputs, output)
+        built = [self.compiled(letter, launch) for letter in (GPU, CPU)]
+        launch.kernel_hash = " ".join(str(one.kernel_hash) for one in built)
+        launch.kernel_name = built[0].kernel_name
+        return launch
+
+    def compiled(self, letter: str, stage: StageLaunch) -> Launch:
+        """The stage on one side; a plain library call makes an array of its own, which the chain copies."""
+        side = self.side(letter)
+        case = side_case(stage.op, stage.case, stage.case.params, side)
+        inputs = [self.buffer(letter, value) for value in stage.reads]
+        output = self.target(letter, stage.output)
+        return side.compile(stage.op, case, inputs, None if case.form == "library" else output)
+
+    @override
+    def chain(self, steps: Sequence[Step], output: Buffer) -> PlacedLaunch | None:
+        """The stages as one launch; None where a side runs one op at a time."""
+        if any(side.chain((), None) is None for side in (self.gpu, self.cpu)):
+            return None
+        return PlacedLaunch(self, steps, output)
+
+    def run(self, launch: Launch, repeat: int = 1) -> None:
+        """The stages in order; what the GPU does is enqueued, what the CPU does has ended."""
+        if not isinstance(launch, PlacedLaunch):
+            self.gpu.run(launch, repeat)
+            return
+        for _ in range(repeat):
+            launch.run(self.placement)
+        self._ran = launch
+
+    def sync(self) -> None:
+        """Wait, and have the result on the host."""
+        if self._ran is not None:
+            launch, self._ran = self._ran, None
+            for value, wanted in zip(each(launch.output), self._home, strict=False):
+                if wanted and value.places:
+                    self.on(CPU, value)
+        self.gpu.sync()
+
+    def empty_launch(self) -> Launch:
+        return self.gpu.empty_launch()
+
+    # ---------------------------------------------------------------- values
+
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+        return self.cpu.host_array(shape, dtype, form)
+
+    def allocate(self, shape: Shape, dtype: Stored) -> Value:
+        """A value that nobody has; memory of a side is taken when it is needed there."""
+        for value in self._spare:
+            if (value.shape, value.dtype) == (shape, dtype):
+                self._spare.remove(value)
+                return value
+        return Value(shape, dtype)
+
+    @override
+    def free(self, buffer: Value) -> None:
+        buffer.forget()
+        self._spare.append(buffer)
+        while len(self._spare) > _SPARE:
+            self._drop(self._spare.pop(0))
+
+    def _drop(self, value: Value) -> None:
+        if value.device is not None:
+            self.gpu.free(value.device)
+            value.device = None
+
+    def upload(self, buffer: Value, host: Array) -> None:
+        """Refer to the array; it goes up when a stage on the GPU reads it."""
+        buffer.hold(host)
+
+    def download(self, buffer: Value, host: Array) -> None:
+        """From the host's copy, or from the GPU's straight to where it is wanted."""
+        if CPU in buffer.places or not buffer.places:
+            host[...] = buffer.array
+        else:
+            self.way.download(buffer.device, host)
+
+    @override
+    def transfers(self, form: Form) -> Transfers:
+        found = Transfers(self)
+        found.staging = self.way.staging
+        return found
+
+    def buffer(self, letter: str, value: Value) -> Buffer:
+        """The value's memory on a side, whatever it holds."""
+        if letter == CPU:
+            return self.cpu.view(value.array)
+        if value.device is None:
+            value.device = self.gpu.allocate(value.shape, value.dtype)
+        return value.device
+
+    def target(self, letter: str, output: Buffer) -> Buffer:
+        """The memory of what a stage writes."""
+        if letter == CPU:
+            for value in each(output):
+                value.own()
+        found = tuple(self.buffer(letter, value) for value in each(output))
+        return found if isinstance(output, tuple) else found[0]
+
+    def on(self, letter: str, value: Value) -> Buffer:
+        """The value's memory on a side, valid: copied where it is not there."""
+        buffer = self.buffer(letter, value)
+        if letter not in value.places:
+            if letter == GPU:
+                self.way.upload(buffer, value.array)
+            elif value.places:
+                self.way.download(value.device, value.own())
+            value.places += letter
+        return buffer
+
+    # ---------------------------------------------------------------- what a prediction is made of
+
+    @override
+    def side_times(self, steps: Sequence[Step]) -> tuple[SideReading, SideReading] | None:
+        """Built once for the rounds of them. Each side runs its chain before it is read, or the times were those of
+        threads that sleep and of caches that hold the other's work."""
+        if self._timed is None or self._timed[0] is not steps:
+            movable = [step for step in steps if not isinstance(step[0], HostCall)]
+            self._timed = steps, {CPU: self._joined(CPU, steps), GPU: self._joined(GPU, movable)}
+        on_cpu, on_gpu = (self._read(letter, *ours) for letter, ours in self._timed[1].items())
+        return None if on_cpu is None or on_gpu is None else (on_cpu, on_gpu)
+
+    def _joined(self, letter: str, steps: Sequence[Step]) -> tuple[list[Step], Launch]:
+        ours = self.bound(letter, steps)
+        chain = self.side(letter).chain(ours, ours[-1][1])
+        assert chain is not None
+        return ours, chain
+
+    def _read(self, letter: str, steps: Sequence[Step], chain: Launch) -> SideReading | None:
+        side = self.side(letter)
+        _, whole_s = side.waited([partial(side.run, chain)] * 2)
+        reading = side.stage_times(steps)
+        return None if reading is None else SideReading(reading, whole_s)
+
+    def bound(self, letter: str, steps: Sequence[Step]) -> list[Step]:
+        """The steps as those of one side."""
+        return [
+            (self.compiled(letter, launch), self.target(letter, output))
+            if isinstance(launch, StageLaunch)
+            else (launch, output)
+            for launch, output in steps
+        ]
+
+    @override
+    def copy_times(self, buffer: Value) -> tuple[float, float]:
+        """Both copies end with a wait. What is on either side does not change: it is sent there and back."""
+        self.on(CPU, buffer)
+        device = self.buffer(GPU, buffer)
+        self.gpu.sync()
+        began = self.clock()
+        self.way.upload(device, buffer.array)
+        self.gpu.sync()
+        sent = self.clock()
+        self.way.download(device, buffer.own())
+        ended = self.clock()
+        buffer.places = CPU + GPU
+        return sent - began, ended - sent
+
+    # ---------------------------------------------------------------- the device itself
+
+    @override
+    def flush(self) -> None:
+        self.gpu.flush()
+
+    @override
+    def clock(self) -> float:
+        return self.gpu.clock()
+
+    @override
+    def forget(self) -> None:
+        """Give back what is spare."""
+        self._ran = self._timed = None
+        while self._spare:
+            self._drop(self._spare.pop())
+
+
+class PlacedLaunch(Launch):
+    """Stages with their values; the segments of each placement are made when it is run first."""
+
+    def __init__(self, session: PlacingSession, steps: Sequence[Step], output: Buffer) -> None:
+        self._session, self._steps = session, steps
+        self._segments: dict[str, list[Segment | HostCall]] = {}
+        self.output = output
+        self.staging = session.way.staging
+
+    def run(self, placement: str) -> None:
+        """Once, in order. Steps that are not the whole workload run on the GPU: a kernel is being chosen."""
+        if len(placement) != len(self._steps):
+            placement = GPU * len(self._steps)
+        if placement not in self._segments:
+            self._segments[placement] = self._cut(placement)
+        for segment in self._segments[placement]:
+            segment()
+
+    def _cut(self, placement: str) -> list[Segment | HostCall]:
+        found: list[Segment | HostCall] = []
+        written: set[int] = set()
+        for letter, (launch, output) in zip(placement, self._steps, strict=True):
+            if isinstance(launch, HostCall):
+                for value in each(output):
+                    value.own()
+                found.append(launch)
+            else:
+                assert isinstance(launch, StageLaunch)
+                last = found[-1] if found else None
+                if not isinstance(last, Segment) or last.letter != letter:
+                    last = Segment(self._session, letter)
+                    found.append(last)
+                last.add(launch, output, written)
+            written.update(map(id, each(output)))
+        return found
+
+
+class Segment:
+    """Stages in a row on one side."""
+
+    def __init__(self, session: PlacingSession, letter: str) -> None:
+        self._session, self.letter = session, letter
+        self._side = session.side(letter)
+        self._steps: list[Step] = []
+        self._reads: list[Value] = []  # what earlier stages wrote, and inputs
+        self._writes: dict[int, Value] = {}
+        self._uses: dict[int, Value] = {}
+        # A chain of the CPU is bound to arrays. They are kept with it: as long as they live, no other has their id.
+        self._chains: dict[tuple[int, ...], tuple[Launch, list[Array]]] = {}
+
+    def add(self, launch: StageLaunch, output: Buffer, written: set[int]) -> None:
+        """One more stage; `written` are the values that stages before it wrote. A state that nobody has written yet
+        need not travel."""
+        made = {id(value): value for value in each(output)}
+        for value in launch.reads:
+            fresh = id(value) in made and id(value) not in written and not self._session.keeps_state
+            if isinstance(value, Value) and id(value) not in self._writes and not fresh:
+                self._reads.append(value)
+        self._steps.append((launch, output))
+        self._writes |= made
+        self._uses |= made | {id(value): value for value in launch.reads}
+
+    def __call__(self) -> None:
+        """Copy what is not there, and run."""
+        for value in self._reads:
+            if self.letter not in value.places:
+                self._session.on(self.letter, value)
+        for value in self._writes.values():
+            if value.uploaded:  # sentinels: what a stage leaves unwritten has to show
+                self._session.on(self.letter, value)
+        self._side.run(self._launch())
+        for value in self._writes.values():
+            value.places, value.uploaded = self.letter, False
+
+    def _launch(self) -> Launch:
+        arrays = [value.array for value in self._uses.values()] if self.letter == CPU else []
+        key = tuple(map(id, arrays))
+        if key not in self._chains:
+            if len(self._chains) >= _BOUND:
+                self._chains.clear()
+            steps = self._session.bound(self.letter, self._steps)
+            arrays = [value.array for value in self._uses.values()] if self.letter == CPU else []
+            chain = self._side.chain(steps, steps[-1][1])
+            assert chain is not None
+            key = tuple(map(id, arrays))
+            self._chains[key] = (chain, arrays)
+        return self._chains[key][0]

@@ -1,0 +1,203 @@
+"""Gangs: what their ids say, what each collective delivers to every rank, and that a wrong delivery is seen."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.backends.shared.sides import granule
+from gpubench.base.errors import BackendUnavailable, Unsupported
+from gpubench.measure.worker.workspace import Wrong
+from gpubench.multi import collective_timer
+from gpubench.multi.collective import WIDTH, value
+from gpubench.multi.collective_timer import CollectiveTimer
+from gpubench.multi.gang.shares import shares
+from gpubench.result.case import Case, gang_id, gang_ranks, gang_sizes
+from tests.gang_runs import computed
+
+OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
+RANKS = (2, 3, 4, 8)
+
+
+def by_name(op):
+    return op.name
+
+
+def case(op, n, ranks):
+    return Case(
+        op.name, op.group, {"n": n, "ranks": ranks}, "float32", "library", "resident", f"gang:numpy:{ranks}"
+    )
+
+
+def prepared(op, n, ranks):
+    return CollectiveTimer(backends.load("gang").open(f"gang:numpy:{ranks}"), op, case(op, n, ranks))
+
+
+def planned(ranks):
+    return [op for op in OPS if ranks == 2 or not op.collective.pairwise]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [((0, 1), "gang:cupy:0+1"), ((1, 0), "gang:cupy:1+0"), ((0, 1, 2), "gang:cupy:0-2"),
+     (tuple(range(8)), "gang:cupy:0-7"), ((0, 2, 3), "gang:cupy:0+2+3")],
+)  # fmt: skip
+def test_an_id_names_its_ranks(ranks, name):
+    assert gang_id("cupy", ranks) == name
+    assert gang_ranks(name) == ranks
+
+
+def test_what_is_no_gang_has_no_ranks():
+    assert gang_ranks("cupy:0") == gang_ranks("hybrid:cupy:0") == ()
+    assert gang_ranks("gang:numpy:4") == (0, 1, 2, 3)
+    assert gang_ranks("gang:fake:link-lies") == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "found"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])]
+)
+def test_gangs_double_up_to_all(count, found):
+    assert gang_sizes(count) == found
+
+
+@pytest.mark.parametrize("units", [8, 9, 1000, 1023, 8192, 10**7 + 3])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_shares_cover_all_units_once_and_differ_by_two_granules_at_most(units, ranks):
+    found = shares(units, ranks)
+    assert [found[0][0], found[-1][1]] == [0, units]
+    assert all(a[1] == b[0] for a, b in pairwise(found))
+    lengths = [stop - start for start, stop in found]
+    assert min(lengths) > 0
+    assert max(lengths) - min(lengths) <= 2 * granule(units)
+
+
+def test_too_few_units_for_the_ranks_are_no_shares():
+    with pytest.raises(ValueError, match="too few"):
+        shares(7, 8)
+
+
+# An operand that all ranks share, cuts along either axis, results side by side and results that are joined.
+@pytest.mark.parametrize("name", ["add", "matmul", "gemv", "transpose", "sum", "max", "dot"])
+def test_what_ranks_compute_of_their_shares_is_the_whole(name):
+    op, ranks = kernels.load(name), 3
+    params = {"n": op.sizes.sizes()[0]}
+    session = backends.load("gang").open(f"gang:numpy:{ranks}", 1)
+    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"gang:numpy:{ranks}")
+    found, want = computed(session, asked)
+    np.testing.assert_allclose(found, want, rtol=1e-4)
+    session.close()
+
+
+def test_a_gang_shows_its_members_backends():
+    assert backends.names_of("gang:fake:0+1") == ("gang", "fake")
+    assert backends.is_hidden("gang:fake:0+1")
+    assert "gang" not in backends.usual()
+    with pytest.raises(BackendUnavailable):
+        backends.load("gang").open("gang:numpy:99")
+
+
+def test_a_gang_runs_collectives_of_its_size_and_the_best_of_each_op():
+    session = backends.load("gang").open("gang:numpy:4")
+    add = Case("add", "vector", {"n": 8}, "float32", "library", "resident", "gang:numpy:4")
+    assert session.supports(kernels.load("add"), add).reason == "no-implementation"
+    op = kernels.load("allreduce")
+    assert session.supports(op, case(op, 1024, 2)).reason == "shape"
+    assert session.supports(op, case(op, 1024, 4)) is None
+
+
+def test_ranks_send_whole_numbers_that_differ():
+    i = np.arange(10_000, dtype="uint32")
+    first, second = value(np, 0, i), value(np, 1, i)
+    assert first.dtype == np.float32
+    assert set(first) == set(range(-8, 9))
+    assert np.mean(first == second) == pytest.approx(1 / 17, abs=0.02)
+    assert np.array_equal(value(np, np.ones(10_000, dtype="uint32"), i), second)
+
+
+def test_busbw_by_hand():
+    factors = {op.name: (op.collective.bus(2), op.collective.bus(8)) for op in OPS}
+    assert factors == {
+        "p2p": (1, 1), "p2p_both": (1, 1), "broadcast": (1, 1), "allreduce": (1, 1.75), "allgather": (0.5, 0.875),
+        "reducescatter": (0.5, 0.875), "alltoall": (0.5, 0.875),
+    }  # fmt: skip
+
+
+def test_both_directions_carry_twice_the_bytes():
+    assert {op.name: op.bytes({"n": 64}, "float32") for op in OPS if op.bytes({"n": 64}, "float32") != 64} == {
+        "p2p_both": 128
+    }
+
+
+def delivered(name, ranks, count):
+    """What each rank gets, in the words of NumPy."""
+    sent = [value(np, rank, np.arange(count, dtype="uint32")) for rank in range(ranks)]
+    part = count // ranks
+    shares = [[one[j * part : (j + 1) * part] for j in range(ranks)] for one in sent]
+    return {
+        "p2p": lambda rank: sent[0], "p2p_both": lambda rank: sent[1 - rank], "broadcast": lambda rank: sent[0],
+        "allreduce": lambda rank: np.sum(sent, axis=0),
+        "reducescatter": lambda rank: np.sum([one[rank] for one in shares], axis=0),
+        "allgather": lambda rank: np.concatenate([one[:part] for one in sent]),
+        "alltoall": lambda rank: np.concatenate([one[rank] for one in shares]),
+    }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("shares", [1, 7, 1000, 4099])
+def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
+    monkeypatch.setattr(collective_timer, "PIECE", 1 << 10)  # several pieces
+    for op in planned(ranks):
+        count = shares * ranks
+        timed = prepared(op, count * WIDTH, ranks)
+        assert timed.verify().ok
+        want = delivered(op.name, ranks, count)
+        for rank in op.collective.receivers or range(ranks):
+            assert np.array_equal(timed.got[rank], want(rank)), (op.name, rank)
+        timed.release()
+
+
+@pytest.mark.parametrize("fetched_bytes", [0, 64 << 20], ids=["where it lies", "on the host"])
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_one_wrong_element_of_any_rank_is_seen(op, fetched_bytes, monkeypatch):
+    monkeypatch.setattr(collective_timer, "FETCHED_BYTES", fetched_bytes)
+    timed = prepared(op, 2 * 5000 * WIDTH, 2)
+    timed.verify()
+    right = timed.exchange
+    place = len(timed.got[1]) - 1
+
+    def spoiled(links, sent, got):
+        right.exchange(links, sent, got)
+        got[1][place] += 1
+
+    timed.exchange = SimpleNamespace(exchange=spoiled, expected=right.expected, receivers=right.receivers)
+    with pytest.raises(Wrong) as caught:
+        timed.verify()
+    assert caught.value.check.index == [1, place]
+
+
+def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
+    timed = prepared(kernels.load("broadcast"), 1024 * WIDTH, 2)
+    timed.verify()
+    right = timed.exchange
+
+    def instead(exchange):
+        timed.exchange = SimpleNamespace(exchange=exchange, expected=right.expected, receivers=None)
+        with pytest.raises(Wrong) as caught:
+            timed.verify()
+        return caught.value.check.index
+
+    def beyond(links, sent, got):
+        right.exchange(links, sent, got)
+        timed.held[0][-1] = 0
+
+    assert instead(beyond) == [0, -1]
+    assert instead(lambda links, sent, got: None) == [0, 0]
+
+
+def test_a_session_that_is_no_gang_runs_none():
+    with pytest.raises(Unsupported, match="no gang"):
+        CollectiveTimer(backends.load("numpy").open("numpy:0", 1), OPS[0], case(OPS[0], 1024, 2))

@@ -1,0 +1,134 @@
+"""The planner against a search through all placements, with a cost of its own."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.curves.steps import adding_up
+from gpubench.workloads.assignment import (
+    NEAR,
+    PlacementCosts,
+    StageCost,
+    nearest,
+    predicted_s,
+    single_sides,
+)
+
+SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
+
+
+@st.composite
+def chains(draw):
+    """Chains of up to six stages, each of which reads some of the values before it; the first may be the host's."""
+    known, steps = ["x", "w"], []
+    for number in range(draw(st.integers(1, 6))):
+        reads = tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
+        host = number == 0 and draw(st.booleans())
+        # A state is written by several stages.
+        written = (f"v{number}", *(("cache",) if draw(st.booleans()) else ()))
+        steps.append(StageCost(draw(SECONDS), None if host else draw(SECONDS), reads, written))
+        known += [name for name in written if name not in known]
+    copies = {name: draw(SECONDS) for name in [*known, "cache"]}
+    wanted = [steps[-1].writes[0], *(["v0"] if draw(st.booleans()) else [])]
+    at_first = {"x": draw(st.sampled_from(["c", "cg"])), "w": "cg"}
+    down = {name: draw(SECONDS) for name in copies}
+    return PlacementCosts(steps, copies, down, draw(SECONDS), at_first, list(dict.fromkeys(wanted)))
+
+
+def seconds_of(costs, placement):
+    """By the words of the design: each stage, each entry to the GPU, each value that is not there."""
+    there = {(name, side) for name, sides in costs.given.items() for side in sides}
+    total, last = 0.0, "c"
+
+    def need(name, side):
+        nonlocal total
+        other = "c" if side == "g" else "g"
+        if (name, side) not in there and (name, other) in there:
+            total += (costs.up_s if side == "g" else costs.down_s)[name]
+            there.add((name, side))
+
+    for step, side in zip(costs.steps, placement, strict=True):
+        for name in step.reads:
+            need(name, side)
+        total += step.cpu_s if side == "c" else step.gpu_s
+        total += costs.enter_s if (last, side) == ("c", "g") else 0.0
+        for name in step.writes:
+            there -= {(name, "c"), (name, "g")}
+            there.add((name, side))
+        last = side
+    for name in costs.wanted:
+        need(name, "c")
+    return total
+
+
+def every(costs):
+    sides = ["c" if step.gpu_s is None else "cg" for step in costs.steps]
+    return {placement: seconds_of(costs, placement) for placement in map("".join, itertools.product(*sides))}
+
+
+@given(chains())
+def test_the_best_placement_is_that_of_a_search_through_all(costs):
+    known = every(costs)
+    best = nearest(costs)[0]
+    assert best.seconds == pytest.approx(min(known.values()))
+    assert known[best.placement] == pytest.approx(best.seconds)
+
+
+@given(chains())
+def test_the_others_are_the_next_best_as_far_as_they_are_near(costs):
+    known = sorted(every(costs).values())
+    wanted = [seconds for seconds in known[:3] if seconds <= NEAR * known[0]]
+    found = nearest(costs)
+    assert [one.seconds for one in found] == pytest.approx(wanted)
+    assert len({one.placement for one in found}) == len(found)
+
+
+@given(chains())
+def test_every_placement_has_the_seconds_of_its_stages_and_copies(costs):
+    for placement, seconds in every(costs).items():
+        assert predicted_s(costs, placement) == pytest.approx(seconds)
+
+
+@given(chains())
+def test_free_copies_never_take_longer(costs):
+    assert nearest(costs.without_copies())[0].seconds <= nearest(costs)[0].seconds + 1e-9
+
+
+def test_a_copy_stays_valid():
+    """Two stages on the GPU read x, one copy serves both; what the first wrote is there."""
+    step = StageCost(5.0, 1.0, ("x",), ("a",)), StageCost(5.0, 1.0, ("x", "a"), ("b",))
+    costs = PlacementCosts(step, {"x": 1.0, "a": 9.0}, {"b": 0.5}, 0.25, {"x": "c"}, ("b",))
+    assert predicted_s(costs, "gg") == 1.0 + 1.0 + 1.0 + 0.25 + 0.5
+
+
+def test_the_host_keeps_its_stages():
+    steps = StageCost(9.0, None, ("t",), ("a",)), StageCost(9.0, 1.0, ("a",), ("b",))
+    costs = PlacementCosts(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
+    assert [one.placement for one in nearest(costs)] == ["cg"]
+    assert single_sides(steps) == ("cc", "cg")
+
+
+def test_a_long_chain_is_planned_in_time_and_exactly():
+    """Alternating sides by cheap copies: 600 stages have 2^600 placements."""
+    steps = [
+        StageCost(1.0 if i % 2 else 3.0, 3.0 if i % 2 else 1.0, (f"v{i}",), (f"v{i + 1}",)) for i in range(600)
+    ]
+    copies = {f"v{i}": 0.1 for i in range(601)}
+    found = nearest(PlacementCosts(steps, copies, copies, 0.1, {"v0": "cg"}, ("v600",)))
+    assert found[0].placement == "gc" * 300
+
+
+@given(st.lists(st.floats(1e-7, 1e-2), min_size=1, max_size=20), st.floats(1e-7, 1e-2))
+def test_stages_add_up_to_the_whole_and_keep_their_order(steps_s, whole_s):
+    found = adding_up(steps_s, whole_s)
+    assert sum(found) == pytest.approx(whole_s)
+    ranked = sorted(range(len(steps_s)), key=steps_s.__getitem__)
+    assert [found[i] for i in ranked] == pytest.approx(sorted(found))
+
+
+def test_what_a_clock_reading_adds_is_taken_from_every_stage_alike():
+    assert adding_up([1.5, 3.5], 4.0) == pytest.approx([1.0, 3.0])

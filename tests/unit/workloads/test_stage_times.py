@@ -1,0 +1,217 @@
+"""Times of a workload's stages: how a session reads them, how rounds are kept, and of which cases they are taken."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.backends.contract import Recording, StageReading
+from gpubench.kernels.contract.op import Ladder, Stage
+from gpubench.measure import stages as choosing
+from gpubench.measure.plan import Workload
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import gate
+from gpubench.result.case import WAITED, Case
+from gpubench.workloads.worker import stages
+from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads.workload import workload
+
+SIDE = {"n": 8, "k": 8, "m": 8}
+# The name of a loop's body stands twice.
+TWICE = workload(
+    name="twice", summary="", params={"n": "rows"}, sizes=Ladder(1, 64),
+    stages=tuple(
+        Stage(name, "linear", (x, "w", "b"), (y,), lambda p: SIDE)
+        for name, x, y in (("first", "x", "h"), ("again", "h", "g"), ("again", "g", "y"))
+    ),
+    inputs={"x": "normal"}, weights={"w": "fan-in", "b": "zeros"}, outputs={"y": "activation"},
+)  # fmt: skip
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("numpy").open("numpy:0", 1, autotune=False)
+    yield opened
+    opened.close()
+
+
+def timer_of(session, folder, op=TWICE, form="tuned"):
+    case = Case(op.name, op.group, {"n": 8}, "float32", form, "resident", "numpy:0")
+    workspace = ChainWorkspace(session, op, case, 1, "random", folder)
+    return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+
+
+def scripted(session, monkeypatch):
+    """Step i of a chain takes i + 1 seconds; round by round ten times as long."""
+    rounds = itertools.count()
+
+    def stage_times(steps):
+        factor = 10 ** (next(rounds) // 2)  # a reading of the chain, and one of the stages alone
+        return StageReading([factor * (i + 1.0) for i in range(len(steps))], factor * 7.0, "host")
+
+    monkeypatch.setattr(session, "stage_times", stage_times)
+
+
+def test_stages_of_one_name_are_added_up_and_the_first_round_is_thrown_away(session, tmp_path, monkeypatch):
+    scripted(session, monkeypatch)
+    monkeypatch.setattr(stages, "ROUNDS", 2)
+    found = stages.time_stages(timer_of(session, tmp_path), 4, limit_s=60)
+    assert (found.session, found.clock, found.stages) == (4, "host", ["first", "again"])
+    assert found.chain_s == [[10.0, 100.0], [50.0, 500.0]]
+    assert found.span_s == [70.0, 700.0]
+    # Alone each step runs once, as none here is short.
+    assert found.alone_s == [[10.0, 100.0], [50.0, 500.0]]
+    assert len(found.wall_s) == len(found.empty_s) == 2
+
+
+def test_without_time_for_a_second_round_the_first_one_counts(session, tmp_path, monkeypatch):
+    scripted(session, monkeypatch)
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert found.span_s == [7.0]
+
+
+def test_a_short_stage_alone_has_a_run_before_it(session, tmp_path, monkeypatch):
+    asked = []
+
+    def stage_times(steps):
+        asked.append([id(launch) for launch, _ in steps])
+        own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
+        return StageReading(own if len(steps) == 3 else [5.0, 1.0, 2.0, 6.0, 3.0], 1.0, "host")
+
+    monkeypatch.setattr(session, "stage_times", stage_times)
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    (first, long, last), alone = asked
+    assert alone == [first, first, long, last, last]
+    assert found.alone_s == [[1.0], [2.0 + 3.0]]
+
+
+def test_a_long_chain_is_read_alone_in_groups(session, tmp_path, monkeypatch):
+    asked = []
+
+    def stage_times(steps):
+        asked.append(len(steps))
+        return StageReading([stages.LONG_S / 2] * len(steps), 1.0, "host")
+
+    monkeypatch.setattr(session, "stage_times", stage_times)
+    monkeypatch.setattr(stages, "TOGETHER", 2)
+    stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert asked == [3, 2 * 2, 2 * 1]
+
+
+def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(session, tmp_path, monkeypatch):
+    """Five seconds for each reading of the device's clock."""
+    monkeypatch.setattr(
+        session, "stage_times",
+        lambda steps: StageReading([1.0] * len(steps), 6.0 + 5.0 * len(steps), "event"),
+    )  # fmt: skip
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert found.stamping_s == [2 * 5.0], "three stages against one chain"
+
+
+def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path, monkeypatch):
+    ticks = itertools.count(step=0.5)
+    monkeypatch.setattr(session, "clock", lambda: next(ticks))
+    monkeypatch.setattr(session, "recording", lambda launch: Recording(0.25, 9.0))
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert (found.first_recording_s, found.recording_s) == ([0.0], [9.0 - 0.5])
+
+
+def test_a_session_that_records_nothing_has_no_such_times(session, tmp_path):
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert (found.first_recording_s, found.recording_s) == ([], [])
+
+
+def test_the_clock_of_the_host_stamps_for_nothing(session, tmp_path):
+    assert stages.time_stages(timer_of(session, tmp_path), 0, 60).stamping_s == []
+
+
+def test_a_session_that_cannot_time_stages_leaves_them_out(session, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "stage_times", lambda steps: None)
+    assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None
+
+
+def test_the_library_form_has_no_stages(session, tmp_path):
+    assert stages.time_stages(timer_of(session, tmp_path, form="library"), 0, 60) is None
+
+
+def test_on_the_cpu_the_steps_fill_their_span_and_leave_the_result(session, tmp_path):
+    timer = timer_of(session, tmp_path, kernels.load("ffn"))
+    steps = timer.workspace.chain(timer.case).steps(timer.workspace.buffers, timer.launch.output)
+    want = timer.launch.output.copy()
+    timer.launch.output[:] = np.nan
+    reading = session.stage_times(steps)
+    assert reading.clock == "host"
+    assert sum(reading.steps_s) == pytest.approx(reading.span_s)
+    np.testing.assert_array_equal(timer.launch.output, want)
+
+
+# ---------------------------------------------------------------- which cases
+
+
+class Told(NamedTuple):
+    case: Case
+    measured: bool
+    kept: list[float]
+
+    def time_stages(self, limit_s):
+        TIMED.append(self.case.id)
+
+
+TIMED: list[str] = []
+
+
+class Around:
+    """What choosing asks of a runtime."""
+
+    def __init__(self, sizes=(), outcomes=()):
+        self.session, self.recorder = 0, self
+        self.run, self.selection, self.outcomes = self, self, outcomes
+        self.sizes = {"ffn": list(sizes)} if sizes else {}
+        self.out_of_budget, self.left_s = (lambda: False), (lambda: 60.0)
+
+    def device_kind(self, device_id):
+        return "cpu" if device_id.startswith("numpy") else "gpu"
+
+
+def chosen(n, cpu_s, gpu_s, sizes=(), op="ffn"):
+    loaded = kernels.load(op)
+
+    def run(device, regime, seconds, form="tuned", measured=True):
+        case = Case(op, "network", {"n": n}, "float32", form, regime, device)
+        return Told(case, measured, [seconds])
+
+    runs = [
+        run("numpy:0", "resident", cpu_s, "library"), run("numpy:0", "resident", cpu_s),
+        run("cupy:0", "transfer-always", gpu_s * 3), run("cupy:0", WAITED, gpu_s), run("wgpu:0", WAITED, gpu_s, measured=False),
+    ]  # fmt: skip
+    TIMED.clear()
+    item = Workload(loaded, {"n": n}, "float32", tuple(one.case for one in runs))
+    choosing.time_stages(Around(sizes), item, runs)
+    return list(TIMED)
+
+
+def test_at_the_ends_each_device_is_timed_once():
+    ids = [f"ffn/n={{}}/float32/tuned/{rest}" for rest in ("resident@numpy:0", "resident-waited@cupy:0")]
+    for n in (kernels.load("ffn").sizes.rungs()[0], kernels.load("ffn").sizes.high):
+        assert chosen(n, 1.0, 9.0) == [one.format(n) for one in ids]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "timed"), [(1.0, True), (1.4, True), (0.7, True), (1.6, False), (0.6, False)]
+)
+def test_between_the_ends_only_where_both_sides_are_about_equal(ratio, timed):
+    assert bool(chosen(64, 1.0 * ratio, 1.0)) == timed
+
+
+def test_named_sizes_have_ends_of_their_own():
+    assert chosen(64, 9.0, 1.0, sizes=(64, 100, 256))
+    assert not chosen(100, 9.0, 1.0, sizes=(64, 100, 256))
+    assert chosen(256, 9.0, 1.0, sizes=(64, 100, 256))
+
+
+def test_an_op_without_stages_is_left_alone():
+    assert not chosen(kernels.load("linear").sizes.high, 1.0, 1.0, op="linear")

@@ -1,0 +1,319 @@
+"""Workloads: what is declared once for all stages, the formulas, and the gate that judges stage by stage."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gpubench import backends, kernels
+from gpubench.backends.shared import choices
+from gpubench.backends.shared.host import allocate_outputs, random_inputs
+from gpubench.backends.shared.reference import references, widened
+from gpubench.kernels.contract.op import Ladder, Op, Stage, each
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Wrong, gate, refusal
+from gpubench.result.case import Case
+from gpubench.workloads.worker import chains
+from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads.workload import workload
+
+WORKLOADS = [op for op in map(kernels.load, kernels.computed()) if op.stages]
+BACKENDS = ["numpy", pytest.param("wgpu", marks=pytest.mark.vulkan)]
+SQUARE = {"n": 6, "k": 6, "m": 6}
+
+
+def inputs_of(op: Op, params: dict[str, int]) -> list[Any]:
+    return [widened(x) for x in random_inputs(op, params, "float64", 1)]
+
+
+# ---------------------------------------------------------------- declarations
+
+
+@pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
+def test_a_workload_costs_what_its_stages_cost(op):
+    params = {"n": 9}
+    stages = [(kernels.load(stage.op), stage.params(params)) for stage in op.stages]
+    assert op.flops(params) == sum(one.flops(own) for one, own in stages)
+    operands = sum(operand.bytes(params, "float32") for operand in op.operands)
+    assert op.bytes(params, "float32") == operands, "what lies between stages is not compulsory"
+    held = [operand for operand in (*op.operands, *op.between) if operand.role != "host"]
+    assert op.held_bytes(params, "float32") == sum(x.bytes(params, "float32") for x in held)
+    assert {name for stage in op.stages for name in stage.writes} == {
+        operand.name for operand in (*op.outputs, *op.between)
+    }
+
+
+@pytest.mark.parametrize(("name", "flops", "size"), [
+    ("mlp_forward", lambda n: 814_140 * n, lambda n: 1_628_200 + 3_176 * n),
+    ("mlp_backward", lambda n: 824_330 * n, lambda n: 1_648_680 + 5_224 * n),
+    ("mlp_step", lambda n: 814_090 * n + 80 * n + 824_330 * n, lambda n: 2 * 1_628_200 + 3_144 * n),
+    ("multi_head_attention", lambda n: 8*n*256**2 + 5*n*256 + 512*n*(n + 1) + 20*n*(n + 1),
+     lambda n: 4 * (4*256**2 + 4*256 + 512*n)),
+])  # fmt: skip
+@pytest.mark.parametrize("n", [1, 64])
+def test_the_costs_are_those_of_the_formulas(name, flops, size, n):
+    op = kernels.load(name)
+    assert op.flops({"n": n}) == flops(n)
+    assert op.bytes({"n": n}, "float32") == size(n)
+
+
+@pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
+def test_shapes_of_the_results_are_those_declared(op):
+    for params in ({"n": 1}, {"n": 5, **dict.fromkeys(op.options, 2)}):
+        bound = op.at(params)
+        for formula in (bound.expr, bound.reference):
+            results = each(formula(np, *inputs_of(op, params)))
+            assert [x.shape for x in results] == [operand.shape(params) for operand in op.outputs]
+    assert op.fits({"n": 3, "width": 3, "heads": 2}) is None or "heads" in op.options
+
+
+def declared(stages: tuple[Stage, ...]) -> Op:
+    return workload(
+        name="tried", summary="", params={"n": "rows"}, sizes=Ladder(1, 64), stages=stages,
+        inputs={"x": "normal", "w": "fan-in", "b": "zeros"}, outputs={"y": "activation"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("stages", "why"), [
+    ((Stage("one", "linear", ("x", "w"), ("y",), lambda p: SQUARE),), "does not name each operand"),
+    ((Stage("one", "linear", ("x", "w", "c"), ("y",), lambda p: SQUARE),), "reads c"),
+    ((Stage("one", "linear", ("x", "w", "b"), ("x",), lambda p: SQUARE),), "writes x"),
+    ((Stage("one", "linear", ("x", "w", "b"), ("z",), lambda p: SQUARE),), "no stage writes y"),
+    ((Stage("one", "linear", ("x", "w", "b"), ("h",), lambda p: SQUARE),
+      Stage("two", "linear", ("h", "w", "b"), ("y",), lambda p: {**SQUARE, "k": 7})), r"h is .* and, in the stage two"),
+])  # fmt: skip
+def test_stages_that_do_not_fit_together_are_told(stages, why):
+    with pytest.raises(ValueError, match=why):
+        declared(stages)
+
+
+# ---------------------------------------------------------------- formulas
+
+
+@pytest.mark.parametrize("name", ["mlp_backward", "mlp_step"])
+def test_the_gradients_are_those_of_the_loss(name):
+    """By central differences of the loss, in float64, at some weights of each kind."""
+    n, generator = 4, np.random.default_rng(1)
+    x, w1, b1, w2, b2 = (generator.normal(size=s) / 8 for s in ((n, 784), (784, 512), (512,), (512, 10), (10,)))
+    labels = generator.integers(0, 10, n)
+
+    def forward(w1: Any, b1: Any, w2: Any, b2: Any) -> tuple[Any, Any]:
+        return np.maximum(x @ w1 + b1, 0), np.maximum(x @ w1 + b1, 0) @ w2 + b2
+
+    def losses(*weights: Any) -> Any:
+        z = forward(*weights)[1]
+        return np.log(np.exp(z).sum(axis=1)) - z[np.arange(n), labels]
+
+    weights = [w1, b1, w2, b2]
+    h, z = forward(*weights)
+    p = kernels.load("mlp_forward").at({"n": n}).reference(np, x, *weights)
+    np.testing.assert_allclose(p, np.exp(z) / np.exp(z).sum(axis=1, keepdims=True), rtol=1e-12)
+    dz = (p - np.eye(10)[labels]) / n
+    op = kernels.load(name).at({"n": n})
+    given = (x, h, dz, w2) if name == "mlp_backward" else (x, labels, *weights)
+    found = dict(zip((x.name for x in op.outputs), op.reference(np, *given), strict=True))
+    if name == "mlp_step":
+        np.testing.assert_allclose(found["loss"], losses(*weights), rtol=1e-12)
+    for number, gradient in enumerate(("dw1", "db1", "dw2", "db2")):
+        place = tuple(int(generator.integers(extent)) for extent in weights[number].shape)
+        step = np.zeros_like(weights[number])
+        step[place] = 1e-5
+        up, down = ([*weights[:number], weights[number] + s, *weights[number + 1 :]] for s in (step, -step))
+        slope = float(np.mean(losses(*up)) - np.mean(losses(*down))) / 2e-5
+        assert found[gradient][place] == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("gradient", ["dw1", "db1"])
+def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
+    """Where round-off decides its sign, either gradient is right; anywhere else the tolerance is as narrow as ever."""
+    op = kernels.load("mlp_step").at({"n": 2})
+    inputs = random_inputs(op, {"n": 2}, "float32", 1)
+    x, _, w1, b1, *_ = inputs
+    number = next(i for i, output in enumerate(op.outputs) if output.name == gradient)
+
+    def answer(bias: float) -> Any:
+        b1[0] = bias
+        (_, scale, _), want = (
+            f[number]
+            for f in (references(op, inputs, tmp_path, f"{bias}"), op.reference(np, *map(widened, inputs)))
+        )
+        return want, np.broadcast_to(scale, want.shape) * op.judged(op.outputs[number]).units * 2.0**-24
+
+    edge = -float(x[0].astype(np.float64) @ w1[:, 0].astype(np.float64))
+    (above, allowed), (below, _) = answer(edge + 1e-7), answer(edge - 1e-7)
+    moved = np.abs(above - below)
+    assert moved.max() > 1e-3
+    assert (moved <= allowed).all()
+    assert allowed.reshape(-1, 512)[:, 1:].max() < 1e-3, "no other unit gains room"
+    far, narrow = answer(edge + 1)
+    assert narrow.max() < 1e-3
+    assert far.shape == narrow.shape
+
+
+# ---------------------------------------------------------------- on a device
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def session(request):
+    backend = backends.load(request.param)
+    device = next(device for device in backend.devices() if device.kind != "gpu")
+    opened = backend.open(device.id, autotune=False)
+    yield opened
+    opened.close()
+
+
+def case_of(session, op, form="tuned", regime=None, **params):
+    device = session.device
+    return Case(op.name, op.group, params, "float32", form, regime or device.resident_regime, device.id)
+
+
+@pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
+@pytest.mark.slow
+def test_a_chain_is_right_in_every_regime(session, op, tmp_path):
+    """At one shape; tests/conformance/test_layers.py has the others, each launched once."""
+    params = {"n": 17, "width": 24, "heads": 2} if op.name == "inference" else {"n": 33}
+    case = case_of(session, op, **params)
+    assert refusal(session, op, case) is None
+    workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
+    checked = gate(workspace, case, lambda phase: None)
+    assert checked.check.ok
+    launch = checked.launch
+    for regime in (session.device.resident_regime, "transfer-always"):
+        timer = Timer(workspace, case_of(session, op, regime=regime, **params), launch)
+        timer.seconds(2)
+        timer.verify()
+        timer.release()
+    workspace.release()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_wrong_stage_is_named(session, tmp_path, monkeypatch, number):
+    """The stage before it computes something else; the judge of the others gets what the device gave them."""
+    op = kernels.load("mlp_forward")
+    stage = op.stages[number]
+    original = chains.placed
+
+    def lying(session: Any, op: Op, case: Case) -> list[chains.Placed]:
+        found = original(session, op, case)
+        right = found[number].op
+
+        def wrong(xp: Any, *inputs: Any) -> Any:
+            return (right.reference or right.expr)(xp, *inputs) * 1.001
+
+        found[number] = found[number]._replace(op=replace(right, reference=wrong))
+        return found
+
+    monkeypatch.setattr(chains, "placed", lying)
+    case = case_of(session, op, n=5)
+    workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
+    with pytest.raises(Wrong, match=f"in the stage {stage.name}"):
+        gate(workspace, case, lambda phase: None)
+    workspace.release()
+
+
+def test_a_value_that_nobody_writes_is_found(session, tmp_path):
+    """The buffers between the stages hold sentinels before they are written."""
+    op = kernels.load("mlp_forward")
+    case = case_of(session, op, n=5)
+    workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
+    launch = gate(workspace, case, lambda phase: None).launch
+    whole = session.chain
+    session.chain = lambda steps, output: whole(steps[1:], output)
+    try:
+        workspace.output(case)
+        launch = workspace.compile(case, workspace.buffers, allocate_outputs(session, op, case))
+    finally:
+        del session.chain
+    session.run(launch)
+    session.sync()
+    with pytest.raises(Wrong):
+        workspace.verify(launch)
+    workspace.release()
+
+
+@pytest.fixture
+def workspace(session, tmp_path):
+    """That of mlp_forward with five rows."""
+    op = kernels.load("mlp_forward")
+    found = ChainWorkspace(session, op, case_of(session, op, n=5), 1, "random", tmp_path)
+    yield found
+    found.release()
+
+
+def test_a_call_on_the_same_buffers_builds_nothing(session, workspace, monkeypatch):
+    """In transfer-always building is part of the call; the pool of a GPU hands the same buffers out again."""
+    op, case = workspace.op, workspace.case
+    launch = gate(workspace, case, lambda phase: None).launch
+    built = []
+    compiled = session.compile
+    timer = Timer(workspace, case_of(session, op, regime="transfer-always", n=5), launch)
+    if session.device.kind != "cpu":
+        timer.seconds(2)
+    monkeypatch.setattr(
+        session, "compile", lambda *given: (built.append(given), compiled(*given))[1], raising=False
+    )
+    if session.device.kind != "cpu":
+        timer.seconds(3)
+    assert workspace.compile(case, workspace.buffers, workspace.output(case)) is launch
+    assert not built
+    workspace.tune(case)
+    assert workspace.compile(case, workspace.buffers, workspace.output(case)) is not launch
+    assert built, "another kernel may have been chosen"
+    timer.release()
+
+
+def test_kernels_that_are_remembered_are_chosen_without_a_run(session, workspace, monkeypatch):
+    case = workspace.case
+    gate(workspace, case, lambda phase: None)
+    launched = []
+    monkeypatch.setattr(session, "run", lambda *given: launched.append(given), raising=False)
+    workspace.tune(case)
+    assert not launched
+
+
+def test_trials_run_on_what_the_stages_before_made(session, workspace, monkeypatch):
+    op, case = workspace.op, workspace.case
+    gate(workspace, case, lambda phase: None)
+    events, run = [], session.run
+    last = op.stages[1].op
+
+    def tune(own: Any, one: Any, inputs: Any) -> None:
+        if own.name == last and choices.trials_forbidden():
+            raise choices.TrialsNeeded("to be chosen")
+        if own.name == last:
+            events.append("trial")
+
+    monkeypatch.setattr(session, "tune", tune, raising=False)
+    monkeypatch.setattr(session, "run", lambda *given: (events.append("run"), run(*given))[1], raising=False)
+    with choices.without_trials(), pytest.raises(choices.TrialsNeeded):
+        workspace.tune(case)
+    assert events == []
+    workspace.tune(case)
+    assert events == ["run", "trial"]
+
+
+def test_a_backend_without_chains_is_not_asked_for_a_tuned_workload(session, monkeypatch):
+    op = kernels.load("ffn")
+    monkeypatch.setattr(session, "chain", lambda steps, output: None, raising=False)
+    refused = refusal(session, op, case_of(session, op, n=3))
+    assert refused is not None
+    assert refused.reason == "no-implementation"
+
+
+# ---------------------------------------------------------------- of other packages
+
+
+def test_a_package_may_declare_what_the_page_shows():
+    page = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    module: dict[str, Any] = {}
+    exec(text, module)
+    op = module["OP"]
+    assert op.fits({"n": 3}) is None
+    assert [stage.op for stage in op.stages] == ["linear_relu", "linear"]
+    assert op.output.shape({"n": 3}) == (3, 64)
