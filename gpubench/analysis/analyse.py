@@ -7,7 +7,7 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -25,7 +25,7 @@ from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.samples import Components, components
 from gpubench.analysis.scaling import GangGains, scaling
-from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
+from gpubench.analysis.speedup import Mean, Speedup, baseline_line, beside_written, means, speedups
 from gpubench.analysis.stages import Stages, stages
 from gpubench.analysis.twins import TwinCheck, twin_checks
 from gpubench.result.case import GANG, Case, SeriesKey
@@ -58,6 +58,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[Stages, ...] = ()
     twins: tuple[TwinCheck, ...] = ()
     measured: Measured | None = None
+    # Of users' functions by whatever code is the fastest on each side; `break_even` compares what is written.
+    best_code: tuple[BreakEven, ...] = ()
 
 
 def failed(analyses: Iterable[Analysis]) -> bool:
@@ -82,8 +84,9 @@ def analyse(
     # The selection chooses what is shown; a baseline that is not shown is still the baseline.
     cases = tuple(row for row in everything if keep is None or keep(row.case))
     compared = [row for row in everything if _compared(row)]
-    ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
-    found = _curves(run, compared, ratios)
+    beside = beside_written(compared) if baseline is None else frozenset()
+    ratios = tuple(row for row in speedups(compared, baseline, beside) if keep is None or keep(row.case.case))
+    found = _curves(run, compared, ratios, beside=beside)
     splits, timed = hybrids(run, compared, keep), stages(run, compared, keep)
     placed = placements(run, compared, keep)
     # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
@@ -103,6 +106,7 @@ def analyse(
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
         stages=timed, placements=placed, twins=twin_checks(run), measured=seen,
+        best_code=_best_code(run, [row for row in compared if keep is None or keep(row.case)], beside),
     )  # fmt: skip
 
 
@@ -126,14 +130,17 @@ class Curves(msgspec.Struct, frozen=True):
     run: Run
     cases: tuple[CaseResult, ...]
     break_even: tuple[BreakEven, ...]
+    best_code: tuple[BreakEven, ...] = ()
 
 
 def curves(run: Run, op: str | None = None) -> Curves:
     """The times of `run`, and where one side overtakes the other: for all ops, or for one."""
     cases = tuple(case_results(run))
     compared = [row for row in cases if _compared(row)]
-    ratios = speedups([row for row in compared if op in (None, row.case.op)])
-    return Curves(run, cases, _curves(run, compared, ratios))
+    asked = [row for row in compared if op in (None, row.case.op)]
+    beside = beside_written(asked)
+    found = _curves(run, compared, speedups(asked, beside=beside), beside=beside)
+    return Curves(run, cases, found, _best_code(run, asked, beside))
 
 
 def recommended(run: Run, found: Measured | None) -> Recommendation | None:
@@ -164,8 +171,14 @@ def why_silent(run: Run) -> str:
 def _whole(
     run: Run, compared: Sequence[CaseResult]
 ) -> tuple[Sequence[Speedup], Sequence[BreakEven], Sequence[Hybrid], Sequence[Placement]]:
-    ratios = speedups(compared)
-    return ratios, _curves(run, compared, ratios), hybrids(run, compared), placements(run, compared)
+    beside = beside_written(compared)
+    ratios = speedups(compared, beside=beside)
+    return (
+        ratios,
+        _curves(run, compared, ratios, beside=beside),
+        hybrids(run, compared),
+        placements(run, compared),
+    )
 
 
 def _gpus_of(run: Run) -> list[str]:
@@ -174,10 +187,16 @@ def _gpus_of(run: Run) -> list[str]:
 
 
 def _curves(
-    run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup], kind: DeviceKind = "gpu"
-) -> tuple[BreakEven, ...]:
-    alone, between = [row for row in compared if _alone(row)], [row for row in ratios if _alone(row.case)]
-    return break_evens(run, alone, between, kind)
+    run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup], kind: DeviceKind = "gpu",
+    beside: Collection[str] = (),
+) -> tuple[BreakEven, ...]:  # fmt: skip
+    alone = [row for row in compared if _alone(row) and row.id not in beside]
+    return break_evens(run, alone, [row for row in ratios if _alone(row.case)], kind)
+
+
+def _best_code(run: Run, compared: Sequence[CaseResult], beside: Collection[str]) -> tuple[BreakEven, ...]:
+    ops = {row.case.op for row in compared if row.id in beside}
+    return _curves(run, compared, speedups([row for row in compared if row.case.op in ops])) if ops else ()
 
 
 def _alone(row: CaseResult) -> bool:

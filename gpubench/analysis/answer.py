@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gpubench.analysis.absence import Absence, absence, out_of_budget
-from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio
+from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio, earliest
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult
 from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
@@ -161,6 +161,16 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float]
 
 
+class BestCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's function by the fastest code on each side. `cpu`: that of the CPU beside NumPy at the largest size.
+    `cells`: from which size on the fastest GPU pays, by regime."""
+
+    op: str
+    extent: Extent
+    cpu: BestForm | None
+    cells: dict[str, AnswerCell]
+
+
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`devices` are the GPUs shown, of one backend or of all; `others` the further GPU backends with times. Without
     `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
@@ -184,6 +194,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
     host: tuple[BestForm, ...] = ()
     cpu: tuple[CpuCode, ...] = ()
+    best_code: tuple[BestCode, ...] = ()
 
     @property
     def regimes(self) -> tuple[str, ...]:
@@ -243,7 +254,20 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
         host=_forms(run, [row for row in cases if row.case.op in staying], largest=True) if rows else (),
         cpu=cpu_codes(run, held_against(analysis, devices) or [row for row in cases if row.time is not None]),
+        best_code=tuple(_best_code(run, cases, analysis.best_code)),
     )  # fmt: skip
+
+
+def _best_code(run: Run, cases: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
+    for op in dict.fromkeys(curve.op for curve in curves):
+        own = [curve for curve in curves if curve.op == op]
+        forms = _forms(run, [row for row in cases if row.case.op == op])
+        cells = {
+            regime: threshold(best)
+            for regime in (WAITED, ALWAYS)
+            if (best := earliest(curve for curve in own if curve.regime == regime))
+        }
+        yield BestCode(op=op, extent=extent(own[0].case), cpu=forms[-1] if forms else None, cells=cells)
 
 
 def held_against(analysis: Analysis | Curves, devices: Collection[str]) -> list[CaseResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ SpeedupKind = Literal["headline", "library", "case"]
 # Sides whose times differ by less than EQUAL are about equal: no gain, and no threshold where it is so at the top. A
 # ratio that may be off by as much as WIDEST_EQUAL is not known to be about 1.
 EQUAL, WIDEST_EQUAL = 1.15, 1.5
+FUNCTIONS = "function"  # the group of users' functions
 
 
 class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,11 +81,23 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
         return Interval(self.lo, self.ratio, self.hi, "prior")
 
 
-def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[Speedup, ...]:
+def beside_written(cases: Iterable[CaseResult]) -> frozenset[str]:
+    """Return the ids of what computes a user's function otherwise than it is written: compiled, or by PyTorch on the
+    CPU. A function that no GPU's library runs as written has none: all of its code competes."""
+    own = [row for row in cases if row.case.group == FUNCTIONS and row.time is not None]
+    others = [row for row in own if row.case.form != "library" or row.case.device_id == "torch:cpu"]
+    aside = {row.id for row in others}
+    kinds = {(row.case.op, row.device_kind) for row in own if row.id not in aside}
+    return frozenset(row.id for row in others if {(row.case.op, "cpu"), (row.case.op, "gpu")} <= kinds)
+
+
+def speedups(
+    cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = ()
+) -> tuple[Speedup, ...]:
     """All rows, in the order of `cases`: per workload, regime and device the headline and what stands beside it.
 
-    `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE.
-    Raises InputError (`baseline-missing`) if it names nothing that was measured.
+    `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE. No case of `beside` is in
+    a headline. Raises InputError (`baseline-missing`) if it names nothing that was measured.
     """
     numbered = [row for row in cases if row.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
@@ -94,10 +107,10 @@ def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[
     found: list[Speedup] = []
     for group in _contenders(numbered, is_baseline):
         bases = _baselines(references.get(group[0].case.workload, []), group[0])
-        best = _fastest(group)
-        found += _pair("headline", _fastest(bases), best)
+        best, base = (_fastest([row for row in rows if row.id not in beside]) for rows in (group, bases))
+        found += _pair("headline", base, best)
         for other in group:
-            found += _pair("case", _fastest(bases), other) if other is not best else []
+            found += _pair("case", base, other) if other is not best else []
         if baseline is None:
             found += _pair("library", _library(bases), _library(group))
     return tuple(found)

@@ -10,6 +10,7 @@ import msgspec
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import main_blocks, observations
+from gpubench.analysis.speedup import FUNCTIONS
 from gpubench.base import units
 from gpubench.base.errors import InputError
 from gpubench.base.units import truncate
@@ -225,10 +226,11 @@ def case_differences(
 ) -> tuple[Difference, ...]:
     """Differences of one case: the meaning of its op, the threads of its device, its kernel."""
     device = ours.case.device_id
+    text = f"text of {ours.case.op}" if ours.case.group == FUNCTIONS else "kernel_hash"
     rows: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
         ("op", "op_hash", ours.op_hash, theirs.op_hash),
         ("protocol", "threads", _threads(base, device), _threads(new, device)),
-        ("kernel", "kernel_hash", ours.kernel_hash, theirs.kernel_hash),
+        ("kernel", text, ours.kernel_hash, theirs.kernel_hash),
         ("kernel", "kernel", ours.kernel, theirs.kernel),
         ("kernel", "staging", ours.staging, theirs.staging),
     )

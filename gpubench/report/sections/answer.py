@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerCell, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import ALWAYS, AnswerCell, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import count_sessions
 from gpubench.base import units
@@ -31,6 +31,7 @@ from gpubench.report.sections.answer_table import (
 from gpubench.report.sections.answer_text import (
     DETAILS,
     backend_text,
+    cell_text,
     factor_text,
     machine_sentences,
     named_size_text,
@@ -44,6 +45,7 @@ from gpubench.report.sections.collectives import slow_links
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
+from gpubench.result.case import WAITED
 from gpubench.result.run import Run
 
 KEY, TITLE = "answer", "Answer"
@@ -52,6 +54,7 @@ _FEW_LINES = 10  # of one op at sizes that were asked for
 _SENTENCE_LINES = 3
 _COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
 _MOST_NAMES = 5  # of ops that were not measured
+_MOST_CODES = 3  # users' functions by other code than theirs
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
 _MOST_DTYPES = 2  # of more their number; each row has its own
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
@@ -158,6 +161,7 @@ def _screen(
     alone_there = found.absence is not None and bool(analysis.collectives)
     links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
     needed = (
+        *_best_code(found, ascii_only=ascii_only),
         *_on_host(found),
         *_allocations(found),
         *_unmeasured(analysis.run, found),
@@ -226,6 +230,27 @@ def _commands(found: MachineAnswer, width: int) -> str:
     """How to see the rest; a narrow screen has no room for that of the other GPU backends."""
     others = f"   {', '.join(map(backend_text, found.others))}: --by-device" if found.others else ""
     return _COMMANDS + others if columns(_COMMANDS + others) <= width else _COMMANDS
+
+
+def _best_code(found: MachineAnswer, *, ascii_only: bool) -> list[str]:
+    """What other code than the user's text would give: on the CPU, and as the threshold of both sides at their best."""
+    texts = []
+    for code in found.best_code[:_MOST_CODES]:
+        cpu, text = code.cpu, "no other code is faster on the CPU"
+        if cpu is not None and cpu.ratio is not None:
+            name = (
+                "compiled as one kernel" if cpu.form == "tuned" else f"by {backend_text(cpu.device_id or '')}"
+            )
+            gain = factor_text(cpu.ratio, cpu.within)
+            text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
+        sizes = [
+            cell_text(code.cells.get(regime), code.extent, ascii_only=ascii_only) for regime in (WAITED, ALWAYS)
+        ]
+        texts.append(
+            f"{code.op}: {text}; at the best of both sides the GPU pays from {sizes[0]}, copied {sizes[1]}."
+        )
+    more = len(found.best_code) - _MOST_CODES
+    return [*texts, *([f"{more} more functions have faster code: gpubench report."] if more > 0 else [])]
 
 
 def _on_host(found: MachineAnswer) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -176,15 +176,20 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
     return Cell(gain_text(gain) + tail, tone)
 
 
+def own_names(ops: Iterable[str]) -> dict[str, str]:
+    """Return what each op is called: a user's function `options.pairwise` by its own name, unless another op has it."""
+    ops = set(ops)
+    short = Counter(op.rpartition(".")[2] for op in ops)
+    return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
+
+
 def with_own_names(answer: MachineAnswer) -> MachineAnswer:
-    """The answer with functions of a user's own by their names, `pairwise` of `options.pairwise`, unless another op has
-    the name."""
-    rows: list[AnswerRow | BestForm | GpuTimes] = [*answer.rows, *answer.forms, *answer.times, *answer.host]
+    """The answer with users' functions by their own names."""
+    rows: list[Any] = [*answer.rows, *answer.forms, *answer.times, *answer.host, *answer.best_code]
     ops = {row.op for row in rows}
     ops |= {op for trouble in (*answer.wrong, *answer.broken) for op in trouble.ops}
     ops |= {*answer.missing, *(op for op, _, _ in answer.late)}
-    short = Counter(op.rpartition(".")[2] for op in ops)
-    names = {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
+    names = own_names(ops)
     if all(op == name for op, name in names.items()):
         return answer
 
@@ -196,7 +201,8 @@ def with_own_names(answer: MachineAnswer) -> MachineAnswer:
 
     return msgspec.structs.replace(
         answer, rows=renamed(answer.rows), forms=renamed(answer.forms), times=renamed(answer.times),
-        host=renamed(answer.host), wrong=retold(answer.wrong), broken=retold(answer.broken),
+        host=renamed(answer.host), best_code=renamed(answer.best_code), wrong=retold(answer.wrong),
+        broken=retold(answer.broken),
         missing=tuple(names[op] for op in answer.missing),
         late=tuple((names[op], n, kind) for op, n, kind in answer.late),
     )  # fmt: skip

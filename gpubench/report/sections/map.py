@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ from gpubench.report.sections.answer_text import (
     backend_text,
     cell_text,
     gain_text,
+    own_names,
     series_text,
     size_text,
 )
@@ -103,19 +104,22 @@ def device_names(devices: Sequence[str]) -> list[str]:
 def _panel(lanes: Sequence[MapLane], regime: str, sides: Sequence[tuple[str, str]]) -> MapPanel:
     several = len(sides) > 1
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
+    names = own_names(lane.row.op for lane in lanes)
     made = []
     for lane in lanes:
         strips = tuple(
             strip_view(lane, lane.strips.get((device, regime)), name if several else "")
             for name, device in sides
         )
-        made.append(lane_view(lane, strips, situation_text(regime), dtypes=dtypes))
+        made.append(lane_view(lane, strips, situation_text(regime), names, dtypes=dtypes))
     return MapPanel(situation=situation_text(regime), lanes=tuple(made))
 
 
-def lane_view(lane: MapLane, strips: Sequence[StripView], situation: str, *, dtypes: bool) -> LaneView:
-    """One lane with its label and, for who points at it, its words."""
-    row = lane.row
+def lane_view(
+    lane: MapLane, strips: Sequence[StripView], situation: str, names: Mapping[str, str], *, dtypes: bool
+) -> LaneView:
+    """One lane with its label and, for who points at it, its words. `names`: what the ops are called."""
+    row = msgspec.structs.replace(lane.row, op=names[lane.row.op])
     label = series_text(row) + (f" {row.dtype}" if dtypes else "")
     said = [_strip_text(lane, view) for view in strips]
     text = printable(f"{label}, {situation}: {'; '.join(said)}")
@@ -162,6 +166,7 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
         high=max(found.high for _, found in drawn),
     )  # fmt: skip
     dtypes = len({key[1] for key in lanes}) > 1
+    called = own_names(str(key[0]) for key in lanes)
     panels = []
     for regime in situations[:2]:
         made = []
@@ -178,7 +183,7 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
                 start=min(lane.start for _, _, lane in ours),
                 end=max(lane.end for _, _, lane in ours),
             )
-            made.append(lane_view(longest, strips, situation_text(regime), dtypes=dtypes))
+            made.append(lane_view(longest, strips, situation_text(regime), called, dtypes=dtypes))
         panels.append(MapPanel(situation=situation_text(regime), lanes=tuple(made)))
     return MapView(
         title=f"{len(drawn)} machines over each other",

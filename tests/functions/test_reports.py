@@ -1,0 +1,118 @@
+"""What a run of a user's own functions gives is read by all that reads a run: the answer with its second line, the map,
+advice, comparison, claims, gates and the formats of other programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import environment
+
+FILE = """
+import gpubench
+
+
+@gpubench.function
+def decay(xp, x):
+    return xp.exp(-x) * x + 1
+
+
+@gpubench.function
+def total(xp, x):
+    return xp.cumulative_sum(x)
+"""
+RUN = (
+    "run", "options.py", "--sizes", "256,4k,32k", "--devices", "numpy:0,fake:gpu", "--quick", "--max-samples", "4",
+    "--max-time", "2ms", "--no-autotune", "--no-progress",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(starter, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs, `base.json` and `new.json`; `decay` was edited between them."""
+    folder = tmp_path_factory.mktemp("functions")
+    for name, text in (("base.json", FILE), ("new.json", FILE.replace("* x + 1", "* x + 2"))):
+        (folder / "options.py").write_text(text, encoding="utf-8")
+        ended = starter.run(
+            *RUN, "-o", name, cwd=folder, env=environment(folder / "home", None), input="", timeout=300
+        )
+        assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_the_answer_compares_what_is_written_and_then_the_best_code(gpubench, folder: Path) -> None:
+    answer = gpubench("report", "base.json", "--sections", "answer", cwd=folder).stdout
+    assert "against 2 CPU threads" in answer or "CPU thread" in answer
+    text = " ".join(answer.split())
+    assert "decay: compiled as one kernel" in text or "decay: no other code is faster on the CPU" in text
+    assert "at the best of both sides the GPU pays from" in text
+    report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
+    headlines = [row for row in report["speedups"] if row["kind"] == "headline"]
+    assert {row["baseline_id"].split("/")[3] for row in headlines} == {"library"}
+
+
+def test_the_map_calls_functions_by_their_own_names(gpubench, folder: Path) -> None:
+    page = gpubench("report", "base.json", "--sections", "map", "--format", "html", cwd=folder).stdout
+    assert '<span class="op">decay</span>' in page
+    assert "options.decay" not in page[page.index('<span class="op">') :]
+
+
+def test_advice_names_the_command_of_the_file(gpubench, folder: Path) -> None:
+    advice = json.loads(
+        gpubench(
+            "advise", "decay", "--size", "8M", "--from", "base.json", "--format", "json", cwd=folder
+        ).stdout
+    )
+    assert advice["basis"] == "unknown"
+    assert advice["command"] == "gpubench run options.py:decay --sizes 8388608"
+    known = gpubench("advise", "options.total", "--size", "9k", "--from", "base.json", cwd=folder)
+    assert "options.total float32, n = 9216" in known.stdout
+
+
+def test_a_comparison_says_that_the_text_changed(gpubench, folder: Path) -> None:
+    compared = gpubench("compare", "base.json", "new.json", cwd=folder)
+    assert compared.returncode in (0, 3), compared.stderr
+    assert "text of options.decay: differs in 18 cases" in compared.stdout
+    assert "text of options.total" not in compared.stdout
+
+
+CLAIMS = """
+[[claims]]
+claim = "the GPU adds up"
+case = "options.total/n=32k/float32/*/resident"
+speedup = {speedup}
+"""
+
+
+@pytest.mark.parametrize(("speedup", "verdict"), [(1.5, "confirmed"), (1e9, "refuted")])
+def test_claims_about_functions(gpubench, folder: Path, tmp_path: Path, speedup: float, verdict: str) -> None:
+    (tmp_path / "ours.toml").write_text(CLAIMS.format(speedup=speedup), encoding="utf-8")
+    claims = ("--claims", str(tmp_path / "ours.toml"), "--sections", "claims")
+    assert verdict in gpubench("report", "base.json", *claims, cwd=folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("gate", "status"),
+    [
+        (("--min-speedup", "options.total/n=32k@fake=1.5"), 0),
+        (("--min-speedup", "options.total/n=32k@fake=1e9"), 3),
+        (("--fail-on", "incomplete"), 0),
+    ],
+)
+def test_gates_on_functions(gpubench, folder: Path, gate: tuple[str, str], status: int) -> None:
+    ended = gpubench("report", "base.json", *gate, cwd=folder)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [
+        ("csv", "options.decay"), ("pytest-benchmark", "options.decay"), ("hyperfine", "options.decay"),
+        ("google-benchmark", "options.decay"), ("go", "BenchmarkOptions.decay"), ("markdown", "options.decay"),
+        ("jsonl", "options.decay"),
+    ],
+)  # fmt: skip
+def test_other_programs_read_functions(gpubench, folder: Path, format: str, name: str) -> None:
+    ended = gpubench("report", "base.json", "--format", format, cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert name in ended.stdout
