@@ -161,7 +161,7 @@ def _screen(
     alone_there = found.absence is not None and bool(analysis.collectives)
     links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
     needed = (
-        *_best_code(found, ascii_only=ascii_only),
+        *_best_code(found),
         *_on_host(found),
         *_allocations(found),
         *_unmeasured(analysis.run, found),
@@ -232,8 +232,8 @@ def _commands(found: MachineAnswer, width: int) -> str:
     return _COMMANDS + others if columns(_COMMANDS + others) <= width else _COMMANDS
 
 
-def _best_code(found: MachineAnswer, *, ascii_only: bool) -> list[str]:
-    """What other code than the user's text would give: on the CPU, and as the threshold of both sides at their best."""
+def _best_code(found: MachineAnswer) -> list[str]:
+    """Say what other code than the user's text gives: on the CPU, and as the threshold of both sides at their best."""
     texts = []
     for code in found.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
@@ -243,9 +243,7 @@ def _best_code(found: MachineAnswer, *, ascii_only: bool) -> list[str]:
             )
             gain = factor_text(cpu.ratio, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
-        sizes = [
-            cell_text(code.cells.get(regime), code.extent, ascii_only=ascii_only) for regime in (WAITED, ALWAYS)
-        ]
+        sizes = [cell_text(code.cells.get(regime), code.extent) for regime in (WAITED, ALWAYS)]
         texts.append(
             f"{code.op}: {text}; at the best of both sides the GPU pays from {sizes[0]}, copied {sizes[1]}."
         )
