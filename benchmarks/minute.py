@@ -342,7 +342,7 @@ def _row(truth: Truth, like: Run, repeats: int, budget_s: float, engine: str) ->
     off: list[float] = []
     for seed in range(repeats):
         minute = Minute(truth, like, seed, budget_s, COSTS[engine], whole=budget_s > QUICK_S)
-        cells = analyse.curves(minute.run()).break_even
+        cells = analyse.analyse(minute.run()).break_even
         widths = [width(row) for row in cells]
         spans = [w for w in widths if 1 < w < math.inf]
         figures.append(

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare
+from gpubench.analysis.overheads import overheads
+from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare, roofline
 from gpubench.base.units import format_bytes, format_size
 from gpubench.report.sections.anatomy import pool_share, what
 from gpubench.report.sections.anatomy import rate as transfer_rate
@@ -100,7 +101,7 @@ def _roofs(analyses: Sequence[Analysis]) -> str:
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
-        for roof in analysis.roofline.roofs:
+        for roof in roofline(analysis).roofs:
             key = (roof.device_ids, roof.dtype)
             known = (roof.bytes_per_s is not None) + (roof.flops_per_s is not None)
             rank = known - 0.4 * roof.cache_sized - 0.2 * roof.small_matmul + (roof.bytes_per_s or 0.0) / 1e18
@@ -117,7 +118,7 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
     """The wanted rows of all files; of a case that several files have, the newest."""
     found: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
-        for row in analysis.roofline.rows:
+        for row in roofline(analysis).rows:
             if keep(row) and row.case.device_kind != "hybrid":
                 found[analysis.machine, row.case.id] = (analysis, row)
     return list(found.values())
@@ -224,7 +225,7 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
 
 def _memory(analyses: Sequence[Analysis]) -> str:
     """float32: of each op the sizes that no cache holds, where there are any."""
-    ours = [analysis for analysis in analyses if not analysis.overheads.rows]
+    ours = [analysis for analysis in analyses if not overheads(analysis).rows]
     rows = [row for _, row in _rows(ours, _plain_op)]
     large = {row.case.case.op for row in rows if row.case.bytes >= OUT_OF_CACHE_BYTES}
 
@@ -263,7 +264,7 @@ def _dtypes(analyses: Sequence[Analysis]) -> str:
 
 
 def _overheads(analyses: Sequence[Analysis]) -> str:
-    rows = {row.id: row for analysis in analyses for row in analysis.overheads.rows}
+    rows = {row.id: row for analysis in analyses for row in overheads(analysis).rows}
     body = [
         (
             row.case.device_id, what(row), format_bytes(row.case.params["n"]) if row.case.params["n"] > 1 else "",
@@ -275,7 +276,7 @@ def _overheads(analyses: Sequence[Analysis]) -> str:
         f"{pool.op.case.device_id}: {format_bytes(pool.allocate.case.params['n'])} from the pool take "
         f"{pool_share(pool)} of {pool.op.case.op} at 1 M elements."
         for analysis in analyses
-        for pool in analysis.overheads.pools
+        for pool in overheads(analysis).pools
     ]
     head = ("device", "what", "size", "time", "95 % interval", "rate")
     return "\n\n".join([*dict.fromkeys(pools), _table(head, body)]) if body else NOTHING

@@ -26,7 +26,7 @@ from pathlib import Path
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer, threshold
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import RoofShare
+from gpubench.analysis.roofline import RoofShare, roofline
 from gpubench.base.units import format_size, listed
 from gpubench.report import plots
 from gpubench.report.sections.answer_text import cell_text, factor_text, size_text
@@ -192,7 +192,7 @@ def rates(file: str, ops: str) -> str:
 
     run = store.load(ROOT / file)
     names = ops.split(",")
-    rows = [row for row in analyse(run).roofline.rows if row.case.case.op in names and _kernel(row)]
+    rows = [row for row in roofline(analyse(run)).rows if row.case.case.op in names and _kernel(row)]
     one = len(names) == 1
     return "\n".join(
         [

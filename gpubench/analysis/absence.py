@@ -7,9 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.estimate import CHECK_ONLY, NO_SAMPLES, CaseResult
+from gpubench.analysis.estimate import CALLS, CHECK_ONLY, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
-from gpubench.analysis.overheads import CALLS
 from gpubench.result.run import Run
 
 # `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.

@@ -1,214 +1,162 @@
-"""Everything that is derived from one run, and the function that derives it: the same answer for the same file.
+"""What is derived from one run: its cases, speedups and break-evens; the same answer for the same file.
 
-Beside it what `detect` takes from a run: by what the mode of its machine can be chosen. The mode is decided in one
-place (gpubench/detect/recommend.py). And several runs: which machine each is of, what they all measured, how a case
-changed.
+Each other noun of a report is a function of this, in a file of its own. And several runs: which machine each is of,
+what they all measured, how a case changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import copy
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from gpubench.analysis.break_even import BreakEven, break_evens
-from gpubench.analysis.claims import Claim, ClaimResult, judged
-from gpubench.analysis.collectives import CollectiveResult, collectives
-from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gate_results
-from gpubench.analysis.hybrid import Hybrid, hybrids
-from gpubench.analysis.machine import connected, experiment, machine_line, marks
-from gpubench.analysis.mode import evidence
-from gpubench.analysis.overheads import CALLS, Overheads, overheads
-from gpubench.analysis.placement import Placement, placements
-from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
-from gpubench.analysis.roofline import Roofline, roofline
-from gpubench.analysis.samples import Components, components
-from gpubench.analysis.scaling import GangGains, scaling
-from gpubench.analysis.speedup import Mean, Speedup, baseline_line, beside_written, means, speedups
-from gpubench.analysis.stages import Stages, stages
-from gpubench.analysis.twins import TwinCheck, twin_checks
+from gpubench.analysis.estimate import CALLS, CaseResult, case_results
+from gpubench.analysis.machine import connected, machine_line, marks
+from gpubench.analysis.speedup import Speedup, baseline_line, beside_written, speedups
 from gpubench.result.case import GANG, Case, SeriesKey
-from gpubench.result.machine import Measured, Recommendation
-from gpubench.result.run import DeviceKind, Run
+from gpubench.result.run import DeviceKind, Measurement, Run
+
+if TYPE_CHECKING:
+    from gpubench.analysis.claims import Claim
+    from gpubench.analysis.findings import Gates
+
+T = TypeVar("T")
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is derived from one run, in the order in which it is printed."""
+class Analysis:
+    """One run as a report asks it. Whatever is derived from it is derived when somebody asks, and once.
 
-    run: Run
-    machine: str
-    baseline: str
-    cases: tuple[CaseResult, ...]
-    speedups: tuple[Speedup, ...]
-    break_even: tuple[BreakEven, ...]
-    findings: tuple[ReportWarning, ...]
-    roofline: Roofline
-    overheads: Overheads
-    collectives: tuple[CollectiveResult, ...]
-    scaling: GangGains = GangGains()
-    gates: tuple[ReportGate, ...] = ()
-    claims: tuple[ClaimResult, ...] = ()
-    reuse: tuple[Reuse, ...] = ()
-    weights: tuple[WeightLoad, ...] = ()
-    means: tuple[Mean, ...] = ()
-    hybrid: tuple[Hybrid, ...] = ()
-    placements: tuple[Placement, ...] = ()
-    noise: tuple[Components, ...] = ()
-    stages: tuple[Stages, ...] = ()
-    twins: tuple[TwinCheck, ...] = ()
-    measured: Measured | None = None
-    # Of users' functions by whatever code is the fastest on each side; `break_even` compares what is written.
-    best_code: tuple[BreakEven, ...] = ()
+    `cases` and `speedups` are those shown. `everything` are all cases, `compared` those that have two sides.
+    """
+
+    def __init__(
+        self, run: Run, baseline: str | None, keep: Callable[[Case], bool] | None, gates: Gates | None,
+        claims: Sequence[Claim],
+    ) -> None:  # fmt: skip
+        self.run, self.asked_gates, self.asked_claims = run, gates, claims
+        self._baseline, self._keep = baseline, keep
+        self._source, self._nouns = self, dict[Any, Any]()
+
+    def replaced(self, **values: Any) -> Analysis:
+        """Return the same with another order of rows, or another end of its run. Its nouns are those of this one."""
+        other = copy.copy(self)
+        vars(other).update(values)
+        return other
+
+    def noun(self, derive: Callable[[Analysis], T]) -> T:
+        """Return what `derive` makes of it."""
+        if derive not in self._nouns:
+            self._nouns[derive] = derive(self._source)
+        found: T = self._nouns[derive]
+        return found
+
+    def shows(self, case: Case) -> bool:
+        """Tell whether the case is shown. One that is not is still a baseline."""
+        return self._keep is None or self._keep(case)
+
+    def shown_of(self, rows: Iterable[CaseResult]) -> list[CaseResult]:
+        """Return the rows whose cases are shown."""
+        return [row for row in rows if self.shows(row.case)]
+
+    @cached_property
+    def whole(self) -> Analysis:
+        """The analysis of all cases, over the fastest CPU form."""
+        plain = self._keep is None and self._baseline is None
+        return self._source if plain else analyse(self.run)
+
+    @cached_property
+    def outcomes(self) -> dict[str, Measurement]:
+        """What was measured, by case id."""
+        return {outcome.id: outcome for outcome in self.run.outcomes if isinstance(outcome, Measurement)}
+
+    @cached_property
+    def everything(self) -> tuple[CaseResult, ...]:
+        return tuple(case_results(self.run))
+
+    @cached_property
+    def cases(self) -> tuple[CaseResult, ...]:
+        return tuple(self.shown_of(self.everything))
+
+    @cached_property
+    def compared(self) -> tuple[CaseResult, ...]:
+        """All cases but overheads and collectives, which have no CPU side, gangs, which are held against one GPU, and
+        named variants, which stand beside the form that they are a variant of."""
+        return tuple(
+            row
+            for row in self.everything
+            if row.case.variant is None and row.case.group not in CALLS and row.case.backend != GANG
+        )
+
+    @cached_property
+    def _beside(self) -> frozenset[str]:
+        return beside_written(self.compared) if self._baseline is None else frozenset()
+
+    @cached_property
+    def speedups(self) -> tuple[Speedup, ...]:
+        return speedups(self.compared, self._baseline, self._beside, self.shows)
+
+    @cached_property
+    def break_even(self) -> tuple[BreakEven, ...]:
+        return self.curves_of("gpu")
+
+    def curves_of(self, kind: DeviceKind) -> tuple[BreakEven, ...]:
+        """Return from which size on each device of this kind wins."""
+        cases = [row for row in self.compared if alone(row) and row.id not in self._beside]
+        return break_evens(self.run, cases, [row for row in self.speedups if alone(row.case)], kind)
+
+    @cached_property
+    def best_code(self) -> tuple[BreakEven, ...]:
+        """The break-evens of users' functions by whatever code is the fastest on each side; `break_even` compares what
+        is written."""
+        cases = [row for row in self.compared if alone(row)]
+        ops = {row.case.op for row in self.shown_of(cases) if row.id in self._beside}
+        ratios = speedups([row for row in cases if row.case.op in ops], shows=self.shows) if ops else ()
+        return break_evens(self.run, cases, ratios)
+
+    @cached_property
+    def machine(self) -> str:
+        return machine_line(self.run)
+
+    @cached_property
+    def baseline(self) -> str:
+        """What the speedups are over, in words."""
+        return baseline_line(self.run, [row for row in self.speedups if row.kind == "headline"])
 
 
-def failed(analyses: Iterable[Analysis]) -> bool:
-    return any(not gate.passed for analysis in analyses for gate in analysis.gates)
+def derived(derive: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
+    """Derive a noun of a report once from each analysis. A decorator."""
 
+    @functools.wraps(derive)
+    def noun(analysis: Analysis) -> T:
+        return analysis.noun(derive)
 
-NO_GATES = Gates()
+    return noun
 
 
 def analyse(
-    run: Run,
-    *,
-    baseline: str | None = None,
-    keep: Callable[[Case], bool] | None = None,
-    gates: Gates = NO_GATES,
+    run: Run, *, baseline: str | None = None, keep: Callable[[Case], bool] | None = None, gates: Gates | None = None,
     claims: Sequence[Claim] = (),
-) -> Analysis:
-    """Everything derived from `run`. `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form);
-    `keep` selects cases, `gates` are those asked for, `claims` what others expect. Raises InputError if the
-    baseline was not measured."""
-    everything = case_results(run)
-    # The selection chooses what is shown; a baseline that is not shown is still the baseline.
-    cases = tuple(row for row in everything if keep is None or keep(row.case))
-    compared = [row for row in everything if _compared(row)]
-    beside = beside_written(compared) if baseline is None else frozenset()
-    ratios = tuple(row for row in speedups(compared, baseline, beside) if keep is None or keep(row.case.case))
-    found = _curves(run, compared, ratios, beside=beside)
-    splits, timed = hybrids(run, compared, keep), stages(run, compared, keep)
-    placed = placements(run, compared, keep)
-    # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
-    shown = ratios, found, splits, placed
-    usual = shown if keep is None and baseline is None else _whole(run, compared)
-    seen = None if experiment(run) else evidence(run, compared, *usual)
-    return Analysis(
-        run=run, machine=machine_line(run),
-        baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
-        cases=cases, speedups=ratios, break_even=found,
-        findings=findings(run, cases, timed, placed),
-        roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
-        overheads=overheads(run, everything, cases), collectives=collectives(cases),
-        scaling=scaling(run, everything, cases),
-        gates=gate_results(run, cases, [row for row in cases if _compared(row)], ratios, gates),
-        claims=_judged(claims, run, cases, compared, ratios, found),
-        means=means([row for row in cases if _compared(row)], ratios),
-        reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
-        stages=timed, placements=placed, twins=twin_checks(run), measured=seen,
-        best_code=_best_code(run, [row for row in compared if keep is None or keep(row.case)], beside),
-    )  # fmt: skip
+) -> Analysis:  # fmt: skip
+    """Return everything that a report asks of `run`.
+
+    `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form); `keep` selects cases, `gates` are those
+    asked for, `claims` what others expect. Raises InputError if the baseline was not measured.
+    """
+    analysis = Analysis(run, baseline, keep, gates, claims)
+    if baseline is not None:
+        _ = analysis.speedups
+    return analysis
 
 
-def _judged(
-    claims: Sequence[Claim],
-    run: Run,
-    cases: Sequence[CaseResult],
-    compared: Sequence[CaseResult],
-    ratios: Sequence[Speedup],
-    found: Sequence[BreakEven],
-) -> tuple[ClaimResult, ...]:
-    """The claims; the curves of software adapters are drawn for those that ask for them alone."""
-    if any(claim.break_even and claim.device == "software" for claim in claims):
-        found = (*found, *_curves(run, compared, ratios, "software"))
-    return judged(claims, cases, ratios, found)
-
-
-class Curves(msgspec.Struct, frozen=True):
-    """What the answer needs of a run, a tenth of the work of all that is derived from it."""
-
-    run: Run
-    cases: tuple[CaseResult, ...]
-    break_even: tuple[BreakEven, ...]
-    best_code: tuple[BreakEven, ...] = ()
-
-
-def curves(run: Run, op: str | None = None) -> Curves:
-    """The times of `run`, and where one side overtakes the other: for all ops, or for one."""
-    cases = tuple(case_results(run))
-    compared = [row for row in cases if _compared(row)]
-    asked = [row for row in compared if op in (None, row.case.op)]
-    beside = beside_written(asked)
-    found = _curves(run, compared, speedups(asked, beside=beside), beside=beside)
-    return Curves(run, cases, found, _best_code(run, asked, beside))
-
-
-def recommended(run: Run, found: Measured | None) -> Recommendation | None:
-    """The mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
-    neither says anything."""
-    # Here, as `advise` loads this package too, and needs no detection.
-    from gpubench.detect.recommend import decide
-
-    advice = run.machine.recommendation
-    decided = None if found is None else decide(run.machine, advice, found, _gpus_of(run))
-    return decided or (advice if advice.reasons else None)
-
-
-def measured(run: Run) -> Measured | None:
-    """Return what a run tells of the mode of its machine; None of an experiment, or where it compares nothing."""
-    if experiment(run):
-        return None
-    compared = [row for row in case_results(run) if _compared(row)]
-    return evidence(run, compared, *_whole(run, compared))
-
-
-def why_silent(run: Run) -> str:
-    """Say why a run of which `measured` returns None tells no mode."""
-    odd = ", ".join(f"{name} {value}" for name, value in experiment(run).items())
-    return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
-
-
-def _whole(
-    run: Run, compared: Sequence[CaseResult]
-) -> tuple[Sequence[Speedup], Sequence[BreakEven], Sequence[Hybrid], Sequence[Placement]]:
-    beside = beside_written(compared)
-    ratios = speedups(compared, beside=beside)
-    return (
-        ratios,
-        _curves(run, compared, ratios, beside=beside),
-        hybrids(run, compared),
-        placements(run, compared),
-    )
-
-
-def _gpus_of(run: Run) -> list[str]:
-    """The GPUs that a run measured: ids of its `machine.gpus`, or of the device where detection did not know it."""
-    return list(dict.fromkeys(device.gpu_id or device.id for device in run.devices if device.kind == "gpu"))
-
-
-def _curves(
-    run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup], kind: DeviceKind = "gpu",
-    beside: Collection[str] = (),
-) -> tuple[BreakEven, ...]:  # fmt: skip
-    alone = [row for row in compared if _alone(row) and row.id not in beside]
-    return break_evens(run, alone, [row for row in ratios if _alone(row.case)], kind)
-
-
-def _best_code(run: Run, compared: Sequence[CaseResult], beside: Collection[str]) -> tuple[BreakEven, ...]:
-    ops = {row.case.op for row in compared if row.id in beside}
-    return _curves(run, compared, speedups([row for row in compared if row.case.op in ops])) if ops else ()
-
-
-def _alone(row: CaseResult) -> bool:
-    """A split and a gang are no device with roofs, or with a curve that crosses the CPU's: they have sections of their
-    own."""
+def alone(row: CaseResult) -> bool:
+    """Tell whether one device computes. A split and a gang have no roofs, and no curve that crosses the CPU's: they
+    have sections of their own."""
     return row.case.shared_with is None and row.case.backend != GANG
-
-
-def _compared(row: CaseResult) -> bool:
-    """Overheads and collectives have no CPU side, a gang is held against one GPU; a named variant stands beside the
-    form that it is a variant of."""
-    return row.case.variant is None and row.case.group not in CALLS and row.case.backend != GANG
 
 
 KEYS = ("case", "op", "n", "device", "time", "speedup")
@@ -237,11 +185,8 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
         return has + [row for row in rows if value(row) is None]
 
     place = {row.id: i for i, row in enumerate(by([row.case for row in analysis.speedups]))}
-    return msgspec.structs.replace(
-        analysis,
-        cases=tuple(by(list(analysis.cases))),
-        speedups=tuple(sorted(analysis.speedups, key=lambda row: place[row.case.id])),
-    )
+    speedups = sorted(analysis.speedups, key=lambda row: place[row.case.id])
+    return analysis.replaced(cases=tuple(by(list(analysis.cases))), speedups=tuple(speedups))
 
 
 # ---------------------------------------------------------------- several runs

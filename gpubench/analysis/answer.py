@@ -7,21 +7,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from gpubench.analysis.absence import Absence, absence, out_of_budget
+from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio, earliest
-from gpubench.analysis.estimate import HOST_STAGE, CaseResult
-from gpubench.analysis.overheads import CALLS
+from gpubench.analysis.estimate import CALLS, HOST_STAGE, CaseResult
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
 from gpubench.kernels.contract.op import Ladder
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.run import Device, Failure, Run
-
-if TYPE_CHECKING:
-    from gpubench.analysis.analyse import Analysis, Curves  # which ask this module for the recommended mode
 
 ALWAYS = "transfer-always"
 # A threshold is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
@@ -227,7 +224,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAnswer:
+def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
     """What the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
     run = analysis.run
     cases = [row for row in analysis.cases if row.case.group not in CALLS and row.case.variant is None]
@@ -270,13 +267,13 @@ def _best_code(run: Run, cases: Sequence[CaseResult], curves: Sequence[BreakEven
         yield BestCode(op=op, extent=extent(own[0].case), cpu=forms[-1] if forms else None, cells=cells)
 
 
-def held_against(analysis: Analysis | Curves, devices: Collection[str]) -> list[CaseResult]:
+def held_against(analysis: Analysis, devices: Collection[str]) -> list[CaseResult]:
     """The baselines of these devices, one for each ratio."""
     curves = (curve for curve in analysis.break_even if curve.device_id in devices)
     return [point.row.baseline for curve in curves for point in curve.points]
 
 
-def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:
+def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
     """Ops that were not reached: without a time that the budget left them, or asked for and not even planned."""
     run = analysis.run
     found = {row.case.op for row in cases if row.outcome == "planned" or out_of_budget(run, row)}

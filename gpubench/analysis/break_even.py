@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -29,7 +29,7 @@ class SizeRatio(msgspec.Struct, frozen=True):
     row: Speedup
 
 
-class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
+class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest size from which the device wins at all larger ones that were measured, up to `last`.
 
     `mixed`: it wins and loses by turns below.
@@ -39,7 +39,7 @@ class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
     tables do (`report/sections/answer_text.py`).
     """
 
-    source: int
+    aside: ClassVar = ("points", "threshold")
     op: str
     dtype: str
     params: dict[str, int]
@@ -56,11 +56,6 @@ class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
     last_ratio: float
     reason: UndecidedReason | None
     text: str = ""
-
-
-class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
-    """A row with what was measured at each size, and the curves of both sides beside each other."""
-
     points: tuple[SizeRatio, ...]
     threshold: Threshold | None
 
@@ -184,7 +179,7 @@ def _judge(
     case = ordered[-1].case.case
     mixed = threshold is not None and threshold.mixed and threshold.state != "never"
     return BreakEven(
-        source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
+        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
         device_id=case.device_id, baseline_id=ordered[-1].baseline.case.device_id, verdict=verdict, n=n, lo=low,
         hi=high, mixed=mixed, first=points[0].n, last=points[-1].n,
         last_ratio=ordered[-1].ratio, points=tuple(points), threshold=threshold,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult, CaseTime
 from gpubench.analysis.labels import gravest
@@ -54,11 +55,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return self.speedup
 
 
-class ClaimRow(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody claimed, and the kindest measured case: its speedup with interval, and the speedup of the same
     work when every call copies both ways. `ids` are the cases whose times add up. What nothing measured is null."""
 
-    source: int
+    aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
     claim: str
     document: str | None
     cases: tuple[str, ...]
@@ -82,11 +83,6 @@ class ClaimRow(msgspec.Struct, frozen=True, kw_only=True):
     break_even: tuple[int | None, int | None] | None = None
     also_ids: tuple[str, ...] = ()
     also_ratio: float | None = None
-
-
-class ClaimResult(ClaimRow, frozen=True, kw_only=True):
-    """A row with what is behind it: a ratio, a time, or a break-even."""
-
     measured: Speedup | None = None
     timed: CaseResult | None = None
     threshold: BreakEven | None = None
@@ -101,29 +97,27 @@ SOFTWARE = "a software adapter is no GPU"
 HYBRID = "hybrid"
 
 
-def judged(
-    claims: Sequence[Claim],
-    cases: Sequence[CaseResult],
-    speedups: Sequence[Speedup],
-    break_even: Sequence[BreakEven],
-) -> tuple[ClaimResult, ...]:
-    """Each claim with the measured case that is kindest to it, in the order of `claims`.
+@derived
+def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
+    """Return each claim with the measured case that is kindest to it, in their order.
 
     A claim stands from `1 - tolerance` of its speedup on: confirmed if the whole interval reaches that, refuted if
     none of it does, else undecided. A time stands up to `1 + tolerance` of it. A range is confirmed by an interval
     inside it, refuted by one outside. Raises UsageError for a claim whose case is no selector.
     """
-    seen = _Measured(cases, [row for row in speedups if row.kind == "headline"], break_even)
-    return tuple(seen.judge(claim) for claim in claims)
+    seen = _Measured(analysis)
+    return tuple(seen.judge(claim) for claim in analysis.asked_claims)
 
 
 class _Measured:
     """What a run has to say."""
 
-    def __init__(
-        self, cases: Sequence[CaseResult], headlines: Sequence[Speedup], break_even: Sequence[BreakEven]
-    ) -> None:
-        self.cases, self.headlines, self.break_even = cases, headlines, break_even
+    def __init__(self, analysis: Analysis) -> None:
+        self.cases, self.break_even = analysis.cases, analysis.break_even
+        self.headlines = [row for row in analysis.speedups if row.kind == "headline"]
+        if any(claim.break_even and claim.device == "software" for claim in analysis.asked_claims):
+            # The curves of software adapters are drawn for the claims that ask for them alone.
+            self.break_even += analysis.curves_of("software")
 
     def judge(self, claim: Claim) -> ClaimResult:
         if not claim.cases:
@@ -242,7 +236,7 @@ def _ends(row: BreakEven) -> tuple[float, float]:
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **found: object) -> ClaimResult:
     row = ClaimResult(
-        source=0, claim=claim.claim, document=claim.document, cases=claim.cases, verdict=verdict,
+        claim=claim.claim, document=claim.document, cases=claim.cases, verdict=verdict,
         reason=reason or None, against=claim.against, tolerance=claim.tolerance, claimed_speedup=claim.expected,
         claimed_cpu_s=claim.cpu_s, claimed_gpu_s=claim.gpu_s, claimed_time_s=claim.time_s,
         claimed_break_even=claim.break_even, **found,  # type: ignore[arg-type]
@@ -280,7 +274,7 @@ def _pair(baseline: CaseResult, case: CaseResult, *, headline: bool) -> Speedup 
     if ratio is None:
         return None
     return Speedup(
-        source=0, id=case.id, baseline_id=baseline.id, kind="headline", ratio=ratio.estimate, lo=ratio.low,
+        id=case.id, baseline_id=baseline.id, kind="headline", ratio=ratio.estimate, lo=ratio.low,
         hi=ratio.high, ci_kind=ratio.kind, headline=headline, case=case, baseline=baseline,
         label=gravest([row.label for row in (baseline, case) if row.label is not None]),
     )  # fmt: skip

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.estimate import COLLECTIVE, CaseResult
 from gpubench.curves.stats import median
 from gpubench.result.case import Case
 from gpubench.result.machine import LinkPath
 from gpubench.result.run import Run
 
-GROUP = "collective"
 
-
-class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
+class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     """One collective at n bytes on so many ranks. `algbw`: bytes / time; `busbw`: times what the busiest link carries
     of them, as nccl-tests count; `low` and `high` are its interval."""
 
-    source: int
+    aside: ClassVar = ("row",)
     id: str
     op: str
     device_id: str
@@ -30,17 +30,14 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     busbw: float
     low: float
     high: float
-
-
-class CollectiveResult(CollectiveRow, frozen=True, kw_only=True):
-    """A row with its case."""
-
     row: CaseResult
 
 
-def collectives(cases: Sequence[CaseResult]) -> tuple[CollectiveResult, ...]:
-    """Op by op, gang by gang, from small to large."""
-    found = [one for row in cases if row.case.group == GROUP and (one := _rates(row)) is not None]
+@derived
+def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
+    """Return the collectives shown: op by op, gang by gang, from small to large."""
+    rows = (row for row in analysis.cases if row.case.group == COLLECTIVE)
+    found = [rates for row in rows if (rates := _rates(row)) is not None]
     return tuple(sorted(found, key=lambda one: (one.op, one.ranks, one.device_id, one.n)))
 
 
@@ -50,7 +47,7 @@ def _rates(row: CaseResult) -> CollectiveResult | None:
     if time is None or factor is None:
         return None
     return CollectiveResult(
-        source=0, id=row.id, op=case.op, device_id=case.device_id, ranks=case.params["ranks"], n=case.params["n"],
+        id=row.id, op=case.op, device_id=case.device_id, ranks=case.params["ranks"], n=case.params["n"],
         by=row.kernel, algbw=row.bytes / time.estimate, busbw=factor * row.bytes / time.estimate,
         low=factor * row.bytes / time.high, high=factor * row.bytes / time.low, row=row,
     )  # fmt: skip

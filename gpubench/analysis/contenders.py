@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from gpubench.analysis.analyse import analyse
 from gpubench.analysis.break_even import ContenderKey, case_series, contender_key
-from gpubench.analysis.estimate import CaseResult, case_results
+from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import Label
-from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.placement import Placement, placements
 from gpubench.curves import TimeCurve, TimedSizes, doubt, fit, interval, kind_of
 from gpubench.curves.stats import Interval, IntervalKind, IntervalLike
@@ -174,17 +174,21 @@ UNDECIDED = Decision(None, math.inf, None, math.inf)
 
 
 def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key, CaseGroup]:
-    """The cases that can advise, by op, dtype and params; without variants, overheads and adapters. `cases` are the
-    rows of the run, if they are at hand."""
-    cases = case_results(run) if cases is None else cases
-    rows = [row for row in cases if row.case.variant is None and row.case.group not in CALLS]
+    """Return the cases that can advise, by op, dtype and params; without variants, overheads and adapters. `cases` are
+    the rows of the run, if they are at hand."""
+    analysis = analyse(run)
+    if cases is not None:
+        analysis.everything = tuple(cases)
+    rows = [row for row in analysis.everything if row.case.variant is None and row.case.group not in CALLS]
     alone = [row for row in rows if row.case.shared_with is None and row.device_kind != "software"]
     groups: dict[Key, list[CaseResult]] = {}
     for row in alone:
         groups.setdefault(_key(row), []).append(row)
     splits: dict[Key, list[Hybrid | Placement]] = {}
-    for split in _recommended(run, rows):
-        splits.setdefault(_key(split.case), []).append(split)
+    shared: list[Hybrid | Placement] = [*hybrids(analysis), *placements(analysis)]
+    for split in shared:
+        if split.recommended:
+            splits.setdefault(_key(split.case), []).append(split)
     series = case_series(alone)
     return {
         key: CaseGroup(tuple(members), tuple(splits.get(key, ())), series)
@@ -195,11 +199,6 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
 
 def _key(row: CaseResult) -> Key:
     return Key(*row.case.series)
-
-
-def _recommended(run: Run, rows: Sequence[CaseResult]) -> Iterator[Hybrid | Placement]:
-    yield from (split for split in hybrids(run, rows) if split.recommended)
-    yield from (placed for placed in placements(run, rows) if placed.recommended)
 
 
 def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:

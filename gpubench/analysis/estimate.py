@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -55,10 +55,25 @@ class CaseTime(Estimate, frozen=True):
     median_s: float  # the median over sessions of the medians of their blocks
 
 
-class CaseRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One case; `time` is null when `reason` says why. `kernel`: what the device took of several candidates."""
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One case; `time` is null when `reason` says why. What is implausible has samples, and no estimate.
 
-    source: int
+    `kernel`: what the device took of several candidates. `label` is the gravest of `findings`, None without samples.
+    `single_s`: one launch that is waited for, with resident data. Aside: `sessions` holds the kept samples of each used
+    session, by index, `blocks` the medians of its blocks; `prior`: what was known of its noise before.
+    """
+
+    aside: ClassVar = (
+        "case",
+        "device_kind",
+        "blas",
+        "sessions",
+        "blocks",
+        "prior",
+        "outliers",
+        "flops",
+        "bytes",
+    )
     id: str
     outcome: OutcomeType
     kernel: str | None
@@ -77,16 +92,6 @@ class CaseRow(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None
     hint: str | None
     findings: tuple[Mark, ...] = msgspec.field(name="warnings")
-
-
-class CaseResult(CaseRow, frozen=True, kw_only=True):
-    """A case with what its row was made of. What is implausible has samples, and no estimate.
-
-    `label` is the gravest of `findings`, None without samples. `sessions` holds the kept samples of each used session,
-    by index, `blocks` the medians of its blocks. `prior`: what was known of its noise before. `single_s`: one launch
-    that is waited for, with resident data.
-    """
-
     case: Case
     device_kind: DeviceKind
     blas: bool | None = None
@@ -103,6 +108,9 @@ class CaseResult(CaseRow, frozen=True, kw_only=True):
         return sum(len(samples) for samples in self.sessions.values())
 
 
+# Groups of ops that compute nothing: they have no CPU side, and take no part in any comparison.
+OVERHEAD, COLLECTIVE = "overhead", "collective"
+CALLS = (OVERHEAD, COLLECTIVE)
 NO_SAMPLES: NoNumber = "no-samples"
 # The reason of a case that runs on the host whatever the device.
 HOST_STAGE: Reason = "host-stage"
@@ -150,7 +158,7 @@ def _without_time(
 ) -> CaseResult:
     """The row of a case that was measured, but has no number for this reason."""
     return CaseResult(
-        source=0, id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
         kernel=outcome.kernel if isinstance(outcome, Measurement) else None,
         blas=outcome.blas if isinstance(outcome, Measurement) else None, label=None, findings=(), time=None,
         min_s=None, q1_s=None, q3_s=None, mad_s=None, device_cold_s=None, device_hot_s=None, single_s=None, rates=None,

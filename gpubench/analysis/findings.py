@@ -3,15 +3,16 @@ stored ones; and gates, conditions whose breach is exit 3 (docs/ci.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.placement import Placement
+from gpubench.analysis.placement import placements
 from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
-from gpubench.analysis.stages import Stages
+from gpubench.analysis.stages import stages
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.curves import stats
 from gpubench.result.case import Case
@@ -21,7 +22,6 @@ from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures
 class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):
     """A finding with its advice; no ids: it is about the whole run."""
 
-    source: int
     code: WarningCode
     severity: Severity
     message: str
@@ -39,18 +39,18 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 _GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
 
 
-def findings(
-    run: Run, cases: Sequence[CaseResult], timed: Sequence[Stages] = (), placed: Sequence[Placement] = ()
-) -> tuple[ReportWarning, ...]:
-    """All warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
+@derived
+def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
+    """Return all warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
+    run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
     known |= {(finding.code, "") for finding in stored if not finding.ids}
     about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
     about_cases = [*_about_cases(run, cases, known), *_retaken(run, cases), *_failed_sessions(run, cases)]
     missed: dict[WarningCode, list[str]] = {
-        "stage-mismatch": [row.id for row in timed if row.mismatch],
-        "placement-mismatch": [row.id for row in placed if row.mismatch],
+        "stage-mismatch": [row.id for row in stages(analysis) if row.mismatch],
+        "placement-mismatch": [row.id for row in placements(analysis) if row.mismatch],
     }
     about_cases += [_case_finding(run, code, ids) for code, ids in missed.items() if ids]
     found = [*stored, *about_run, *about_cases]
@@ -60,7 +60,7 @@ def findings(
 
 def stored_finding(warning: RunWarning) -> ReportWarning:
     return ReportWarning(
-        source=0, code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
+        code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
         ids=(warning.id,) if warning.id else (),
     )  # fmt: skip
 
@@ -92,9 +92,7 @@ def _retaken(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
     message = "samples taken while the device was throttled were set aside and taken again"
     hint = "they are in the file; better cooling or power would spare the time"
     return [
-        ReportWarning(
-            source=0, code="throttled", severity="info", message=message, hint=hint, ids=tuple(sorted(ids))
-        )
+        ReportWarning(code="throttled", severity="info", message=message, hint=hint, ids=tuple(sorted(ids)))
     ]
 
 
@@ -107,7 +105,7 @@ def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarnin
             ids.setdefault((failure.session, failure.reason, failure.detail), []).append(outcome.id)
     return [
         ReportWarning(
-            source=0, code="session-failed", severity="error", ids=tuple(where),
+            code="session-failed", severity="error", ids=tuple(where),
             message=f"these cases went without session {_session_name(run, session)}: {reason}: {detail}",
             hint=WARNINGS["session-failed"].remedy,
         )
@@ -143,7 +141,7 @@ def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
 
 def _of_run(code: WarningCode, severity: Severity, message: str, hint: str = "") -> ReportWarning:
     hint = hint or WARNINGS[code].remedy
-    return ReportWarning(source=0, code=code, severity=severity, message=message, hint=hint, ids=())
+    return ReportWarning(code=code, severity=severity, message=message, hint=hint, ids=())
 
 
 def _case_finding(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarning:
@@ -151,7 +149,7 @@ def _case_finding(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarn
     if "--rigorous" in hint and run.settings.preset == "rigorous":
         hint = _GIVEN_ALREADY
     severity = _SEVERITIES[code]
-    return ReportWarning(source=0, code=code, severity=severity, message=message, hint=hint, ids=tuple(ids))
+    return ReportWarning(code=code, severity=severity, message=message, hint=hint, ids=tuple(ids))
 
 
 FailOn = Literal["noisy", "skipped", "incomplete"]
@@ -165,11 +163,9 @@ class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
 
     `low`: the whole interval lies below what was asked for, or the case is what `--fail-on` names. `missing`: a
     selected case without a number. Either fails the gate. `near`: the interval contains what was asked for, which
-    is reported and fails nothing. `reason`: why a gate on the whole run failed. `source`: the run, as a document of
-    several numbers it.
+    is reported and fails nothing. `reason`: why a gate on the whole run failed.
     """
 
-    source: int
     name: str
     selector: str | None
     least: float | None
@@ -200,16 +196,17 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: tuple[FailOn, ...] = ()
 
 
-def gate_results(
-    run: Run,
-    cases: Sequence[CaseResult],
-    compared: Sequence[CaseResult],
-    speedups: Sequence[Speedup],
-    gates: Gates,
-) -> tuple[ReportGate, ...]:
-    """The gates asked for, in that order. `compared` are the cases that a speedup may be asked of."""
-    fast_enough = [_fast_enough(least, compared, speedups) for least in gates.min_speedups]
-    return (*fast_enough, *(_on_run(name, run, cases) for name in gates.fail_on))
+@derived
+def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
+    """Return the gates asked for, in that order."""
+    asked, compared = analysis.asked_gates or Gates(), analysis.shown_of(analysis.compared)
+    fast_enough = [_fast_enough(least, compared, analysis.speedups) for least in asked.min_speedups]
+    return (*fast_enough, *(_on_run(name, analysis.run, analysis.cases) for name in asked.fail_on))
+
+
+def failed(analyses: Iterable[Analysis]) -> bool:
+    """Tell whether a gate failed."""
+    return any(not gate.passed for analysis in analyses for gate in gates(analysis))
 
 
 def competes(row: CaseResult) -> bool:
@@ -227,7 +224,7 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
     low = tuple(case_id for case_id, ratio in known if ratio.hi < demand.least)
     missing = tuple(case_id for case_id in chosen if case_id not in ratios)
     return ReportGate(
-        source=0, name="min-speedup", selector=demand.text, least=demand.least, passed=not low and not missing,
+        name="min-speedup", selector=demand.text, least=demand.least, passed=not low and not missing,
         low=low, missing=missing, reason=None,
         near=tuple(case_id for case_id, ratio in known if ratio.lo < demand.least <= ratio.hi),
     )  # fmt: skip
@@ -242,6 +239,6 @@ def _on_run(name: FailOn, run: Run, cases: Sequence[CaseResult]) -> ReportGate:
     low = tuple(row.id for row in cases if breaches[name](row))
     ended_early = name == "incomplete" and (not run.complete or run.exit_reason == "budget")
     return ReportGate(
-        source=0, name=name, selector=None, least=None, passed=not low and not ended_early, low=low, missing=(),
+        name=name, selector=None, least=None, passed=not low and not ended_early, low=low, missing=(),
         near=(), reason=f"the run ended early ({run.exit_reason})" if ended_early else None,
     )  # fmt: skip

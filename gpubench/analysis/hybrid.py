@@ -6,16 +6,17 @@ sessions that hold a sweep; the gain comes from the others, paired with the bett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
-from gpubench.result.case import QUEUED, RESIDENT, Case, beside_size
+from gpubench.result.case import QUEUED, RESIDENT, beside_size
 from gpubench.result.run import Measurement, Run
 
 HybridReason = Literal[
@@ -24,12 +25,12 @@ HybridReason = Literal[
 ]  # fmt: skip
 
 
-class HybridRow(msgspec.Struct, frozen=True, kw_only=True):
+class Hybrid(msgspec.Struct, frozen=True, kw_only=True):
     """One op split over CPU and GPU: `gain` = time of the better side alone (`baseline_id`; null: by the sweep's own
     ends) / time of the split, at the GPU's share `fraction`. `efficiency` = modelled / measured time. `curve`: median
     seconds of the sweep by share. `selected_in_sample`: of the session that chose the share, so it flatters."""
 
-    source: int
+    aside: ClassVar = ("case", "interval")
     id: str
     op: str
     n: int
@@ -48,11 +49,6 @@ class HybridRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: HybridReason | None
     selected_in_sample: bool
     curve: tuple[tuple[float, float], ...]
-
-
-class Hybrid(HybridRow, frozen=True, kw_only=True):
-    """A row with its case and its gain between both ends."""
-
     case: CaseResult
     interval: Interval
 
@@ -78,19 +74,17 @@ class SideAlone(NamedTuple):
         return stats.run_value(self.sessions.values())
 
 
-def hybrids(
-    run: Run, cases: Sequence[CaseResult], keep: Callable[[Case], bool] | None = None
-) -> tuple[Hybrid, ...]:
-    """One row for each split case with a time, in the order of `cases`; `keep` selects by that case."""
-    outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
+@derived
+def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
+    """Return a row for each split case that is shown and has a time."""
     alone: dict[str, list[CaseResult]] = {}  # by workload: only these are compared with a split
-    for row in cases:
+    for row in analysis.compared:
         if row.case.variant is None and row.time is not None:
             alone.setdefault(row.case.workload, []).append(row)
     found = []
-    for row in cases:
-        if row.case.shared_with and row.time is not None and (keep is None or keep(row.case)):
-            split = _judged(run, outcomes[row.id], row, alone.get(row.case.workload, []))
+    for row in analysis.shown_of(analysis.compared):
+        if row.case.shared_with and row.time is not None:
+            split = _judged(analysis.run, analysis.outcomes[row.id], row, alone.get(row.case.workload, []))
             found += [split] if split is not None else []
     return tuple(found)
 
@@ -116,7 +110,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, alone: Sequence[Cas
     against = reason(Evidence(row, gain, cpu.seconds, gpu.seconds, in_sample, sides, resident_s))
     case = row.case
     return Hybrid(
-        source=0, id=row.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
+        id=row.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
         regime=case.regime_id, device_id=case.device_id, baseline_id=better.id, fraction=fraction,
         gain=gain.estimate, lo=gain.low, hi=gain.high, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
         efficiency=model_s / measured_s, recommended=against is None, reason=against, selected_in_sample=in_sample,

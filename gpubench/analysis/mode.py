@@ -10,17 +10,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows, extent
 from gpubench.analysis.break_even import BreakEven, bracketed, earliest
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.hybrid import Hybrid
+from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import workers
-from gpubench.analysis.placement import Placement
+from gpubench.analysis.machine import experiment
+from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import EQUAL, Speedup
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey
-from gpubench.result.machine import Measured, MeasuredBreakEven, MeasuredSituation, MeasuredSplit
+from gpubench.result.machine import (
+    Measured,
+    MeasuredBreakEven,
+    MeasuredSituation,
+    MeasuredSplit,
+    Recommendation,
+)
 from gpubench.result.run import Run
 
 # The situations that tell the mode, and the one that does not: a program that queues its calls knows that it does.
@@ -42,19 +50,22 @@ class OpOutcome(NamedTuple):
     small: bool = False  # the GPU lost where it had no work to do
 
 
-def evidence(
-    run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup], curves: Sequence[BreakEven],
-    splits: Sequence[Hybrid], placements: Sequence[Placement],
-) -> Measured | None:  # fmt: skip
-    """Return what a mode can be chosen by; None where no CPU and GPU were compared and nothing was split.
+@derived
+def evidence(analysis: Analysis) -> Measured | None:
+    """Return what a mode can be chosen by; None of an experiment, and where no CPU and GPU were compared and nothing
+    was split.
 
-    `ratios` are over the fastest CPU form.
+    A mode is chosen by all of the file, whatever is shown, over the fastest CPU form.
     """
-    rows = [ratio for ratio in ratios if ratio.kind == "headline" and ratio.case.device_kind == "gpu"]
+    run, whole = analysis.run, analysis.whole
+    if experiment(run):
+        return None
+    curves, compared = whole.break_even, whole.compared
+    rows = [ratio for ratio in whole.speedups if ratio.kind == "headline" and ratio.case.device_kind == "gpu"]
     judged = situations(run, compared, curves)
     shared = [
-        *(_split(ratio, compared) for ratio in splits),
-        *(_placement(ratio, compared) for ratio in placements),
+        *(_split(ratio, compared) for ratio in hybrids(whole)),
+        *(_placement(ratio, compared) for ratio in placements(whole)),
     ]
     if not judged and not shared:
         return None
@@ -63,6 +74,25 @@ def evidence(
         date=run.started_at, s=round(1 / waited, 6) if waited else None, situations=judged,
         break_even=[*_break_evens(curves, rows)], splits=shared,
     )  # fmt: skip
+
+
+def why_silent(run: Run) -> str:
+    """Say why a run of which there is no evidence tells no mode."""
+    odd = ", ".join(f"{name} {value}" for name, value in experiment(run).items())
+    return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
+
+
+def recommended(analysis: Analysis) -> Recommendation | None:
+    """Return the mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
+    neither says anything."""
+    # Here, as `advise` loads this package too, and needs no detection.
+    from gpubench.detect.recommend import decide
+
+    run, measured = analysis.run, evidence(analysis)
+    advice = run.machine.recommendation
+    gpus = [device.gpu_id or device.id for device in run.devices if device.kind == "gpu"]
+    decided = None if measured is None else decide(run.machine, advice, measured, list(dict.fromkeys(gpus)))
+    return decided or (advice if advice.reasons else None)
 
 
 def situations(

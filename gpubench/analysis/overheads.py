@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.estimate import OVERHEAD, CaseResult
 from gpubench.analysis.labels import workers
 from gpubench.curves.stats import median
 from gpubench.result.run import Run
 
 
-class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
+class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device.
 
     `share`: launches waited for together; `single_share`: one waited for alone, null where that was not timed.
     """
 
-    source: int
+    aside: ClassVar = ("allocate", "op")
     id: str
     op_id: str
     share: float
     single_share: float | None
-
-
-class PoolOverhead(PoolRow, frozen=True, kw_only=True):
-    """A row with its two cases."""
-
     allocate: CaseResult
     op: CaseResult
 
@@ -44,9 +41,6 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     empty: dict[str, float] = {}
 
 
-GROUP = "overhead"
-# Groups of ops that compute nothing: they have no CPU side, and take no part in any comparison.
-CALLS = (GROUP, "collective")
 ELEMENTS = 2**20  # the size of the op that the pool is held against
 OUTPUT_BYTES = 4 * ELEMENTS
 _ORDER = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")
@@ -54,14 +48,14 @@ _ELEMENTWISE = ("vector", "activation")
 _FIRST = "add"  # the op that is preferred, where several were measured
 
 
-def overheads(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult]) -> Overheads:
-    """The overheads among `shown`, device by device, and what the pool costs as far as `cases` can tell."""
-    wanted = {row.id for row in shown}
-    rows = [row for row in cases if row.case.group == GROUP and row.time is not None and row.id in wanted]
+@derived
+def overheads(analysis: Analysis) -> Overheads:
+    """Return the overheads shown, device by device, and what the pool costs as far as the whole run tells."""
+    rows = [row for row in analysis.cases if row.case.group == OVERHEAD and row.time is not None]
     devices = sorted({row.case.device_id for row in rows})
-    pools = [found for device_id in devices if (found := _pool(cases, device_id)) is not None]
-    everywhere = sorted({row.case.device_id for row in shown})
-    empty = {name: seconds for name in everywhere if (seconds := _empty(run, name)) is not None}
+    pools = [pool for device_id in devices if (pool := _pool(analysis.everything, device_id)) is not None]
+    everywhere = sorted({row.case.device_id for row in analysis.cases})
+    empty = {name: seconds for name in everywhere if (seconds := _empty(analysis.run, name)) is not None}
     return Overheads(rows=tuple(sorted(rows, key=_order)), pools=tuple(pools), empty=empty)
 
 
@@ -87,7 +81,7 @@ def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
     allocate = min(pooled, key=lambda row: abs(math.log(row.case.params["n"] / OUTPUT_BYTES)))
     op = min(ops, key=lambda row: (row.case.op != _FIRST, row.case.op, _wall(row)))
     return PoolOverhead(
-        source=0, id=allocate.id, op_id=op.id, allocate=allocate, op=op, share=_wall(allocate) / _wall(op),
+        id=allocate.id, op_id=op.id, allocate=allocate, op=op, share=_wall(allocate) / _wall(op),
         single_share=None if op.single_s is None else _wall(allocate) / op.single_s,
     )  # fmt: skip
 

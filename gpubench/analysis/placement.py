@@ -7,12 +7,13 @@ counts instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import (
     LEAST_GAIN,
@@ -27,7 +28,6 @@ from gpubench.analysis.samples import main_blocks
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, median
 from gpubench.curves.steps import stage_seconds
-from gpubench.result.case import Case
 from gpubench.result.run import Block, Measurement, Placing, Run
 
 Side = Literal["cpu", "gpu"]
@@ -51,14 +51,14 @@ class PlacedStage(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """A workload with a side for each stage, a letter each in `placement`. `gain` = time of `better`, the faster side
     alone / time of the placement. `predicted_s` is the stages on their sides, `copies_s` (copies and launches)
     included; null where this file does not hold what was predicted. `mismatch`: the measured time misses it by more
     than 25 %.
     `tried`: placement, predicted and measured seconds of what the first session tried."""
 
-    source: int
+    aside: ClassVar = ("case", "interval", "baseline_device")
     id: str
     op: str
     n: int
@@ -82,27 +82,20 @@ class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
     selected_in_sample: bool
     mismatch: bool
     tried: tuple[tuple[str, float, float | None], ...]
-
-
-class Placement(PlacementRow, frozen=True, kw_only=True):
-    """A row with its case, its gain, and the device of the better side alone; None where no case of that side is
-    known."""
-
     case: CaseResult
     interval: Interval
     baseline_device: str | None
 
 
-def placements(
-    run: Run, cases: Sequence[CaseResult], keep: Callable[[Case], bool] | None = None
-) -> tuple[Placement, ...]:
-    """One row for each placed case with a time, in the order of `cases`."""
-    outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
+@derived
+def placements(analysis: Analysis) -> tuple[Placement, ...]:
+    """Return a row for each placed case that is shown and has a time."""
+    timed = [case for case in analysis.compared if case.time is not None]
     found = []
-    for row in cases:
-        if row.case.shared_with and row.time is not None and (keep is None or keep(row.case)):
-            alone = [one for one in cases if one.case.workload == row.case.workload and one.time is not None]
-            made = _judged(run, outcomes[row.id], row, alone)
+    for row in analysis.shown_of(timed):
+        if row.case.shared_with:
+            alone = [case for case in timed if case.case.workload == row.case.workload]
+            made = _judged(analysis.run, analysis.outcomes[row.id], row, alone)
             found += [made] if made is not None else []
     return tuple(found)
 
@@ -140,7 +133,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
     against = reason(Promise(row, gain, placing, not estimating))
     case = row.case
     return Placement(
-        source=0, id=row.id, op=case.op, n=case.params["n"], params=dict(case.params), dtype=case.dtype,
+        id=row.id, op=case.op, n=case.params["n"], params=dict(case.params), dtype=case.dtype,
         regime=case.regime_id, device_id=case.device_id, placement=placement, stages=stages,
         copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None,
         cpu_only_s=singles["cpu"].seconds, gpu_only_s=singles["gpu"].seconds, predicted_s=predicted_s,

@@ -35,10 +35,9 @@ from gpubench.analysis.contenders import (
     may_know,
     split_of,
 )
-from gpubench.analysis.estimate import CaseResult, case_results
+from gpubench.analysis.estimate import CALLS, CaseResult, case_results
 from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.machine import experiment
-from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, GpubenchError, InputError, UsageError

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer
-from gpubench.analysis.estimate import IMPLAUSIBLE
+from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer, answer_rows
+from gpubench.analysis.estimate import CALLS, IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
 from gpubench.curves import TAIL, Margin
 from gpubench.kernels.contract.op import Ladder
@@ -135,7 +135,15 @@ def ratio_map(analysis: Analysis) -> RatioMap:
     """The map of all GPUs of a run; without lanes where none was timed beside a CPU."""
     found = answer(analysis)
     devices = tuple(dict.fromkeys(row.device_id for row in analysis.break_even))
-    rows = {device: _rows(analysis, device) for device in devices}
+    cases = [row for row in analysis.cases if row.case.group not in CALLS and row.case.variant is None]
+    rows = {
+        device: {
+            (row.op, row.dtype, beside_size(row.params)): row
+            for row in answer_rows(analysis.break_even, cases, device)
+            if not row.on_host
+        }
+        for device in devices
+    }
     failed = _failed(analysis)
     margins = {
         (row.case.series, row.device_id, row.regime): row.threshold.margins
@@ -157,14 +165,6 @@ def ratio_map(analysis: Analysis) -> RatioMap:
         lanes=tuple(lanes), devices=devices, regimes=tuple(sorted(regimes, key=_regime_order)), shown=shown,
         situations=found.regimes, low=min(lane.start for lane in lanes), high=max(lane.end for lane in lanes),
     )  # fmt: skip
-
-
-def _rows(analysis: Analysis, device_id: str) -> dict[SeriesKey, AnswerRow]:
-    """The answer of one GPU, as if there were no other."""
-    alone = msgspec.structs.replace(
-        analysis, break_even=tuple(row for row in analysis.break_even if row.device_id == device_id)
-    )
-    return {(row.op, row.dtype, beside_size(row.params)): row for row in answer(alone).rows}
 
 
 def _failed(analysis: Analysis) -> dict[CellKey, set[int]]:

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.anatomy import Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.speedup import Speedup
 from gpubench.curves import stats
-from gpubench.result.case import RESIDENT, WAITED, Case, beside_size
+from gpubench.result.case import RESIDENT, WAITED, beside_size
 from gpubench.result.run import Measurement, Run
 
 ReuseVerdict = Literal["already", "at", "beyond", "never", "undecided"]
@@ -36,10 +37,9 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
 
     `calls` is set where `verdict` is already (1) or at; "beyond": more than `shared_by` calls, if any number. An open
     end of the interval is None. `transfer_s` is paid once, `launch_s` for each call, against `cpu_s`; they were read
-    from calls that share a copy by `shared_by`. `source`: the run, as a document of several numbers it.
+    from calls that share a copy by `shared_by`.
     """
 
-    source: int
     op: str
     dtype: str
     params: dict[str, int]
@@ -62,7 +62,6 @@ class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What it costs to bring an op's weights to a device, once, and the calls after which that is repaid: by what each
     waited call of the largest size gains over the CPU. `calls` is None where a call gains nothing."""
 
-    source: int
     op: str
     dtype: str
     params: dict[str, int]
@@ -74,16 +73,17 @@ class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
     calls: int | None
 
 
-def weight_loads(run: Run, rows: Sequence[Speedup]) -> tuple[WeightLoad, ...]:
-    """One for each op with weights and each GPU that has a time for a call that is waited for."""
+@derived
+def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
+    """Return one row for each op with weights and each GPU that has a time for a call that is waited for."""
     largest: dict[tuple[object, ...], Speedup] = {}
-    for row in rows:
+    for row in analysis.speedups:
         case = row.case.case
         if row.kind == "headline" and row.case.device_kind == "gpu" and case.regime == WAITED:
             known = largest.get((*case.series, case.device_id))
             if known is None or known.case.case.params["n"] < case.params["n"]:
                 largest[*case.series, case.device_id] = row
-    found = (_weight_load(run, row) for row in largest.values())
+    found = (_weight_load(analysis.run, row) for row in largest.values())
     return tuple(load for load in found if load is not None)
 
 
@@ -103,7 +103,7 @@ def _weight_load(run: Run, row: Speedup) -> WeightLoad | None:
         return None
     load_s, gain_s = stats.median(seconds.values()), row.baseline.time.estimate - row.case.time.estimate
     return WeightLoad(
-        source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.params["n"],
+        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.params["n"],
         device_id=case.device_id, weight_bytes=max(sizes), load_s=load_s, gain_s=gain_s,
         calls=max(1, math.ceil(load_s / gain_s)) if row.lo > 1 else None,
     )  # fmt: skip
@@ -146,16 +146,13 @@ class Trio(NamedTuple):
     cpu: CaseResult
 
 
-def reuses(
-    run: Run, cases: Sequence[CaseResult], keep: Callable[[Case], bool] | None = None
-) -> tuple[Reuse, ...]:
-    """One row per workload and GPU that has both transfer regimes beside a CPU time, in the order of `cases`.
-
-    `keep` selects by the case that shares a copy.
-    """
-    known = [row for row in cases if row.time is not None]
-    wanted = (trio for trio in _trios(known) if keep is None or keep(trio.once.case))
-    return tuple(found for trio in wanted if (found := _judged(run, trio)) is not None)
+@derived
+def reuses(analysis: Analysis) -> tuple[Reuse, ...]:
+    """Return a row per workload and GPU that has both transfer regimes beside a CPU time, and whose case that shares a
+    copy is shown."""
+    trios = _trios([row for row in analysis.compared if row.time is not None])
+    rows = (_judged(analysis.run, trio) for trio in trios if analysis.shows(trio.once.case))
+    return tuple(row for row in rows if row is not None)
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
@@ -202,7 +199,7 @@ def _judged(run: Run, trio: Trio) -> Reuse | None:
     case = trio.once.case
     ends = (_whole(low), _whole(high)) if not reason and verdict != "never" else (None, None)
     return Reuse(
-        source=0, op=case.op, dtype=case.dtype, n=case.params["n"],
+        op=case.op, dtype=case.dtype, n=case.params["n"],
         params=dict(beside_size(case.params)),
         device_id=case.device_id, form=case.form, baseline_id=trio.cpu.id, shared_by=calls,
         transfer_s=costs.transfer_s(calls), launch_s=costs.launch_s(calls), cpu_s=costs.cpu,

@@ -7,12 +7,12 @@ with i FLOP per byte can reach min(compute roof, i x memory roof). Bytes are com
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
-from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.overheads import CALLS
+from gpubench.analysis.analyse import Analysis, alone, derived
+from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.result.case import QUEUED, TF32
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import Run
@@ -23,14 +23,14 @@ Bound = Literal["memory", "compute"]
 RoofClock = Literal["device_hot", "derived", "wall"]
 
 
-class RoofRow(msgspec.Struct, frozen=True, kw_only=True):
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """The measured roofs of one piece of hardware with one dtype; null: not measured.
 
     The cases are those that reached them. `cache_sized`: no copy was larger than a cache may be; `small_matmul`: no
     matmul occupied the device. `ridge` is in FLOP per byte.
     """
 
-    source: int
+    aside: ClassVar = ("copy", "matmul")
     device_ids: tuple[str, ...]
     dtype: str
     bytes_per_s: float | None
@@ -40,19 +40,19 @@ class RoofRow(msgspec.Struct, frozen=True, kw_only=True):
     flops_case: str | None
     small_matmul: bool
     ridge: float | None
-
-
-class Roof(RoofRow, frozen=True, kw_only=True):
-    """A row with the cases behind its two rates. Always measured, never from a data sheet."""
-
     copy: CaseResult | None
     matmul: CaseResult | None
 
 
-class RoofCaseRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with resident data below its roof. `to_library`: device time of the vendor library / its own."""
+class RoofShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One case with resident data below its roof. `to_library`: device time of the vendor library / its own.
 
-    source: int
+    `time_s` is device time where `clock` says so, or derived from wall times of a device that has no clock. `share` =
+    the time that the roof allows / `time_s`; it is None without a roof, and is never clipped: `in_cache` says that
+    memory does not limit a working set of this size; `weak_roof`, that the roof was measured at small sizes alone.
+    """
+
+    aside: ClassVar = ("case", "share", "weak_roof")
     id: str
     clock: RoofClock
     time_s: float
@@ -62,16 +62,6 @@ class RoofCaseRow(msgspec.Struct, frozen=True, kw_only=True):
     percent_of_roof: float | None
     in_cache: bool
     to_library: float | None
-
-
-class RoofShare(RoofCaseRow, frozen=True, kw_only=True):
-    """A row with its case: `share` = the time that the roof allows / `time_s`.
-
-    `time_s` is device time where `clock` says so, or derived from wall times of a device that has no clock. `share` is
-    None without a roof, and is never clipped: `in_cache` says that memory does not limit a working set of this size;
-    `weak_roof`, that the roof was measured at small sizes alone and is none yet.
-    """
-
     case: CaseResult
     share: float | None
     weak_roof: bool
@@ -95,10 +85,12 @@ FULL_SIDE, FULL_SIDE_CPU = 2048, 512
 Rated = tuple[CaseResult, float]  # a case and its rate
 
 
-def roofline(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult]) -> Roofline:
-    """The roofs that `cases` reach, and the share of them of each case of `shown` that has resident data."""
+@derived
+def roofline(analysis: Analysis) -> Roofline:
+    """Return the roofs that the run reaches, and the share of them of each case shown that has resident data."""
+    run = analysis.run
     hardware = hardware_of(run)
-    rows = [row for row in cases if _counts(row)]
+    rows = [row for row in analysis.everything if alone(row) and _counts(row)]
     roofs: dict[tuple[str, str], Roof] = {}
     for row in rows:
         key = (hardware.get(row.case.device_id, row.case.device_id), row.case.dtype)
@@ -106,11 +98,10 @@ def roofline(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult])
             peers = [peer for peer in rows if hardware.get(peer.case.device_id, peer.case.device_id) == key[0]]
             roofs[key] = _roof(run, peers, row)
     library = _library_seconds(rows, hardware)
-    wanted = {row.id for row in shown}
     found = [
         _share(run, row, roofs[hardware.get(row.case.device_id, row.case.device_id), row.case.dtype],
                library.get((hardware.get(row.case.device_id, ""), row.case.workload)))
-        for row in rows if row.id in wanted
+        for row in analysis.shown_of(rows)
     ]  # fmt: skip
     kinds = {row.case.device_id: row.device_kind for row in rows}
     ordered = sorted(
@@ -151,7 +142,7 @@ def _roof(run: Run, peers: Sequence[CaseResult], row: CaseResult) -> Roof:
     products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == row.case.dtype]
     matmul = _best((peer, peer.flops / _seconds(peer)) for peer in products)
     return Roof(
-        source=0, device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=row.case.dtype,
+        device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=row.case.dtype,
         bytes_per_s=copy and copy[1], bytes_case=copy and copy[0].id, copy=copy and copy[0],
         cache_sized=bool(copies) and not large,
         flops_per_s=matmul and matmul[1], flops_case=matmul and matmul[0].id, matmul=matmul and matmul[0],
@@ -205,7 +196,7 @@ def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> Ro
     own = row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library"
     ours = None if own else _counted_s(row)
     return RoofShare(
-        source=0, id=row.id, case=row, time_s=seconds, clock=_clock(row), bound=bound, share=share,
+        id=row.id, case=row, time_s=seconds, clock=_clock(row), bound=bound, share=share,
         bytes_per_s=row.bytes / seconds, flops_per_s=row.flops / seconds,
         percent_of_roof=None if share is None else share * 100,
         in_cache=bound == "memory" and row.bytes < out_of_cache_bytes(run, row),

@@ -172,7 +172,6 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     repeated. `*_degrees`: on how many repetitions it rests.
     """
 
-    source: int
     device_id: str
     launches: Launches
     cases: int
@@ -219,7 +218,7 @@ def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Compone
     of_median = _explained(within or 0.0, [count / stats.median_cost(count) for count in counts])
     of_session = _explained(between or 0.0, [len(session) for case in blocks for session in case])
     return Components(
-        source=0, device_id=device_id, launches=launches, cases=len(cases),
+        device_id=device_id, launches=launches, cases=len(cases),
         within=_deviation(within, 0.0), within_degrees=within_degrees,
         blocks=_deviation(between, of_median), blocks_degrees=blocks_degrees,
         sessions=_deviation(apart, of_session), sessions_degrees=sessions_degrees,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import empty_launch_s, used_sessions
@@ -27,12 +28,12 @@ HOST_LIMITED = 2.0
 From = Literal["at", "all-sizes", "no-size"]
 
 
-class StrongRow(msgspec.Struct, frozen=True, kw_only=True):
+class Strong(msgspec.Struct, frozen=True, kw_only=True):
     """One op on the ranks of a gang. `speedup` over the best single GPU (`baseline_id`) and `efficiency`, speedup /
     ranks, with their intervals. `balance`: seconds of the fastest rank / of the slowest, each alone with its share.
     `host_limited`: the host's launches take most of the time."""
 
-    source: int
+    aside: ClassVar = ("row", "single", "interval")
     id: str
     op: str
     n: int
@@ -50,11 +51,6 @@ class StrongRow(msgspec.Struct, frozen=True, kw_only=True):
     efficiency_hi: float
     balance: float | None
     host_limited: bool
-
-
-class Strong(StrongRow, frozen=True, kw_only=True):
-    """A row with its case, that of the single GPU, and the speedup between both ends."""
-
     row: CaseResult
     single: CaseResult
     interval: Interval
@@ -64,7 +60,6 @@ class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
     """From which size on a gang beats one GPU: at `n`, with 95 % between `lo` and `hi`, and at every larger size up to
     `last`. `all-sizes`: from the smallest one, `first`; `no-size`: not surely at the largest."""
 
-    source: int
     op: str
     params: dict[str, int]
     dtype: str
@@ -87,14 +82,16 @@ class GangGains(msgspec.Struct, frozen=True, kw_only=True):
     pays_from: tuple[GangFrom, ...] = ()
 
 
-def scaling(run: Run, everything: Sequence[CaseResult], cases: Sequence[CaseResult]) -> GangGains:
-    """The gangs among `cases`, op by op from small to large; their single GPUs are sought in `everything`."""
+@derived
+def scaling(analysis: Analysis) -> GangGains:
+    """Return the gangs shown, op by op from small to large, beside their single GPUs."""
+    run = analysis.run
     single: dict[str, list[CaseResult]] = {}
-    for row in everything:
+    for row in analysis.everything:
         if row.case.backend != GANG and row.case.variant is None and row.time is not None:
             single.setdefault(row.case.workload, []).append(row)
     outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    gangs = [row for row in cases if row.case.backend == GANG and row.time is not None]
+    gangs = [row for row in analysis.cases if row.case.backend == GANG and row.time is not None]
     found = [
         one
         for row in gangs
@@ -122,7 +119,7 @@ def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[C
         return None
     launches_s = ranks * empty_launch_s(run, best.case.device_id)
     return Strong(
-        source=0, id=row.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
+        id=row.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
         regime=case.regime_id, device_id=case.device_id, ranks=ranks, baseline_id=best.id,
         speedup=gain.estimate, lo=gain.low, hi=gain.high, efficiency=gain.estimate / ranks,
         efficiency_lo=gain.low / ranks, efficiency_hi=gain.high / ranks, balance=_balance(run, outcome),
@@ -155,7 +152,7 @@ def _pays_from(rows: Sequence[Strong]) -> GangFrom:
     """Return from which size on the gang's curve is below that of the best single GPU."""
     first, last = rows[0], rows[-1]
     pays = GangFrom(
-        source=0, op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
+        op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
     curves = fit_cases({case.id: case for row in rows for case in (row.row, row.single)}.values())

@@ -1,11 +1,11 @@
-"""Speedups, wall time against wall time: fastest CPU form against fastest GPU form; the baseline's name; means."""
+"""Speedups, wall time against wall time: fastest CPU form against fastest GPU form; the baseline's name."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,6 @@ from gpubench.base.errors import InputError
 from gpubench.base.installation import NUMBA_MISSING
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, IntervalKind
-from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import RESIDENT, Case
 from gpubench.result.run import Blas, Measurement, Run, WorkerRecord
 
@@ -28,10 +27,10 @@ EQUAL, WIDEST_EQUAL = 1.15, 1.5
 FUNCTIONS = "function"  # the group of users' functions
 
 
-class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
+class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     """Baseline time / case time, both wall. `headline` is false where a label forbids one."""
 
-    source: int
+    aside: ClassVar = ("case", "baseline")
     id: str
     baseline_id: str
     kind: SpeedupKind
@@ -41,6 +40,8 @@ class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
     ci_kind: IntervalKind
     label: Label
     headline: bool
+    case: CaseResult
+    baseline: CaseResult
 
     @property
     def about_equal(self) -> bool:
@@ -54,33 +55,6 @@ class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
         return Interval(self.lo, self.ratio, self.hi, self.ci_kind)
 
 
-class Speedup(SpeedupRow, frozen=True, kw_only=True):
-    """A row with the two cases that it compares."""
-
-    case: CaseResult
-    baseline: CaseResult
-
-
-class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """Geometric mean of one device's headline speedups over `count` workloads; `missing` are those that it lacks of the
-    fixed set. Means of different sets are not comparable."""
-
-    source: int
-    regime: str
-    dtype: str
-    device_id: str
-    ratio: float
-    lo: float
-    hi: float
-    count: int
-    missing: tuple[str, ...]
-
-    @property
-    def interval(self) -> Interval:
-        """The mean between its ends, which are the means of the ends of its ratios."""
-        return Interval(self.lo, self.ratio, self.hi, "prior")
-
-
 def beside_written(cases: Iterable[CaseResult]) -> frozenset[str]:
     """Return the ids of what computes a user's function otherwise than it is written: compiled, or by PyTorch on the
     CPU. A function that no GPU's library runs as written has none: all of its code competes."""
@@ -92,9 +66,11 @@ def beside_written(cases: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def speedups(
-    cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = ()
-) -> tuple[Speedup, ...]:
-    """All rows, in the order of `cases`: per workload, regime and device the headline and what stands beside it.
+    cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = (),
+    shows: Callable[[Case], bool] = lambda case: True,
+) -> tuple[Speedup, ...]:  # fmt: skip
+    """Return the rows of the cases shown, in their order: per workload, regime and device the headline and what stands
+    beside it.
 
     `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE. No case of `beside` is in
     a headline. Raises InputError (`baseline-missing`) if it names nothing that was measured.
@@ -106,6 +82,8 @@ def speedups(
         references.setdefault(row.case.workload, []).append(row)
     found: list[Speedup] = []
     for group in _contenders(numbered, is_baseline):
+        if not any(shows(row.case) for row in group):
+            continue
         bases = _baselines(references.get(group[0].case.workload, []), group[0])
         best, base = (_fastest([row for row in rows if row.id not in beside]) for rows in (group, bases))
         found += _pair("headline", base, best)
@@ -113,7 +91,7 @@ def speedups(
             found += _pair("case", base, other) if other is not best else []
         if baseline is None:
             found += _pair("library", _library(bases), _library(group))
-    return tuple(found)
+    return tuple(row for row in found if shows(row.case.case))
 
 
 def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
@@ -195,57 +173,10 @@ def _pair(kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | Non
     headline = kind == "headline" and not {baseline.label, case.label} & NO_HEADLINE
     return [
         Speedup(
-            source=0, id=case.id, baseline_id=baseline.id, kind=kind, ratio=ratio.estimate, lo=ratio.low,
+            id=case.id, baseline_id=baseline.id, kind=kind, ratio=ratio.estimate, lo=ratio.low,
             hi=ratio.high, ci_kind=ratio.kind, label=label, headline=headline, case=case, baseline=baseline,
         )
     ]  # fmt: skip
-
-
-MeanKey = tuple[str, Dtype]  # regime and dtype
-
-
-def means(cases: Sequence[CaseResult], rows: Sequence[Speedup]) -> tuple[Mean, ...]:
-    """One row per regime, dtype and device that has headline speedups, in the order of `rows`.
-
-    The set of a dtype is what was attempted in every regime, on whatever device: so all devices and regimes are asked
-    for the same, and sizes that a search for one break-even added take no part. The interval is the mean of the ends:
-    as wide as if all cases erred alike.
-    """
-    everything = _fixed(cases)
-    found: dict[MeanKey, dict[str, dict[str, Speedup]]] = {}
-    for row in rows:
-        case = row.case.case
-        if row.headline and case.workload in everything.get(case.dtype, ()):
-            devices = found.setdefault((case.regime_id, case.dtype), {})
-            devices.setdefault(case.device_id, {})[case.workload] = row
-    return tuple(
-        _mean(family, device_id, ours, everything[family[1]])
-        for family, devices in found.items()
-        for device_id, ours in devices.items()
-    )
-
-
-def _fixed(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """By dtype the workloads that a GPU has, measured or not, in all regimes that the run's GPUs have."""
-    tried: dict[str, dict[str, set[str]]] = {}
-    for row in cases:
-        if row.device_kind != "cpu":
-            by_workload = tried.setdefault(row.case.dtype, {})
-            by_workload.setdefault(row.case.workload, set()).add(row.case.regime_id)
-    return {
-        dtype: [name for name, regimes in known.items() if regimes == set().union(*known.values())]
-        for dtype, known in tried.items()
-    }
-
-
-def _mean(family: MeanKey, device_id: str, ours: dict[str, Speedup], everything: Sequence[str]) -> Mean:
-    lo, ratio, hi = (
-        stats.geometric_mean([getattr(row, end) for row in ours.values()]) for end in ("lo", "ratio", "hi")
-    )
-    return Mean(
-        source=0, regime=family[0], dtype=family[1], device_id=device_id, ratio=ratio, lo=lo, hi=hi, count=len(ours),
-        missing=tuple(name for name in everything if name not in ours),
-    )  # fmt: skip
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import ClassVar
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
 from gpubench.base.errors import GpubenchError
 from gpubench.curves.stats import median
 from gpubench.curves.steps import adding_up
-from gpubench.result.case import Case
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
 
 # A sum may miss the whole by so much: as the parts of a call may.
@@ -31,7 +32,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
+class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
     launch and its wait; 0 where the clock is the host's), `recording_s` and `residual_s` add up to it. `recording_s` is
     how long the device waits for the host that records its commands: for the first of them, and then as far as
@@ -43,7 +44,7 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     float64.
     """
 
-    source: int
+    aside: ClassVar = ("case",)
     id: str
     op: str
     n: int
@@ -61,25 +62,15 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     mismatch: bool
     tokens_per_s: dict[str, float] = {}
     tokens_differing: int | None = None
-
-
-class Stages(StagesRow, frozen=True, kw_only=True):
-    """A row with its case."""
-
     case: CaseResult
 
 
-def stages(
-    run: Run, cases: Sequence[CaseResult], keep: Callable[[Case], bool] | None = None
-) -> tuple[Stages, ...]:
-    """One row for each case whose stages were timed, in the order of `cases`."""
-    outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    found = []
-    for row in cases:
-        if row.time is not None and (keep is None or keep(row.case)):
-            made = _row(run, outcomes[row.id], row)
-            found += [made] if made is not None else []
-    return tuple(found)
+@derived
+def stages(analysis: Analysis) -> tuple[Stages, ...]:
+    """Return a row for each case that is shown and whose stages were timed."""
+    timed = (row for row in analysis.shown_of(analysis.compared) if row.time is not None)
+    rows = (_row(analysis.run, analysis.outcomes[row.id], row) for row in timed)
+    return tuple(row for row in rows if row is not None)
 
 
 def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
@@ -113,7 +104,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     recording_s = _recording_s(timed, chain, hosts, launch_s) if on_device else 0.0
     residual_s = whole_s - total_s - launch_s - recording_s
     return Stages(
-        source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
+        id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
         dtype=case.case.dtype, device_id=case.case.device_id, clock=timed[0].clock, case=case,
         stages=tuple(
             StageRow(stage=name, chain_s=in_chain, alone_s=by_itself, share=in_chain / whole_s)

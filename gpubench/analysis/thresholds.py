@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import curves
+from gpubench.analysis.analyse import analyse
 from gpubench.analysis.break_even import BreakEven, VerdictKind, earliest
 from gpubench.base import units
 from gpubench.base.errors import UsageError, require_choice, suggest
@@ -81,8 +81,8 @@ def find_threshold(
     for run in runs:
         candidates = [
             curve
-            for curve in curves(run, name).break_even
-            if curve.op == name and curve.regime == regime and dtype in (None, curve.dtype)
+            for curve in analyse(run, keep=lambda case: case.op == name).break_even
+            if curve.regime == regime and dtype in (None, curve.dtype)
             and backend in (None, curve.case.backend, curve.device_id)
         ]  # fmt: skip
         curve = earliest(candidates) or next(iter(candidates), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -38,13 +38,13 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     pcie_width: int | None
 
 
-class WeakRow(msgspec.Struct, frozen=True, kw_only=True):
+class Weak(msgspec.Struct, frozen=True, kw_only=True):
     """One case on so many GPUs at once. `early` and `late`: the sum of their rates / that of each alone, with their
     intervals. `least_share`: that of the GPU that keeps least of its own rate, late, and `least_id` names it.
     `alone_s`: seconds per launch of one. `failed`: GPUs that gave nothing. `conditions`: of each GPU in each part,
     where they were read."""
 
-    source: int
+    aside: ClassVar = ("case", "early_interval", "late_interval")
     id: str
     op: str
     n: int
@@ -65,11 +65,6 @@ class WeakRow(msgspec.Struct, frozen=True, kw_only=True):
     least_share: float
     failed: tuple[str, ...] = ()
     conditions: tuple[Conditions, ...] = ()
-
-
-class Weak(WeakRow, frozen=True, kw_only=True):
-    """A row with its case on the first GPU and both efficiencies between their ends."""
-
     case: Case
     early_interval: Interval
     late_interval: Interval
@@ -157,7 +152,7 @@ def _row(
     # Both sides are of the same workers, seconds apart: what is known of sessions in general is too wide for them.
     a, b = ratio_interval(early, None), ratio_interval(late, None)
     return Weak(
-        source=0, id=f"{case_id}@{'+'.join(shares)}", op=case.op, n=case.params["n"],
+        id=f"{case_id}@{'+'.join(shares)}", op=case.op, n=case.params["n"],
         params=dict(beside_size(case.params)), dtype=case.dtype, form=case.form_id, regime=case.regime_id, gpus=gpus,
         device_ids=tuple(shares), alone_s=median(own_s), early=a.estimate, early_lo=a.low, early_hi=a.high,
         late=b.estimate, late_lo=b.low, late_hi=b.high, least_id=least, least_share=shares[least],

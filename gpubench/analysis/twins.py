@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.peers import FEWEST_PEERS, MOST_SHARE, MOST_SUSPECTS, TOLERANCE, growing_k
 from gpubench.curves.stats import MAD_SIGMA, mad, median
 from gpubench.result.run import Run, TwinTimes
@@ -35,7 +36,6 @@ class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
     by `worst_shortfall`; those in `slower` by more than chance makes of it. `left_out` has a reason for each GPU that
     was not compared. `text` says it."""
 
-    source: int
     name: str
     measured_id: str
     device_ids: tuple[str, ...]
@@ -47,8 +47,10 @@ class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def twin_checks(run: Run) -> tuple[TwinCheck, ...]:
-    """One for each group of equal GPUs, the one that was measured in full first."""
+@derived
+def twin_checks(analysis: Analysis) -> tuple[TwinCheck, ...]:
+    """Return a check for each group of equal GPUs, the one that was measured in full first."""
+    run = analysis.run
     names = {device.id: device.name for device in run.devices}
     groups: dict[str, list[TwinTimes]] = {}
     first = ""
@@ -80,7 +82,7 @@ def _check(run: Run, name: str, times: Sequence[TwinTimes]) -> TwinCheck:
                 slower[slow.device_id] = slow
     last = max(worst, key=lambda id: worst[id], default=None)
     found = TwinCheck(
-        source=0, name=name, measured_id=devices[0], device_ids=devices, compared=tuple(compared), worst=last,
+        name=name, measured_id=devices[0], device_ids=devices, compared=tuple(compared), worst=last,
         worst_shortfall=None if last is None else worst[last],
         slower=tuple(sorted(slower.values(), key=lambda one: -one.shortfall)), left_out=left_out, text="",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which formats and sections a report has, in their order. `--help` reads them too, and loads no report for that."""
+"""Which formats a report has, in their order. `--help` reads them too, and loads no report for that."""
 
 # Format -> the module with its `render`; it is imported only when the format is asked for.
 FORMATS = {
@@ -15,9 +15,4 @@ TOOLS = {
 }  # fmt: skip
 # What is drawn as a picture, and no text (report/plots.py).
 PICTURES = ("svg", "png")
-SECTIONS = (
-    "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "hybrid", "skipped",
-    "anatomy", "stages", "collectives", "scaling", "roofline", "claims", "noise", "warnings", "environment", "raw",
-)  # fmt: skip
-DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("map", "noise", "raw"))
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")

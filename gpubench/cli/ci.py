@@ -169,7 +169,7 @@ def gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
 
 def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
     """How a report ends: a failed gate or nothing wrong."""
-    from gpubench.analysis.analyse import failed
+    from gpubench.analysis.findings import failed
 
     return ExitCode.GATE if failed(analyses) else ExitCode.OK
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.base.formats import FORMATS, PICTURES, SECTIONS, TIME_UNITS, TOOLS
+from gpubench.base.formats import FORMATS, PICTURES, TIME_UNITS, TOOLS
+from gpubench.base.plugins import sections as report_sections
 from gpubench.base.plugins import wings
 from gpubench.cli.declaration import (
     CI,
@@ -378,8 +379,8 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
         brief="table, plain, markdown, json, csv, html, ...")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
-    sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(SECTIONS)}. Default: all but map, "
-        "noise and raw; with --by-device the answer.", default=None,
+    sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(report_sections.names())}. "
+        "Default: all but map, noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.", default=None)

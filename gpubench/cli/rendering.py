@@ -95,13 +95,13 @@ def report_style(options: RunOptions) -> ReportStyle:
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
     """How a report is to look, not yet checked."""
-    from gpubench.base.formats import DEFAULT_SECTIONS
+    from gpubench.base.plugins.sections import usual
     from gpubench.report.layout import RenderOptions
 
     return RenderOptions(
         color=wants_color(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
         width=table_width(to_terminal), time_unit=options.time_unit, columns=listed(options.columns),
-        sort=options.sort, sections=DEFAULT_SECTIONS if options.sections is None else listed(options.sections),
+        sort=options.sort, sections=usual() if options.sections is None else listed(options.sections),
         by_device=options.by_device,
     )  # fmt: skip
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, failed
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.findings import failed
 from gpubench.base import disk, streams, units
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
 from gpubench.base.installation import quote
@@ -213,7 +214,7 @@ def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run,
         return stored, list(analyses)
     ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
     saver.finish(ended)
-    return ended, [msgspec.structs.replace(analysis, run=ended) for analysis in analyses]
+    return ended, [analysis.replaced(run=ended) for analysis in analyses]
 
 
 def deliver(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.base import formats
 from gpubench.base.errors import UsageError, require_choice
+from gpubench.base.plugins.sections import require
 from gpubench.result.case import Case
 from gpubench.result.run import Run
 
@@ -50,10 +51,9 @@ def analysed(
     those asked for, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a
     baseline that was not measured.
     """
-    from gpubench.analysis.analyse import NO_GATES, analyse
+    from gpubench.analysis.analyse import analyse
 
-    wanted = gates or NO_GATES
-    analyses = [analyse(run, baseline=baseline, keep=keep, gates=wanted, claims=claims) for run in runs]
+    analyses = [analyse(run, baseline=baseline, keep=keep, gates=gates, claims=claims) for run in runs]
     if keep is not None and not any(analysis.cases for analysis in analyses):
         raise UsageError(
             "no-such-case", "--filter and --skip leave no case",
@@ -98,14 +98,13 @@ def require_look(format: str, options: RenderOptions) -> None:
     """
     from gpubench.analysis.analyse import KEYS
 
-    for name in options.sections:
-        require_choice(name, formats.SECTIONS, "--sections")
+    require(options.sections)
     require_choice(options.time_unit, formats.TIME_UNITS, "--time-unit")
     columns = options.columns
     if columns and format == "csv":
-        from gpubench.report.exporters.csv_rows import COLUMNS
+        from gpubench.report.exporters import csv_rows
 
         for name in columns:
-            require_choice(name, COLUMNS, "--columns")
+            require_choice(name, csv_rows.columns(options.sections), "--columns")
     if options.sort is not None:
         require_choice(options.sort.removeprefix("-"), KEYS, "--sort")

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.overheads import CALLS
+from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.base.escaping import printable, shortened
 from gpubench.report.wording import (
     data_text,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.findings import findings, gates
 from gpubench.base.errors import ExitCode
 from gpubench.base.escaping import inert, visible
 from gpubench.base.units import truncate
@@ -61,17 +62,17 @@ def of_comparison(found: Comparison) -> CiOutcome:
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
     """Reports in a few words; `exit_code` is how the command ends."""
-    gates = [gate for analysis in analyses for gate in analysis.gates]
+    judged = [gate for analysis in analyses for gate in gates(analysis)]
     headlines = [row for analysis in analyses for row in analysis.speedups if row.headline]
     slower = sum(1 for row in headlines if row.hi < 1)
     faster = sum(1 for row in headlines if row.lo > 1)
     broken = [row for analysis in analyses for row in analysis.cases if row.outcome == "failure"]
-    near = [gate for gate in gates if gate.passed and gate.near]
+    near = [gate for gate in judged if gate.passed and gate.near]
     return CiOutcome(
         verdict="failed" if exit_code != ExitCode.OK or broken else "unsure" if near else "ok",
         slower=slower, faster=faster, unsure=len(headlines) - slower - faster, exit_code=exit_code,
         errors=(
-            *(gate_text(gate) for gate in gates if not gate.passed),
+            *(gate_text(gate) for gate in judged if not gate.passed),
             *(f"{row.id}: {row.reason}: {row.detail or ''}" for row in broken),
         ),
         warnings=(
@@ -79,7 +80,7 @@ def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
             *(
                 f"{finding.code}: {finding.message}{_where(finding.ids)}; {finding.hint}"
                 for analysis in analyses
-                for finding in analysis.findings
+                for finding in findings(analysis)
                 if finding.severity != "info"
             ),
         ),

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.overheads import GROUP as OVERHEAD
+from gpubench.analysis.analyse import Analysis, machine_runs
+from gpubench.analysis.estimate import OVERHEAD
+from gpubench.analysis.overheads import overheads
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import count_sessions
 from gpubench.base.escaping import printable
-from gpubench.base.formats import DEFAULT_SECTIONS
-from gpubench.report.charts import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
-from gpubench.report.layout import Cell, RenderOptions, Section, TextDocument, limited
-from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
-from gpubench.report.sections.answer import HEIGHT, answer_screen, answer_section
+from gpubench.base.plugins import described, sections
+from gpubench.report.charts import ChartSet, Line, all_series, charted, devices, headings, regimes
+from gpubench.report.layout import Cell, RenderOptions, Section, Table, TextDocument, limited
+from gpubench.report.sections.answer import HEIGHT, answer_screen
 from gpubench.report.sections.answer import KEY as ANSWER
-from gpubench.report.sections.break_even import break_even_section, reuse_section
-from gpubench.report.sections.cases import environment_section, raw_section, sample_chart, time_chart
-from gpubench.report.sections.claims import claims_section
-from gpubench.report.sections.collectives import collectives_section
-from gpubench.report.sections.hybrid import hybrid_chart, hybrid_section
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.sections.map import map_section
-from gpubench.report.sections.placement import placement_section
-from gpubench.report.sections.problems import gates_section, noise_section, skipped_section, warnings_section
-from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
-from gpubench.report.sections.scaling import scaling_section
-from gpubench.report.sections.speedup import means_section, speedup_sections
-from gpubench.report.sections.speedup_chart import speedup_chart
-from gpubench.report.sections.stages import stages_chart, stages_section
 from gpubench.report.wording import series_name
 from gpubench.result.run import Run
-
-GATES = "gates"  # no section to choose: whoever asks for gates reads how they ended
 
 _ENDINGS = {
     "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
@@ -42,24 +27,29 @@ _ENDINGS = {
 }  # fmt: skip
 
 
-def documents(
-    analyses: Sequence[Analysis], options: RenderOptions, *, full: bool = False
-) -> list[TextDocument]:
-    """The reports of all runs, their tables limited to the columns that were asked for.
+def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
+    """Return the reports of all runs, their tables limited to the columns that were asked for.
 
     Raises UsageError for a column that no table has.
     """
     several = len(analyses) > 1
-    found = [document(one, options, full=full, several=several) for one in analyses]
+    reports = [document(analysis, options, several=several) for analysis in analyses]
     if several:
-        from gpubench.report.sections.machines import overview  # one file, the usual case, does without
-
         together = overview(analyses, options)
         # Who asked for the overview alone gets no headings of empty reports below it.
-        found = [one for one in found if one.sections or not together.sections]
-        found = [together, *found] if together.sections else found
-    found = found if any(one.sections for one in found) else [_empty(found, options)]
-    return limited(found, options.columns)
+        reports = [report for report in reports if report.sections or not together.sections]
+        reports = [together, *reports] if together.sections else reports
+    reports = reports if any(report.sections for report in reports) else [_empty(reports, options)]
+    return limited(reports, options.columns)
+
+
+def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
+    """Return what all files say together."""
+    machines = len(machine_runs(analyses))
+    files = f"{len(analyses)} results of {machines} machine{'s' if machines > 1 else ''}"
+    makers = sections.sections(options.sections, together=True)
+    parts = tuple(part for maker in makers for part in drawn(maker, analyses, options))
+    return TextDocument(headings=(f"Files: {files}",), sections=parts)
 
 
 def _empty(found: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
@@ -70,61 +60,34 @@ def _empty(found: Sequence[TextDocument], options: RenderOptions) -> TextDocumen
     return TextDocument(headings=found[0].headings if len(found) == 1 else (), sections=(section,))
 
 
-def document(
-    analysis: Analysis,
-    options: RenderOptions,
-    *,
-    full: bool = False,
-    several: bool = False,
-) -> TextDocument:
-    """The report of one run, or of one of several, limited to `options.sections`; sections without content are left
-    out.
-
-    `full`: every number in wide tables, for what is not read on a terminal.
-    """
-    unit = options.time_unit
-    # Who names sections wants all of them that there is; a page puts the map behind the answer.
-    asked = {*options.sections} - {MAP} != {*DEFAULT_SECTIONS} - {MAP}
+def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
+    """Return the report of one run, or of one of several: `options.sections`, those without content left out."""
     alone = {*options.sections} <= {ANSWER, MAP}
-    makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
-        ANSWER: lambda: answer_section(
-            analysis, options, full=full, alone=tuple(options.sections) == (ANSWER,)
-        ),
-        MAP: lambda: map_section(analysis, options, full=full),
-        GATES: lambda: gates_section(analysis),
-        "breakeven": lambda: break_even_section(analysis, full=full),
-        "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
-        "speedup": lambda: (
-            *speedup_sections(analysis, unit, full=full, in_order=options.sort is not None),
-            means_section(analysis, full=full),
-        ),
-        "hybrid": lambda: (
-            hybrid_section(analysis, unit, full=full),
-            placement_section(analysis, unit, every_size=full or asked),
-        ),
-        "skipped": lambda: skipped_section(analysis, full=full),
-        "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
-        "collectives": lambda: collectives_section(analysis, unit),
-        "scaling": lambda: scaling_section(analysis, unit),
-        "stages": lambda: stages_section(analysis, unit, full=full, every_size=full or asked),
-        "roofline": lambda: roofline_section(analysis, full=full or asked),
-        "claims": lambda: claims_section(analysis, unit, full=full),
-        "noise": lambda: noise_section(analysis),
-        "warnings": lambda: warnings_section(analysis, full=full),
-        "environment": lambda: environment_section(analysis),
-        "raw": lambda: raw_section(analysis, unit),
-    }
-    order = sorted(makers, key=lambda key: key != "roofline") if measures_roofs(analysis.run) else list(makers)
-    made: list[Section] = []
-    for key in order:
-        if key in options.sections or key == GATES:
-            found = makers[key]()
-            made += [found] if isinstance(found, Section) else found
+    makers = sections.sections(options.sections)
+    if measures_roofs(analysis.run):
+        makers.sort(key=lambda maker: maker.key != "roofline")
     return TextDocument(
         # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
-        headings=() if alone and not (full or several) else _headings(analysis),
-        sections=tuple(part for part in made if part.lines or part.tables or part.pictures or part.screen),
+        headings=() if alone and not (options.full or several) else _headings(analysis),
+        sections=tuple(part for maker in makers for part in drawn(maker, analysis, options)),
     )
+
+
+def drawn(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
+    """Yield what a section draws of an analysis, or of several, as far as it has content.
+
+    One of a package that raises says so in its place.
+    """
+    try:
+        made = maker.make(subject, options)
+    except Exception as error:
+        if maker.make.__module__.startswith("gpubench."):
+            raise
+        made = Section(title=maker.key, lines=(f"left out: the section raises {described(error)}",))
+    for part in made if isinstance(made, tuple) else (made,):
+        section = Section(title=maker.key, tables=(part,)) if isinstance(part, Table) else part
+        if section is not None and (section.lines or section.tables or section.pictures or section.screen):
+            yield msgspec.structs.replace(section, key=maker.key)
 
 
 def final_screen(
@@ -145,7 +108,7 @@ def final_screen(
 def _own_section(analysis: Analysis) -> str | None:
     """That of a run without anything else than overheads."""
     groups = {row.case.group for row in analysis.cases}
-    return "anatomy" if groups == {OVERHEAD} and analysis.overheads.rows else None
+    return "anatomy" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
 
 def _headings(analysis: Analysis) -> tuple[str, ...]:
@@ -170,26 +133,17 @@ def _state(run: Run) -> str:
     return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
 
 
-def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
-    """The charts of `sections`, without that of all samples unless `samples`. Needs altair; raises GpubenchError if
-    it does not work."""
+def chart_set(analysis: Analysis, options: RenderOptions, *, samples: bool = True) -> ChartSet:
+    """Return the charts of `options.sections`, without that of all samples unless `samples`. Needs altair; raises
+    GpubenchError if it does not work."""
     from gpubench.report.vega import altair_failures, altair_unchecked
 
-    makers: tuple[tuple[str, Callable[[], Chart]], ...] = (
-        ("speedup", lambda: time_chart(analysis, unit)),
-        ("speedup", lambda: speedup_chart(analysis, unit)),
-        ("roofline", lambda: rate_chart(analysis)),
-        ("roofline", lambda: roofline_chart(analysis)),
-        ("hybrid", lambda: hybrid_chart(analysis, unit)),
-        ("anatomy", lambda: anatomy_chart(analysis, unit)),
-        ("stages", lambda: stages_chart(analysis, unit)),
-        ("speedup", lambda: sample_chart(analysis, unit)),
-    )
     series = all_series(analysis)
     if not series:
         return ChartSet()
+    makers = [maker for maker in sections.charts(options.sections) if samples or not maker.samples]
     with altair_failures(), altair_unchecked():
-        charts = [make() for section, make in makers[: None if samples else -1] if section in sections]
+        charts = [maker.make(analysis, options) for maker in makers]
     return ChartSet(
         series=series, chosen=_most_telling(analysis, series), devices=devices(analysis),
         regimes=regimes(analysis), headings=headings(analysis),

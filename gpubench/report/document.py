@@ -11,35 +11,21 @@ Version history: 1 = first version. 2 = the regimes of result version 2; a break
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypeVar
+import functools
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, failed, machine_runs, recommended
-from gpubench.analysis.break_even import BreakEven, BreakEvenRow
-from gpubench.analysis.claims import ClaimRow
-from gpubench.analysis.collectives import CollectiveRow
-from gpubench.analysis.estimate import CaseRow
-from gpubench.analysis.findings import ReportGate, ReportWarning
-from gpubench.analysis.hybrid import HybridRow
-from gpubench.analysis.overheads import PoolRow
-from gpubench.analysis.placement import PlacementRow
-from gpubench.analysis.reuse import Reuse, WeightLoad
-from gpubench.analysis.roofline import RoofCaseRow, RoofRow
-from gpubench.analysis.samples import Components
-from gpubench.analysis.scaling import GangFrom, StrongRow
-from gpubench.analysis.speedup import Mean, SpeedupRow
-from gpubench.analysis.stages import StagesRow
-from gpubench.analysis.together import WeakRow
-from gpubench.analysis.twins import TwinCheck
+from gpubench.analysis.analyse import Analysis, machine_runs
+from gpubench.analysis.findings import failed
+from gpubench.analysis.mode import evidence, recommended
 from gpubench.base.errors import ExitCode
-from gpubench.report.layout import RenderOptions, json_text, narrowed
+from gpubench.base.plugins import sections
+from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.sections.answer import answer_sentences
-from gpubench.report.sections.answer_text import threshold_text
 from gpubench.result.machine import Recommendation
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,112 +40,97 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     tool: dict[str, str]
 
 
-class RooflineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The roofs of all hardware, and every case with resident data."""
-
-    roofs: tuple[RoofRow, ...]
-    cases: tuple[RoofCaseRow, ...]
-
-
-class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What several GPUs gain: at once against each alone; an op shared out, and from which size that wins."""
-
-    weak: tuple[WeakRow, ...]
-    strong: tuple[StrongRow, ...]
-    pays_from: tuple[GangFrom, ...]
-
-
-class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document. `recommendation` is that of `gpubench-detect` by the newest source that measured it, with the
-    evidence; null where the sources are of several machines, or say nothing."""
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands above the rows of the sections."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
     schema_version: int = 3
     sources: tuple[Source, ...]
     baseline: str
     verdicts: tuple[str, ...]
-    cases: tuple[CaseRow, ...]
-    speedups: tuple[SpeedupRow, ...]
-    break_even: tuple[BreakEvenRow, ...]
-    roofline: RooflineRow
-    pool_overhead: tuple[PoolRow, ...]
-    collectives: tuple[CollectiveRow, ...] = ()
-    scaling: ScalingRow
-    reuse: tuple[Reuse, ...] = ()
-    weights: tuple[WeightLoad, ...] = ()
-    hybrid: tuple[HybridRow, ...] = ()
-    placements: tuple[PlacementRow, ...] = ()
-    stages: tuple[StagesRow, ...] = ()
-    twins: tuple[TwinCheck, ...] = ()
-    means: tuple[Mean, ...] = ()
-    claims: tuple[ClaimRow, ...] = ()
-    noise: tuple[Components, ...] = ()
-    recommendation: Recommendation | None = None
-    gates: tuple[ReportGate, ...] = ()
-    warnings: tuple[ReportWarning, ...]
-    exit_code: int = 0
-    exit_reason: str = "ok"
 
 
-def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """One document for all runs. Of the options only `ascii_only` changes it, and no value in it."""
-    return json_text(report_document(analyses), options)
+# `recommendation` is that of `gpubench-detect` by the newest source that measured it, with the evidence; null where the
+# sources are of several machines, or say nothing. It stands before the gates and the warnings.
+_RECOMMENDATION = sections.Rows("recommendation", Recommendation, lambda analysis: (), order=200)
+_TAIL: list[tuple[str, Any, Any]] = [("exit_code", int, 0), ("exit_reason", str, "ok")]
 
 
-def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
-    """The document of the runs, in the order in which they were given."""
-    numbered = list(enumerate(analyses))
-
-    def rows(kind: type[T], of: Callable[[Analysis], Iterable[T]]) -> tuple[T, ...]:
-        return tuple(narrowed(row, kind, source=i) for i, analysis in numbered for row in of(analysis))
-
-    ended = "gate" if failed(analyses) else "ok"
-    return ReportDocument(
-        sources=tuple(_source(analysis) for analysis in analyses),
-        baseline="; ".join(dict.fromkeys(analysis.baseline for analysis in analyses)),
-        verdicts=tuple(sentence for analysis in analyses for sentence in answer_sentences(analysis)),
-        cases=rows(CaseRow, lambda one: one.cases),
-        speedups=rows(SpeedupRow, lambda one: (row for row in one.speedups if row.kind != "case")),
-        break_even=rows(BreakEvenRow, _break_evens),
-        roofline=RooflineRow(
-            roofs=rows(RoofRow, lambda one: one.roofline.roofs),
-            cases=rows(RoofCaseRow, lambda one: one.roofline.rows),
-        ),
-        pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
-        collectives=rows(CollectiveRow, lambda one: one.collectives),
-        twins=rows(TwinCheck, lambda one: one.twins),
-        scaling=ScalingRow(
-            weak=rows(WeakRow, lambda one: one.scaling.weak),
-            strong=rows(StrongRow, lambda one: one.scaling.strong),
-            pays_from=rows(GangFrom, lambda one: one.scaling.pays_from),
-        ),
-        reuse=rows(Reuse, lambda one: one.reuse),
-        weights=rows(WeightLoad, lambda one: one.weights),
-        hybrid=rows(HybridRow, lambda one: one.hybrid),
-        placements=rows(PlacementRow, lambda one: one.placements),
-        stages=rows(StagesRow, lambda one: one.stages),
-        means=rows(Mean, lambda one: one.means),
-        claims=rows(ClaimRow, lambda one: one.claims),
-        noise=rows(Components, lambda one: one.noise),
-        recommendation=_recommendation(analyses),
-        gates=rows(ReportGate, lambda one: one.gates),
-        exit_code=ExitCode.GATE if ended == "gate" else ExitCode.OK,
-        exit_reason=ended,
-        warnings=rows(ReportWarning, lambda one: one.findings),
+@functools.cache
+def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return the type of the JSON rows of a result: the number of its source, and its fields but those `aside`."""
+    fields: list[tuple[str, Any, Any]] = [
+        (field.name, field.type, msgspec.field(name=field.encode_name, default=field.default))
+        for field in msgspec.structs.fields(kind)
+        if field.name not in getattr(kind, "aside", ())
+    ]
+    text = {"__doc__": kind.__doc__}
+    return msgspec.defstruct(
+        kind.__name__, [("source", int), *fields], frozen=True, kw_only=True, namespace=text
     )
 
 
-def _break_evens(analysis: Analysis) -> Iterable[BreakEven]:
-    return (msgspec.structs.replace(row, text=threshold_text(row)) for row in analysis.break_even)
+@functools.cache
+def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
+    """Return the type of the document with the rows of every section, those of packages among `keys` too."""
+    fields: list[Any] = []
+    for name, rows in _by_name(keys):
+        inner = [(row.name.rpartition(".")[2], tuple[row_type(row.kind), ...], ()) for row in rows]  # type: ignore[misc]
+        if rows[0] is _RECOMMENDATION:
+            fields.append((name, Recommendation | None, None))
+        elif rows[0].name == name:
+            fields.append((name, *inner[0][1:]))
+        else:
+            fields.append((name, msgspec.defstruct(name.title(), inner, frozen=True, kw_only=True)))
+    return msgspec.defstruct("ReportDocument", [*fields, *_TAIL], bases=(Head,), frozen=True, kw_only=True)
+
+
+def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
+    """Return the rows by the keys of the document, in its order."""
+    rows = sorted([*sections.all_rows(keys), _RECOMMENDATION], key=lambda row: row.order)
+    return [(name, list(group)) for name, group in groupby(rows, key=lambda row: row.name.partition(".")[0])]
+
+
+def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """Return one document for all runs. Of the options only `ascii_only` changes it, and no value in it; a section of a
+    package that is named adds its rows."""
+    return json_text(report_document(analyses, tuple(options.sections)), options)
+
+
+def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) -> Any:
+    """Return the document of the runs, in the order in which they were given."""
+    kind = document_type(tuple(key for key in keys if key not in sections.names()))
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, rows in _by_name(keys):
+        filled = {row.name.rpartition(".")[2]: _numbered(row, analyses) for row in rows}
+        values[name] = filled[name] if name in filled else types[name](**filled)
+    ended = "gate" if failed(analyses) else "ok"
+    return kind(
+        sources=tuple(_source(analysis) for analysis in analyses),
+        baseline="; ".join(dict.fromkeys(analysis.baseline for analysis in analyses)),
+        verdicts=tuple(sentence for analysis in analyses for sentence in answer_sentences(analysis)),
+        **values | {"recommendation": _recommendation(analyses)},
+        exit_code=ExitCode.GATE if ended == "gate" else ExitCode.OK, exit_reason=ended,
+    )  # fmt: skip
+
+
+def _numbered(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msgspec.Struct, ...]:
+    kind = row_type(rows.kind)
+    names = kind.__struct_fields__[1:]
+    return tuple(
+        kind(source=i, **{name: getattr(row, name) for name in names})
+        for i, analysis in enumerate(analyses)
+        for row in rows.make(analysis)
+    )
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
-    """The newest that rests on measurements, else the newest, of one machine."""
+    """Return the newest that rests on measurements, else the newest, of one machine."""
     if len(machine_runs(analyses)) > 1:
         return None
     newest = sorted(analyses, key=lambda one: (one.run.started_at, one.run.id), reverse=True)
-    source = next((one for one in newest if one.measured is not None), newest[0])
-    return recommended(source.run, source.measured)
+    return recommended(next((one for one in newest if evidence(one) is not None), newest[0]))
 
 
 def _source(analysis: Analysis) -> Source:
@@ -168,3 +139,10 @@ def _source(analysis: Analysis) -> Source:
         run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete,
         exit_reason=run.exit_reason, machine=analysis.machine, tool=dict(sorted(run.tool.items())),
     )  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Give the type of the document without sections of packages, for its JSON Schema."""
+    if name == "ReportDocument":
+        return document_type()
+    raise AttributeError(name)

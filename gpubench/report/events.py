@@ -10,6 +10,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.break_even import UndecidedReason, VerdictKind
 from gpubench.analysis.estimate import CaseResult, OutcomeType
+from gpubench.analysis.findings import findings, gates
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import SpeedupKind
 from gpubench.base.errors import ExitCode
@@ -130,7 +131,7 @@ def conclusions(analysis: Analysis) -> Iterator[EventLine]:
     """What only the whole run tells, and its end."""
     yield from (narrowed(row, SpeedupFound) for row in analysis.speedups)
     yield from (narrowed(row, BreakEvenFound) for row in analysis.break_even)
-    yield from (narrowed(row, WarningFound) for row in analysis.findings)
+    yield from (narrowed(row, WarningFound) for row in findings(analysis))
     yield _run_complete(analysis)
 
 
@@ -155,7 +156,7 @@ def _run_complete(analysis: Analysis) -> RunComplete:
     """The run's own end; a failed gate is reported only of a run that ended well."""
     run = analysis.run
     code, reason = run.exit_code, run.exit_reason
-    if code == ExitCode.OK and any(not gate.passed for gate in analysis.gates):
+    if code == ExitCode.OK and any(not gate.passed for gate in gates(analysis)):
         code, reason = ExitCode.GATE, "gate"
     return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)
 

@@ -13,7 +13,7 @@ import msgspec
 from gpubench.base import escaping
 from gpubench.base.errors import require_choice
 from gpubench.base.escaping import json_in_order, printable
-from gpubench.base.formats import DEFAULT_SECTIONS
+from gpubench.base.plugins.sections import usual
 from gpubench.base.table import Cell as Cell
 from gpubench.base.table import Column as Column
 from gpubench.base.table import Line as Line
@@ -29,13 +29,15 @@ class Picture(msgspec.Struct, frozen=True):
     title: str = ""
 
 
-class Section(msgspec.Struct, frozen=True):
-    """One part of the report, under one key of `--sections`. `folded`: a detail, closed where possible.
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the report. `key` is that of `--sections`, which a report fills in.
+
+    `folded`: a detail, closed where possible.
 
     `screen`: lines that are all of the section, without its title; for a terminal and for plain text alone.
     """
 
-    key: str
+    key: str = ""
     title: str
     lines: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
@@ -115,7 +117,8 @@ def visible(part: Any, *, ascii_only: bool = False) -> Any:
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`width` in characters; `sections` by key, in the order of SECTIONS whatever order they are given in.
+    """`width` in characters; `sections` by key, in whatever order. `full`: every number in wide tables, for what is not
+    read on a terminal.
 
     `time_unit`: one of TIME_UNITS. `columns`: what tables (and CSV) are cut down to; none: all of theirs. `sort`: one
     of `analyse.KEYS`, with `-` the largest first; None: as the file has them. `by_device`: the answer has a row for
@@ -125,11 +128,18 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 80
     color: bool = False
     ascii_only: bool = False
-    sections: Sequence[str] = DEFAULT_SECTIONS
+    sections: Sequence[str] = msgspec.field(default_factory=usual)
+    full: bool = False
     time_unit: str = "auto"
     columns: tuple[str, ...] = ()
     sort: str | None = None
     by_device: bool = False
+
+    @property
+    def every_size(self) -> bool:
+        """Whether sections show every size: in full, and to a reader who chose them. A page puts the map behind the
+        answer."""
+        return self.full or {*self.sections} - {"map"} != {*usual()} - {"map"}
 
 
 # ---------------------------------------------------------------- values as text

@@ -12,7 +12,9 @@ import msgspec
 
 from gpubench.base.errors import InputError, UsageError
 from gpubench.base.escaping import filled
+from gpubench.base.plugins.sections import usual
 from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, Line, theme
+from gpubench.report.layout import RenderOptions
 from gpubench.report.vega import results
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ def plots(
     `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
     over each other are one more. Raises GpubenchError if the library does not draw.
     """
-    from gpubench.base.formats import DEFAULT_SECTIONS
     from gpubench.report.contents import chart_set
 
     specs, maps = {}, {}
@@ -51,7 +52,7 @@ def plots(
         drawn_map = _map(analysis, sections, follows_reader=format == "svg")
         if drawn_map is not None:
             maps[f"{before}map.{format}"] = drawn_map
-        found = chart_set(analysis, sections or DEFAULT_SECTIONS, time_unit)
+        found = chart_set(analysis, _look(sections, time_unit))
         for chart in found.charts:
             for name, spec in pictures(chart, found.series, origin(analysis)):
                 specs[_NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}") + f".{format}"] = spec
@@ -69,14 +70,13 @@ def picture(
 ) -> bytes:
     """One picture: of each run the map, and below it the charts of the series that tells most; the same bytes for the
     same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
-    from gpubench.base.formats import DEFAULT_SECTIONS
     from gpubench.report.contents import chart_set
 
     found: list[str] = []
     for analysis in analyses:
         drawn_map = _map(analysis, sections)
         found += [] if drawn_map is None else [drawn_map]
-        charts = chart_set(analysis, sections or DEFAULT_SECTIONS, time_unit)
+        charts = chart_set(analysis, _look(sections, time_unit))
         chosen = [series for series in charts.series if series.name == charts.chosen]
         # Below a map, which names them, they need not say it again.
         lines = origin(analysis) if drawn_map is None else ()
@@ -89,9 +89,11 @@ def picture(
 
 
 def _wants_map(sections: Sequence[str] | None) -> bool:
-    from gpubench.base.formats import DEFAULT_SECTIONS
+    return sections is None or tuple(sections) == usual() or "map" in sections
 
-    return sections is None or tuple(sections) == DEFAULT_SECTIONS or "map" in sections
+
+def _look(sections: Sequence[str] | None, time_unit: str) -> RenderOptions:
+    return RenderOptions(sections=sections or usual(), time_unit=time_unit)
 
 
 def _map(analysis: Analysis, sections: Sequence[str] | None, *, follows_reader: bool = False) -> str | None:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from gpubench import kernels
-from gpubench.base.formats import SECTIONS
+from gpubench.base.plugins import sections
 from gpubench.base.table import Table, cells
 from gpubench.cli import ops
 from gpubench.cli.ops import formula
@@ -127,7 +127,7 @@ def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) ->
 
 def test_the_help_of_report_names_every_section(gpubench: Any) -> None:
     reported = " ".join(gpubench("report", "--help").stdout.split())
-    assert ", ".join(SECTIONS) in reported
+    assert ", ".join(sections.names()) in reported
 
 
 def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> None:

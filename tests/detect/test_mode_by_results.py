@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import measured as evidence
-from gpubench.analysis.analyse import recommended
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.mode import recommended
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.records import known
@@ -234,5 +234,5 @@ DEFAULT_RUNS = (
 def test_the_default_runs_of_an_h200_agree(name):
     (path,) = RESULTS.glob(f"*/{name}.json*")
     run = load(path)
-    advice = recommended(run, evidence(run))
+    advice = recommended(analyse(run))
     assert (advice.mode, advice.confidence) == ("gpu", "measured")

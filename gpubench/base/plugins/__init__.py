@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
 OPS, BACKENDS, WINGS = "gpubench.ops", "gpubench.backends", "gpubench.wings"
+SECTIONS = "gpubench.sections"
 _NOUNS = {OPS: "op", BACKENDS: "backend"}
 
 
@@ -70,7 +71,7 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
     """A package whose metadata cannot be read has none."""
     try:
-        return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS))
+        return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS, SECTIONS))
     except Exception:
         return ()
 

@@ -58,7 +58,7 @@ def tell_broken() -> None:
     """Say which wings are left out, and why."""
     own()
     for name, why in _broken.items():
-        _tell(name, why)
+        tell(name, why)
 
 
 @functools.cache
@@ -69,11 +69,12 @@ def foreign() -> tuple[Wing, ...]:
         try:
             wings.append(plugins.load(entry))
         except plugins.PluginError as error:
-            _tell(entry.name, str(error))
+            tell(entry.name, str(error))
     return tuple(wings)
 
 
-def _tell(name: str, why: str) -> None:
+def tell(name: str, why: str) -> None:
+    """Say on standard error that a wing is left out."""
     print(f"warning: the wing {name} is left out: {why}", file=sys.stderr)
 
 

@@ -8,13 +8,9 @@ import io
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.collectives import CollectiveResult
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.placement import Placement
-from gpubench.analysis.roofline import RoofShare
-from gpubench.analysis.scaling import Strong
 from gpubench.analysis.speedup import Speedup
-from gpubench.analysis.stages import Stages
+from gpubench.base.plugins.sections import all_rows
 from gpubench.report.exporters import speedup_of
 from gpubench.report.layout import CsvValue, RenderOptions, csv_text
 
@@ -28,30 +24,39 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return all columns: ours, and behind them those of sections of packages among `keys`."""
+    return tuple(dict.fromkeys((*COLUMNS, *(column for rows in all_rows(keys) for column in rows.csv))))
+
+
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """A heading and the cases of all runs. Of the options only `columns` changes it: other programs read it."""
     text = io.StringIO()
-    writer = csv.DictWriter(
-        text, options.columns or COLUMNS, lineterminator="\n", restval="", extrasaction="ignore"
-    )
+    names = options.columns or columns(options.sections)
+    writer = csv.DictWriter(text, names, lineterminator="\n", restval="", extrasaction="ignore")
     writer.writeheader()
     for analysis in analyses:
-        names = {device.id: device.name for device in analysis.run.devices}
-        roofs = {row.id: row for row in analysis.roofline.rows}
-        ratios = speedup_of(analysis)
-        stages = {row.id: row for row in analysis.stages}
-        placed = {row.id: row for row in analysis.placements}
-        gangs = {row.id: row for row in analysis.scaling.strong}
-        exchanges = {row.id: row for row in analysis.collectives}
+        devices = {device.id: device.name for device in analysis.run.devices}
+        ratios, lines = speedup_of(analysis), _lines(analysis, options.sections)
         for row in analysis.cases:
-            values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
-            values |= _of_roof(roofs.get(row.id)) | _placed(placed.get(row.id))
-            values |= _exchanged(exchanges.get(row.id)) | _shared(gangs.get(row.id))
-            writer.writerow({name: csv_text(value) for name, value in values.items()})
-            for of_stage in (*_stages(stages.get(row.id)), *_placed_stages(placed.get(row.id))):
-                of_stage = _identity(analysis, row, names) | of_stage
-                writer.writerow({name: csv_text(value) for name, value in of_stage.items()})
+            identity = _identity(analysis, row, devices)
+            first, *parts = lines.get(row.id) or [{}]
+            for values in (_numbers(row) | _ratio(ratios.get(row.id)) | first, *parts):
+                writer.writerow({name: csv_text(value) for name, value in (identity | values).items()})
     return text.getvalue()
+
+
+def _lines(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, CsvValue]]]:
+    """Return what the rows of sections say of a case, by its id: what stands in its own line, then further lines."""
+    lines: dict[str, list[dict[str, CsvValue]]] = {}
+    for rows in all_rows(keys):
+        if rows.csv or rows.parts:
+            for row in rows.make(analysis):
+                ours = lines.setdefault(row.id, [{}])
+                known = {column: getattr(row, field) for column, field in rows.csv.items()}
+                ours[0] |= {column: value for column, value in known.items() if value is not None}
+                ours += [dict(part) for part in rows.parts(row)] if rows.parts else []
+    return lines
 
 
 def _identity(analysis: Analysis, row: CaseResult, names: dict[str, str]) -> dict[str, CsvValue]:
@@ -80,46 +85,3 @@ def _ratio(row: Speedup | None) -> dict[str, CsvValue]:
     if row is None:
         return {}
     return {"speedup": row.ratio, "speedup_lo": row.lo, "speedup_hi": row.hi, "baseline_id": row.baseline_id}
-
-
-def _of_roof(row: RoofShare | None) -> dict[str, CsvValue]:
-    return {} if row is None or row.share is None else {"percent_of_roof": row.percent_of_roof}
-
-
-def _exchanged(row: CollectiveResult | None) -> dict[str, CsvValue]:
-    return {} if row is None else {"algbw": row.algbw, "busbw": row.busbw}
-
-
-def _shared(row: Strong | None) -> dict[str, CsvValue]:
-    """Of a gang: the speedup is over the best single GPU."""
-    if row is None:
-        return {}
-    return {
-        "speedup": row.speedup, "speedup_lo": row.lo, "speedup_hi": row.hi, "baseline_id": row.baseline_id,
-        "efficiency": row.efficiency, "efficiency_lo": row.efficiency_lo, "efficiency_hi": row.efficiency_hi,
-        "balance": row.balance,
-    }  # fmt: skip
-
-
-def _stages(row: Stages | None) -> list[dict[str, CsvValue]]:
-    """The stages of a workload's case; `time_s` is that in the chain."""
-    return [
-        {"stage": one.stage, "time_s": one.chain_s, "stage_alone_s": one.alone_s}
-        for one in (row.stages if row is not None else ())
-    ]
-
-
-def _placed(row: Placement | None) -> dict[str, CsvValue]:
-    if row is None:
-        return {}
-    return {"placed_on": row.placement, "predicted_s": row.predicted_s}
-
-
-def _placed_stages(row: Placement | None) -> list[dict[str, CsvValue]]:
-    """The stages of a placed workload; `predicted_s` is what each was predicted to take."""
-    if row is None or row.predicted_s is None:
-        return []
-    return [
-        {"stage": one.stage, "placed_on": one.placed_on, "predicted_s": one.share * row.predicted_s}
-        for one in row.stages
-    ]

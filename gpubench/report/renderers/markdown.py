@@ -30,7 +30,9 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
     from gpubench.report.contents import documents  # a comparison draws without it
 
-    return draw([arranged(found) for found in documents(analyses, options, full=True)], options)
+    return draw(
+        [arranged(found) for found in documents(analyses, msgspec.structs.replace(options, full=True))], options
+    )
 
 
 def arranged(report: TextDocument) -> TextDocument:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.anatomy import PARTS, Anatomy
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.overheads import PoolOverhead
+from gpubench.analysis.overheads import PoolOverhead, overheads
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, common, fastest, short
-from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
 from gpubench.report.wording import (
     device_text,
     devices_text,
@@ -41,8 +42,10 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 CaseAnatomy = tuple[CaseResult, Anatomy]
 
 
-def anatomy_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
-    """The faster form of each workload and device, and below it what a device costs beside its kernels."""
+@section("anatomy", order=110, help="Where the time of a call goes")
+def anatomy_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw the faster form of each workload and device, and below it what a device costs beside its kernels."""
+    unit, full = options.time_unit, options.full
     groups: dict[tuple[str, str, str], list[CaseAnatomy]] = {}
     for speedup in analysis.speedups:
         row = speedup.case
@@ -60,9 +63,9 @@ def anatomy_section(analysis: Analysis, unit: str, *, full: bool, every_size: bo
             for dtype in dtypes
         ]
         lines += ["The largest size of each op; all sizes: --format markdown."] if len(groups) else []
-    overheads = overheads_table(analysis, unit, full=every_size)
+    overheads = overheads_table(analysis, unit, full=options.every_size)
     return Section(
-        key="anatomy", title="Where the time goes", lines=(*lines, *overhead_lines(analysis, unit)),
+        title="Where the time goes", lines=(*lines, *overhead_lines(analysis, unit)),
         tables=(*tables, *([overheads] if overheads else [])), folded=True,
     )  # fmt: skip
 
@@ -136,11 +139,12 @@ ENDS = (-0.1, 1.1)  # of the axis: parts that add up miss the whole by no more
 STEP = 20  # points of height for a bar
 
 
-def anatomy_chart(analysis: Analysis, unit: str) -> Chart:
+@chart("anatomy", order=60)
+def anatomy_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Parts of each `transfer-always` case that has them."""
     return Chart(
         id="anatomy", section="anatomy", title="Where the time goes", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, unit), spec=_spec(), bars="bar", step=STEP,
+        rows=_rows(analysis, options.time_unit), spec=_spec(), bars="bar", step=STEP,
     )  # fmt: skip
 
 
@@ -205,13 +209,13 @@ _SOME = "The smallest, the largest and a middle size; all sizes: --sections anat
 
 def overhead_lines(analysis: Analysis, unit: str) -> list[str]:
     """What an empty launch costs, and what the pool does, device by device."""
-    return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in analysis.overheads.pools)]
+    return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in overheads(analysis).pools)]
 
 
 def _empty_text(analysis: Analysis, unit: str) -> list[str]:
     """Of GPUs, and of the CPU beside them: by itself it has nobody to wait for."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
-    empty = analysis.overheads.empty
+    empty = overheads(analysis).empty
     if all(kinds.get(name) == "cpu" for name in empty):
         return []
     calls = ", ".join(f"{printable(name)} {seconds_text(seconds, unit)}" for name, seconds in empty.items())
@@ -220,7 +224,7 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | None:
     """A row per device, call, size and form; None if none was measured."""
-    everything = analysis.overheads.rows
+    everything = overheads(analysis).rows
     if not everything:
         return None
     sizes = _shown_sizes(everything)
@@ -294,3 +298,6 @@ def _pool_text(pool: PoolOverhead) -> str:
         f"Pool overhead on {op.device_id}: {pool_share(pool)} of {op.op} at 1 Mi elements "
         f"({memory} from the pool against one call)."
     )
+
+
+ROWS = (Rows("pool_overhead", PoolOverhead, lambda analysis: overheads(analysis).pools, order=60),)

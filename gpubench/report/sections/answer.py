@@ -12,11 +12,19 @@ import msgspec
 from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import ALWAYS, AnswerCell, MachineAnswer, Trouble, answer
+from gpubench.analysis.collectives import collectives
+from gpubench.analysis.findings import findings
+from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.labels import OTHER_USERS
+from gpubench.analysis.overheads import overheads
+from gpubench.analysis.placement import placements
 from gpubench.analysis.samples import count_sessions
+from gpubench.analysis.scaling import scaling
+from gpubench.analysis.twins import twin_checks
 from gpubench.base import units
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.installation import quote
+from gpubench.base.plugins.sections import section
 from gpubench.base.table import table_lines
 from gpubench.base.units import format_seconds, listed
 from gpubench.report.layout import Cell, Line, RenderOptions, Section, Table, visible
@@ -76,16 +84,17 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     most: int = HEIGHT
 
 
-def answer_section(analysis: Analysis, options: RenderOptions, *, full: bool, alone: bool) -> Section:
-    """The screen as it is for a terminal and for plain text; as sentences and a table where `full`. `alone`: nothing
-    follows that says more."""
-    screen = _screen(analysis, options, alone=alone and not full)
-    if not full:
-        return Section(key=KEY, title="", screen=tuple(screen_lines(screen, options.width)))
+@section("answer", order=30, help="From which size on the GPU pays, and by how much")
+def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw the screen as it is for a terminal and for plain text; in full as sentences and a table."""
+    # Alone, nothing follows that says more.
+    screen = _screen(analysis, options, alone=tuple(options.sections) == (KEY,) and not options.full)
+    if not options.full:
+        return Section(title="", screen=tuple(screen_lines(screen, options.width)))
     below = (*screen.troubles, *screen.needed, *(text for _, text in screen.spare))
     tables = (screen.table,) if screen.table is not None and screen.table.rows else ()
     lines = (*screen.sentences[0], *screen.context, *below)
-    return Section(key=KEY, title=TITLE, lines=lines, tables=tables)
+    return Section(title=TITLE, lines=lines, tables=tables)
 
 
 def answer_screen(
@@ -105,7 +114,7 @@ def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _shared_sentences(analysis: Analysis) -> tuple[str, ...]:
-    return (*split_sentences(analysis.hybrid), *placement_sentences(analysis.placements))
+    return (*split_sentences(hybrids(analysis)), *placement_sentences(placements(analysis)))
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
@@ -157,8 +166,8 @@ def _screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
 ) -> Screen:
     found = with_own_names(answer(analysis, by_device=options.by_device))
-    alike = [printable(one.text) for one in analysis.twins]
-    alone_there = found.absence is not None and bool(analysis.collectives)
+    alike = [printable(one.text) for one in twin_checks(analysis)]
+    alone_there = found.absence is not None and bool(collectives(analysis))
     links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
     needed = (
         *_best_code(found),
@@ -175,7 +184,7 @@ def _screen(
     looked = looked_for(analysis.run) if found.absence is not None and not alone_there else ""
     sides = links_context(analysis) if alone_there else sides_line(analysis.run, found, options.width)
     # The table of the scaling, which a run prints below, has the times of gangs beside those of one GPU.
-    table = None if found.times and analysis.scaling.strong else answer_table(found)
+    table = None if found.times and scaling(analysis).strong else answer_table(found)
     screen = Screen(
         sentences=_first_lines(analysis, found),
         table=links_table(analysis) if alone_there and table is None else table,
@@ -297,7 +306,7 @@ _NO_GAIN = "No op is faster when it is split over CPU and GPU."
 
 def _splits(analysis: Analysis) -> list[str]:
     """Where two sides pay, as far as that was measured."""
-    if not (analysis.hybrid or analysis.placements):
+    if not (hybrids(analysis) or placements(analysis)):
         return []
     texts = _shared_sentences(analysis)
     more = len(texts) - _MOST_SPLITS
@@ -387,7 +396,7 @@ def _lost(analysis: Analysis) -> list[str]:
     """What broke in one session alone: the case has a number, and the run ends as one that failed."""
     return [
         printable(row.message.replace("these cases", f"{len(row.ids)} case{'s' if len(row.ids) != 1 else ''}"))
-        for row in analysis.findings
+        for row in findings(analysis)
         if row.code == "session-failed"
     ]
 
@@ -438,9 +447,9 @@ def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool)
     if found.others and not alone:
         names = ", ".join(map(backend_text, found.others))
         texts.append((2, f"Measured too: {names} (--by-device)."))
-    if analysis.overheads.rows and found.ops and alone:
+    if overheads(analysis).rows and found.ops and alone:
         texts.append((5, "Overheads: gpubench report --sections anatomy"))
-    count = len(merged(analysis.findings))
+    count = len(merged(findings(analysis)))
     counted = (
         f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"
         if count and alone

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
-from gpubench.analysis.collectives import CollectiveResult, declared_path
-from gpubench.analysis.scaling import GangFrom
+from gpubench.analysis.collectives import CollectiveResult, collectives, declared_path
+from gpubench.analysis.scaling import GangFrom, scaling
 from gpubench.analysis.together import Weak
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.units import format_bytes, format_rate, listed
@@ -26,9 +26,9 @@ _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
     """The first lines where gangs have times and no GPU was held against a CPU; none of other runs."""
-    if analysis.collectives:
+    if collectives(analysis):
         return (_links_sentence(analysis),)
-    gains = analysis.scaling
+    gains = scaling(analysis)
     texts = [_weak_sentence(gains.weak)] if gains.weak else []
     regimes = dict.fromkeys(row.regime for row in gains.pays_from)
     regime = WAITED if WAITED in regimes else next(iter(regimes), "")
@@ -60,9 +60,9 @@ def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) ->
 def links_table(analysis: Analysis) -> Table:
     """Bus bandwidth by op, gang and size, the small sizes for where there is room; of many pairs the slowest and the
     fastest."""
-    sizes = sorted({row.n for row in analysis.collectives})[-_MOST_SIZES:]
+    sizes = sorted({row.n for row in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
-    for label, gang in _lanes(analysis.collectives):
+    for label, gang in _lanes(collectives(analysis)):
         rates = {row.n: _rate_text(row) for row in gang}
         rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
     # The largest size stays.
@@ -72,7 +72,7 @@ def links_table(analysis: Analysis) -> Table:
 
 def links_context(analysis: Analysis) -> str:
     """`2 x NVIDIA H200, nvlink, 18 lanes via switch, nccl 2.28.9.`: what is joined, how, and by which library."""
-    rows = analysis.collectives
+    rows = collectives(analysis)
     if not rows:
         return ""
     largest = max(rows, key=lambda row: row.ranks)
@@ -90,7 +90,7 @@ def links_context(analysis: Analysis) -> str:
 
 def _links_sentence(analysis: Analysis) -> str:
     """`Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4 more below).`"""
-    rows = analysis.collectives
+    rows = collectives(analysis)
     most, n = max(row.ranks for row in rows), max(row.n for row in rows)
     names = sorted({row.op for row in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
     texts = []
@@ -106,7 +106,7 @@ def _links_sentence(analysis: Analysis) -> str:
 
 def _members(analysis: Analysis) -> str:
     """Ranks in host memory are no GPUs."""
-    gangs = {row.device_id for row in analysis.collectives}
+    gangs = {row.device_id for row in collectives(analysis)}
     kinds = {device.kind for device in analysis.run.devices if device.id in gangs}
     return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import Curves, curves
+from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.base.escaping import cut
 from gpubench.base.table import line_text, table_lines
@@ -24,7 +24,7 @@ class AnswerSoFar:
 
     def __init__(self, options: RenderOptions) -> None:
         self._options = options
-        self._known: dict[str, tuple[Sequence[Outcome], Curves]] = {}
+        self._known: dict[str, tuple[Sequence[Outcome], Analysis]] = {}
 
     def lines(self, run: Run, width: int) -> list[str]:
         """The two sides and the table, none wider than `width`; nothing before the first cell is known."""
@@ -40,19 +40,20 @@ class AnswerSoFar:
             *map(line_text, [] if table is None else table_lines(table, width)),
         ]
 
-    def _curves(self, run: Run) -> Curves:
+    def _curves(self, run: Run) -> Analysis:
         by_op: dict[str, list[Outcome]] = {}
         for outcome in run.outcomes:
             by_op.setdefault(outcome.case.op, []).append(outcome)
         for op, outcomes in by_op.items():
             before = self._known.get(op, ((), None))[0]
             if len(before) != len(outcomes) or any(a is not b for a, b in zip(before, outcomes, strict=True)):
-                self._known[op] = (outcomes, curves(msgspec.structs.replace(run, outcomes=outcomes)))
+                self._known[op] = (outcomes, analyse(msgspec.structs.replace(run, outcomes=outcomes)))
         parts = [self._known[op][1] for op in by_op]
-        return Curves(
-            run, tuple(row for part in parts for row in part.cases),
-            tuple(row for part in parts for row in part.break_even),
-        )  # fmt: skip
+        return analyse(run).replaced(
+            cases=tuple(row for part in parts for row in part.cases),
+            break_even=tuple(row for part in parts for row in part.break_even),
+            best_code=tuple(row for part in parts for row in part.best_code),
+        )
 
 
 def _filled(found: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:

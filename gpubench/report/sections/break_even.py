@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
-from gpubench.analysis.reuse import Reuse, WeightLoad
+from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.speedup import cpu_codes
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.units import format_bytes, format_size, truncate
-from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import (
     both_text,
     cell_text,
@@ -48,12 +51,13 @@ ByRegime = dict[str, BreakEven]  # one op, dtype and device, by regime
 Words = Callable[[AnswerCell, Extent], str]
 
 
-def break_even_section(analysis: Analysis, *, full: bool) -> Section:
-    """`full`: with every column, whatever its width."""
+@section("breakeven", order=60, help="From which size on each device wins, in every situation")
+def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
+    """Draw the thresholds; in full with every column, whatever its width."""
     if not analysis.break_even:
-        return Section(key="breakeven", title=TITLE)
+        return None
     line, rows = printable(analysis.baseline), analysis.break_even
-    if full:
+    if options.full:
         tables = [_table(analysis, rows, both_text, None, full=True)]
     else:
         tables = []
@@ -61,7 +65,7 @@ def break_even_section(analysis: Analysis, *, full: bool) -> Section:
             ours = [row for row in rows if row.dtype == dtype]
             narrower = _table(analysis, ours, cell_text, None, full=False)
             tables.append(_table(analysis, ours, both_text, narrower, full=False))
-    return Section(key="breakeven", title=TITLE, lines=(line,), tables=tuple(tables))
+    return Section(title=TITLE, lines=(line,), tables=tuple(tables))
 
 
 def _table(
@@ -203,15 +207,19 @@ _REASONS = {"noise": "? noise", "parts-differ": "? parts", "no-parts": "? no par
 _TONES: dict[str, Tone] = {"already": "good", "at": "good", "never": "bad"}
 
 
-def reuse_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
-    """`full`: a row for each device with what a transfer, a call and the CPU cost. `every_size`: none is left out."""
-    groups = _by_size(analysis.reuse)
+@section("reuse", order=70, help="How many calls repay a copy")
+def reuse_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw the calls that repay a copy; in full a row for each device with what a transfer, a call and the CPU cost."""
+    unit, full = options.time_unit, options.full
+    groups = _by_size(reuses(analysis))
     shown = {
-        key: rows for key, rows in groups.items() if every_size or any(row.verdict == "at" for row in rows)
+        key: rows
+        for key, rows in groups.items()
+        if options.every_size or any(row.verdict == "at" for row in rows)
     }
-    weights = _weights_table(analysis.weights, unit) if analysis.weights else None
+    weights = _weights_table(weight_loads(analysis), unit) if weight_loads(analysis) else None
     if not shown:
-        return Section(key="reuse", title=REUSE_TITLE, tables=(weights,) if weights else ())
+        return Section(title=REUSE_TITLE, tables=(weights,) if weights else ())
     rows = [row for ours in shown.values() for row in ours]
     # Of a selection without the CPU the speedups have its cases.
     known = {row.id: row for row in (*analysis.cases, *(found.baseline for found in analysis.speedups))}
@@ -219,7 +227,7 @@ def reuse_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool
     lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(shown) < len(groups) else [])]
     table = _full_table(rows, unit) if full else _reuse_table(analysis, list(shown.values()))
     tables = (table, weights) if weights else (table,)
-    return Section(key="reuse", title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=full)
+    return Section(title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=full)
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
@@ -315,3 +323,14 @@ def _reuse_legend(rows: Sequence[Reuse]) -> str:
     beyond = dict.fromkeys(row.shared_by for row in rows if row.verdict == "beyond")
     parts += [f"> {calls}: that many are too few, and no more were measured" for calls in beyond]
     return "; ".join([*parts, *(["..: no end seen"] if any("..]" in text for text in texts) else [])])
+
+
+def _told(analysis: Analysis) -> Iterable[BreakEven]:
+    return (msgspec.structs.replace(row, text=threshold_text(row)) for row in analysis.break_even)
+
+
+ROWS = (
+    Rows("break_even", BreakEven, _told, order=30),
+    Rows("reuse", Reuse, reuses, order=110),
+    Rows("weights", WeightLoad, weight_loads, order=120),
+)

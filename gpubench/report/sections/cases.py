@@ -7,6 +7,7 @@ import functools
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.base.escaping import printable, shortened
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.units import format_bytes, format_seconds
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -21,7 +22,7 @@ from gpubench.report.charts import (
     short,
     size_ticks,
 )
-from gpubench.report.layout import Column, Section, Table, cells
+from gpubench.report.layout import Column, RenderOptions, Section, Table, cells
 from gpubench.report.wording import (
     data_text,
     mark,
@@ -34,8 +35,9 @@ from gpubench.report.wording import (
 )
 
 
-def environment_section(analysis: Analysis) -> Section:
-    """What was measured with: versions, devices, settings, recorded variables."""
+@section("environment", order=190, help="Versions, devices and settings")
+def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw what was measured with: versions, devices, settings, recorded variables."""
     run = analysis.run
     tools = ", ".join(f"{name} {version}" for name, version in sorted(run.tool.items()))
     settings = run.settings
@@ -59,11 +61,13 @@ def environment_section(analysis: Analysis) -> Section:
         for device in run.devices
     ]  # fmt: skip
     tables = (Table(columns, tuple(rows)),) if rows else ()
-    return Section(key="environment", title="Environment", lines=tuple(lines), tables=tables, folded=True)
+    return Section(title="Environment", lines=tuple(lines), tables=tables, folded=True)
 
 
-def raw_section(analysis: Analysis, unit: str) -> Section:
-    """Every case with its interval, and the kernel that its device took where it had a choice."""
+@section("raw", order=200, usual=False, help="Every case with its id")
+def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw every case with its interval, and the kernel that its device took where it had a choice."""
+    unit = options.time_unit
     chosen = any(row.kernel for row in analysis.cases)
     columns = (
         Column("wall", right=True), Column("95 % interval", right=True), Column("device cold", right=True, rank=2),
@@ -81,7 +85,7 @@ def raw_section(analysis: Analysis, unit: str) -> Section:
     ]  # fmt: skip
     rate = "rate: by the device's cold clock where it has one; bytes: each input read once, the output written once"
     tables = (Table(columns, tuple(rows), legend=rate),) if rows else ()
-    return Section(key="raw", title="All cases", tables=tables, folded=True)
+    return Section(title="All cases", tables=tables, folded=True)
 
 
 def _rate(row: CaseResult) -> str:
@@ -104,11 +108,12 @@ TIME_CAPTION = (
 )
 
 
-def time_chart(analysis: Analysis, unit: str) -> Chart:
+@chart("speedup", order=10)
+def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """One line for each device and regime."""
     return Chart(
         id="time", section="speedup", title="Time against size", caption=TIME_CAPTION, columns=TIME_COLUMNS,
-        rows=_time_rows(analysis, unit), spec=_time_spec(device_ids(analysis), regime_names(analysis)),
+        rows=_time_rows(analysis, options.time_unit), spec=_time_spec(device_ids(analysis), regime_names(analysis)),
         params=size_ticks(analysis),
     )  # fmt: skip
 
@@ -155,11 +160,13 @@ SAMPLE_CAPTION = (
 STEP = 34
 
 
-def sample_chart(analysis: Analysis, unit: str) -> Chart:
+@chart("speedup", order=80, samples=True)
+def sample_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Strips of one size."""
     return Chart(
         id="samples", section="speedup", title="Samples", caption=SAMPLE_CAPTION, columns=SAMPLE_COLUMNS, one_size=True,
-        rows=_sample_rows(analysis, unit), spec=_sample_spec(device_ids(analysis)), bars="strip", step=STEP,
+        rows=_sample_rows(analysis, options.time_unit), spec=_sample_spec(device_ids(analysis)), bars="strip",
+        step=STEP,
     )  # fmt: skip
 
 
@@ -207,3 +214,6 @@ def _sample_spec(names: tuple[str, ...]) -> ChartRow:
     )  # fmt: skip
     middle = base.mark_tick(size=28, thickness=3).encode(x="median:Q", tooltip=charts.tooltip(SAMPLE_COLUMNS))
     return charts.finished(altair.layer(ticks, middle), SAMPLE_CAPTION)
+
+
+ROWS = (Rows("cases", CaseResult, lambda analysis: analysis.cases, order=10),)

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.claims import ClaimResult, ClaimVerdict
+from gpubench.analysis.claims import ClaimResult, ClaimVerdict, claims
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.escaping import printable, shortened
-from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.base.plugins.sections import Rows, section
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     ALWAYS,
@@ -39,11 +40,12 @@ _FORMS: tuple[tuple[int, GainStyle, str], ...] = (
 )  # fmt: skip
 
 
-def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
-    """A row per claim; a narrow terminal leaves the times out. Empty where no claims were given."""
-    rows = analysis.claims
+@section("claims", order=160, help="Expectations of --claims beside what was measured")
+def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None:
+    """Draw a row per claim; a narrow terminal leaves the times out. None where no claims were given."""
+    rows = claims(analysis)
     if not rows:
-        return Section(key="claims", title="Claims")
+        return None
     counts = Counter(row.verdict for row in rows)
     title = "Claims: " + ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])
     shares = {row.tolerance for row in rows}
@@ -53,7 +55,9 @@ def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
         + (f" less {min(shares) * 100:.3g} %" if len(shares) == 1 else " less its tolerance")
         + ", refuted if none of the interval does."
     )
-    return Section(key="claims", title=title, lines=tuple(lines), tables=(_table(rows, unit, full=full),))
+    return Section(
+        title=title, lines=tuple(lines), tables=(_table(rows, options.time_unit, full=options.full),)
+    )
 
 
 _MIXED = "mixed"
@@ -150,3 +154,6 @@ def _tone(row: ClaimResult) -> Tone:
 
 def _case(row: ClaimResult) -> str:
     return " + ".join(row.ids) or row.reason or ""
+
+
+ROWS = (Rows("claims", ClaimResult, claims, order=180),)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.collectives import CollectiveResult, declared_path, slow_pairs
+from gpubench.analysis.collectives import CollectiveResult, collectives, declared_path, slow_pairs
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.units import format_bytes, format_rate
-from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
 from gpubench.report.wording import device_text, legend, mark, time_text
 from gpubench.result.machine import LinkPath
 
@@ -21,12 +22,13 @@ _MEANING = (
 )
 
 
-def collectives_section(analysis: Analysis, unit: str) -> Section:
-    rows = analysis.collectives
+@section("collectives", order=120, help="What links carry when GPUs exchange data")
+def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
+    rows = collectives(analysis)
     gangs = groupby(rows, key=lambda row: (row.op, row.ranks, row.device_id))
-    tables = tuple(_table(analysis, list(ours), unit) for _, ours in gangs)
+    tables = tuple(_table(analysis, list(ours), options.time_unit) for _, ours in gangs)
     lines = (_MEANING, *slow_links(analysis)) if rows else ()
-    return Section(key="collectives", title=TITLE, lines=lines, tables=tables)
+    return Section(title=TITLE, lines=lines, tables=tables)
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
@@ -37,7 +39,7 @@ def slow_links(analysis: Analysis) -> tuple[str, ...]:
             f"{format_bytes(row.n)}, the median of its peers {format_rate(peers, 'B/s')}: look at the path between "
             "the two in `gpubench detect`."
         )
-        for row, peers in slow_pairs(analysis.run, analysis.collectives)
+        for row, peers in slow_pairs(analysis.run, collectives(analysis))
     )
 
 
@@ -73,3 +75,14 @@ def _cells(row: CollectiveResult, unit: str) -> tuple[Cell, ...]:
         format_bytes(row.n), time_text(row.row.time, unit) + mark(row.row.label), format_rate(row.algbw, "B/s"),
         format_rate(row.busbw, "B/s"), interval,
     )  # fmt: skip
+
+
+ROWS = (
+    Rows(
+        "collectives",
+        CollectiveResult,
+        collectives,
+        order=70,
+        csv={"algbw": "algbw", "busbw": "busbw"},
+    ),
+)

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.hybrid import Hybrid, HybridReason
+from gpubench.analysis.hybrid import Hybrid, HybridReason, hybrids
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,
@@ -21,7 +22,7 @@ from gpubench.report.charts import (
     regime_names,
     short,
 )
-from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
 from gpubench.report.wording import (
     data_text,
     devices_text,
@@ -59,20 +60,22 @@ REASONS: dict[HybridReason, str] = {
 }
 
 
-def hybrid_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
-    """A table per dtype and device; `full`: with the time of the split, and the ideal gain."""
+@section("hybrid", order=90, help="Where splitting an op, or placing stages, on both sides pays")
+def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
+    """Draw a table per dtype and device; in full with the time of the split, and the ideal gain."""
     groups: dict[tuple[str, str], list[Hybrid]] = {}
-    for row in analysis.hybrid:
+    for row in hybrids(analysis):
         groups.setdefault((row.dtype, row.device_id), []).append(row)
     if not groups:
-        return Section(key="hybrid", title=TITLE)
-    known = {data_text(row.case.case): row.case.case for row in sorted(analysis.hybrid, key=_regime)}
+        return None
+    known = {data_text(row.case.case): row.case.case for row in sorted(hybrids(analysis), key=_regime)}
     lines = [f"{'; '.join(_where(case) for case in known.values())}.", _MEANING]
-    lines += [_IN_SAMPLE] if any(row.selected_in_sample for row in analysis.hybrid) else []
+    lines += [_IN_SAMPLE] if any(row.selected_in_sample for row in hybrids(analysis)) else []
     tables = [
-        _table(analysis, dtype, device_id, rows, unit, full=full) for (dtype, device_id), rows in groups.items()
+        _table(analysis, dtype, device_id, rows, options.time_unit, full=options.full)
+        for (dtype, device_id), rows in groups.items()
     ]
-    return Section(key="hybrid", title=TITLE, lines=tuple(lines), tables=tuple(tables))
+    return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables))
 
 
 def split_sentences(rows: Sequence[Hybrid]) -> tuple[str, ...]:
@@ -152,11 +155,12 @@ CAPTION = (
 AXIS_TITLE = "wall time of one call"
 
 
-def hybrid_chart(analysis: Analysis, unit: str) -> Chart:
+@chart("hybrid", order=50)
+def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """The sweep of the first session, one line for each device and regime."""
     return Chart(
         id="hybrid", section="hybrid", title="Split over CPU and GPU", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, unit), marks=_marks(analysis), one_size=True,
+        rows=_rows(analysis, options.time_unit), marks=_marks(analysis), one_size=True,
         spec=_spec(device_ids(analysis), regime_names(analysis)),
     )  # fmt: skip
 
@@ -164,7 +168,7 @@ def hybrid_chart(analysis: Analysis, unit: str) -> Chart:
 def _rows(analysis: Analysis, unit: str) -> ChartRows:
     best = fastest(charted(analysis))
     found: ChartRows = {}
-    for split in analysis.hybrid:
+    for split in hybrids(analysis):
         for share, seconds in split.curve:
             chosen = abs(share - split.fraction) < 1e-9
             found.setdefault(series_name(split.case.case), []).append(
@@ -181,7 +185,7 @@ def _marks(analysis: Analysis) -> ChartRows:
     """The chosen share with the time of the better side: run value x gain."""
     best = fastest(charted(analysis))
     found: ChartRows = {}
-    for split in analysis.hybrid:
+    for split in hybrids(analysis):
         if split.case.time is not None and split.curve:
             found.setdefault(series_name(split.case.case), []).append(_mark(split, best))
     return found
@@ -216,3 +220,6 @@ def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> ChartRow:
     )
     diamond = marks.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x=share, y=value)
     return charts.finished(altair.layer(better, *charts.curves(base, names, data, COLUMNS), diamond), CAPTION)
+
+
+ROWS = (Rows("hybrid", Hybrid, hybrids, order=130),)

@@ -16,9 +16,10 @@ from gpubench.analysis.analyse import (
 from gpubench.analysis.break_even import bracketed, earliest
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.escaping import printable, shortened
+from gpubench.base.plugins.sections import section
 from gpubench.base.units import format_size, listed
 from gpubench.curves.stats import geometric_mean
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, TextDocument, Tone, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     data_text,
@@ -34,18 +35,6 @@ from gpubench.result.case import SeriesKey
 MACHINES, HISTORY = "machines", "history"
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"
 _CHANGED = 0.05  # a smaller change has no colour
-
-
-def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
-    """The sections of all files together; those without content are left out."""
-    found = machine_runs(analyses)
-    made = []
-    if MACHINES in options.sections and len(found) > 1:
-        made.append(_machines_section(found, options))
-    if HISTORY in options.sections and any(len(side.runs) > 1 for side in found):
-        made.append(_history_section(found, options))
-    files = f"{len(analyses)} results of {len(found)} machine{'s' if len(found) > 1 else ''}"
-    return TextDocument(headings=(f"Files: {files}",), sections=tuple(part for part in made if part.tables))
 
 
 def letter(index: int) -> str:
@@ -65,7 +54,11 @@ def _label(side: MachineRuns) -> str:
     return f"{label} ({run.started_at[:10]})"
 
 
-def _machines_section(found: Sequence[MachineRuns], options: RenderOptions) -> Section:
+@section("machines", order=10, together=True, help="Machines side by side, where the files are of several")
+def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
+    found = machine_runs(analyses)
+    if len(found) < 2:
+        return None
     rows = [row for side in found for row in headlines(side.newest)]
     tables = [table for table in (_break_evens(found), _times(found, options.time_unit)) if table.rows]
     by_baseline: dict[str, list[str]] = {}
@@ -74,12 +67,8 @@ def _machines_section(found: Sequence[MachineRuns], options: RenderOptions) -> S
             by_baseline.setdefault(printable(side.newest.baseline), []).append(letter(i))
     baselines = tuple(f"{listed(who)} {against}" for against, who in by_baseline.items())
     legend = (where_legend(row.case.case for row in rows),) if rows else ()
-    return Section(
-        key=MACHINES,
-        title="Machines side by side",
-        lines=(*names(found), *baselines, *legend),
-        tables=tuple(tables),
-    )
+    lines = (*names(found), *baselines, *legend)
+    return Section(title="Machines side by side", lines=lines, tables=tuple(tables)) if tables else None
 
 
 def _break_evens(found: Sequence[MachineRuns]) -> Table:
@@ -155,7 +144,9 @@ def _stacked_below(table: Table, found: Sequence[MachineRuns], *, what: int) -> 
     return Table(table.columns, table.rows, title=table.title, narrower=narrower)
 
 
-def _history_section(found: Sequence[MachineRuns], options: RenderOptions) -> Section:
+@section("history", order=20, together=True, help="How the cases of a machine changed over its files")
+def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
+    found = machine_runs(analyses)
     tables = []
     for i, side in enumerate(found):
         rows = histories(side) if len(side.runs) > 1 else ()
@@ -169,7 +160,7 @@ def _history_section(found: Sequence[MachineRuns], options: RenderOptions) -> Se
     )
     named_above = MACHINES in options.sections and len(found) > 1
     whose = [] if named_above else names(found)
-    return Section(key=HISTORY, title="History", lines=(*whose, line), tables=tuple(tables))
+    return Section(title="History", lines=(*whose, line), tables=tuple(tables)) if tables else None
 
 
 def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Table:

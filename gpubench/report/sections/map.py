@@ -17,6 +17,7 @@ from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.base.escaping import columns, cut, padded, printable, shortened
+from gpubench.base.plugins.sections import section
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
 from gpubench.report.sections.answer_text import (
     backend_text,
@@ -229,23 +230,22 @@ def axis_text(lanes: Iterable[LaneView]) -> str:
     return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
 
-def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Section:
-    """Empty without a GPU. `full`: as a picture with its title, for what is no terminal."""
+@section("map", order=40, usual=False, help="Who wins at which size, as a picture")
+def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
+    """Draw the map, in full as a picture with its title; None without a GPU."""
     found = ratio_map(analysis)
     if not found.lanes:
-        return Section(key=KEY, title=TITLE)
+        return None
     view = map_view(analysis, found)
     lines = drawn(view, options.width, ascii_only=options.ascii_only)
-    if full:
+    if options.full:
         texts = tuple(Cell("".join(cell.text for cell in line)) for line in lines)
-        return Section(
-            key=KEY, title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),)
-        )
+        return Section(title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),))
     wide = columns(view.title) > options.width
     sides = sides_text(analysis, found.shown, short=True) if wide else view.title
     heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (sides, *view.origin)]
     heads = [_in_ascii(line) for line in heads] if options.ascii_only else heads
-    return Section(key=KEY, title=TITLE, screen=(*heads, *lines))
+    return Section(title=TITLE, screen=(*heads, *lines))
 
 
 def drawn(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.placement import Placement, PlacementReason
-from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.analysis.placement import Placement, PlacementReason, placements
+from gpubench.base.plugins.sections import Rows, section
+from gpubench.report.layout import Cell, Column, CsvValue, RenderOptions, Section, Table, cells
 from gpubench.report.wording import (
     data_text,
     devices_text,
@@ -39,11 +40,12 @@ REASONS: dict[PlacementReason, str] = {
 COPIES, WHOLE = "copies, launches", "whole"
 
 
-def placement_section(analysis: Analysis, unit: str, *, every_size: bool) -> Section:
-    """A table for each workload, size, regime and device: for a terminal at the largest size of each."""
-    rows = list(analysis.placements)
+@section("hybrid", order=95)
+def placement_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw a table for each workload, size, regime and device: for a terminal at the largest size of each."""
+    rows = list(placements(analysis))
     shown = rows
-    if not every_size:
+    if not options.every_size:
         largest: dict[str, int] = {}
         for row in rows:
             name = series_name(row.case.case)
@@ -53,8 +55,8 @@ def placement_section(analysis: Analysis, unit: str, *, every_size: bool) -> Sec
     lines += [_IN_SAMPLE] if any(row.selected_in_sample for row in shown) else []
     if len(shown) < len(rows):
         lines.append("The largest size of each workload; all sizes: --sections hybrid.")
-    tables = tuple(_table(analysis, row, unit) for row in shown)
-    return Section(key="hybrid", title=TITLE, lines=tuple(lines), tables=tables)
+    tables = tuple(_table(analysis, row, options.time_unit) for row in shown)
+    return Section(title=TITLE, lines=tuple(lines), tables=tables)
 
 
 def placement_sentences(rows: Sequence[Placement]) -> tuple[str, ...]:
@@ -136,3 +138,22 @@ def verdict(row: Placement) -> str:
     # A gain that one session tells, or that noise hides, is no win of a side.
     wins = row.reason in ("one-side-dominates", "transfer-bound", "overhead-bound", "software") or row.gain < 1
     return f"{row.better}-only wins ({words})" if wins else words
+
+
+def _csv_stages(row: Placement) -> Iterable[Mapping[str, CsvValue]]:
+    """Yield the stages; `predicted_s` is what each was predicted to take."""
+    for stage in row.stages if row.predicted_s is not None else ():
+        share = {"predicted_s": stage.share * (row.predicted_s or 0.0)}
+        yield {"stage": stage.stage, "placed_on": stage.placed_on, **share}
+
+
+ROWS = (
+    Rows(
+        "placements",
+        Placement,
+        placements,
+        order=140,
+        parts=_csv_stages,
+        csv={"placed_on": "placement", "predicted_s": "predicted_s"},
+    ),
+)

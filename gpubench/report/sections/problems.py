@@ -10,14 +10,14 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
-from gpubench.analysis.findings import ReportWarning
-from gpubench.analysis.samples import Components
+from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
+from gpubench.analysis.samples import Components, components
 from gpubench.base.escaping import printable, shortened
+from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.units import truncate
-from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
 
 if TYPE_CHECKING:
-    from gpubench.analysis.findings import ReportGate
     from gpubench.compare.comparison import Gate  # a report does not load what compares
 
 
@@ -30,7 +30,8 @@ _HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, and for each 
 _SIZE = re.compile(r"/n=(\d+)")
 
 
-def skipped_section(analysis: Analysis, *, full: bool) -> Section:
+@section("skipped", order=100, help="Cases without a number, with the reason")
+def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Failures first, then what has no estimate, skips and cases that were not reached."""
     groups: dict[tuple[str, ...], list[CaseResult]] = {}
     for row in analysis.cases:
@@ -40,21 +41,22 @@ def skipped_section(analysis: Analysis, *, full: bool) -> Section:
             where = row.case.device_id if detail else row.case.device_id.partition(":")[0]
             groups.setdefault((row.outcome, row.reason or "", where, detail), []).append(row)
     ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
-    lines = tuple(_group_text(rows, SHOWN if full else 1) for _, rows in ordered)
-    return Section(key="skipped", title="Skipped and failed cases", lines=lines, folded=True)
+    lines = tuple(_group_text(rows, SHOWN if options.full else 1) for _, rows in ordered)
+    return Section(title="Skipped and failed cases", lines=lines, folded=True)
 
 
-def warnings_section(analysis: Analysis, *, full: bool) -> Section:
-    """Warnings with the cases they concern and an advice; `full`: as a table with more of the ids."""
-    found = merged(analysis.findings)
-    if full:
+@section("warnings", order=180, help="What limits the numbers, with advice")
+def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw warnings with the cases they concern and an advice; in full as a table with more of the ids."""
+    found = merged(findings(analysis))
+    if options.full:
         columns = (Column("warning"), Column("meaning and advice"))
         rows = tuple(
             cells(Cell(row.code, _TONES.get(row.severity, "plain")), _warning_text(row)) for row in found
         )
-        return Section(key="warnings", title="Warnings", tables=(Table(columns, rows),) if rows else ())
+        return Section(title="Warnings", tables=(Table(columns, rows),) if rows else ())
     lines = [line for row in found for line in _warning_lines(row)]
-    return Section(key="warnings", title="Warnings", lines=tuple(lines))
+    return Section(title="Warnings", lines=tuple(lines))
 
 
 def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
@@ -138,23 +140,23 @@ def _count(ids: Sequence[str]) -> str:
 _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 
 
-def noise_section(analysis: Analysis) -> Section:
-    """How far times scatter, by device and length of a launch."""
+@section("noise", order=170, usual=False, help="How far times scatter")
+def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw how far times scatter, by device and length of a launch."""
+    scatters = components(analysis.run)
     columns = (
         Column("device"), Column("launches"), Column("cases", right=True, rank=1), Column("in a block", right=True),
         Column("between blocks", right=True), Column("sessions", right=True),
     )  # fmt: skip
-    names = [(row.device_id, _LENGTHS[row.launches], str(row.cases)) for row in analysis.noise]
+    names = [(row.device_id, _LENGTHS[row.launches], str(row.cases)) for row in scatters]
     long, short = (
-        tuple(
-            cells(*ours, *_scatter(row, counted=full)) for ours, row in zip(names, analysis.noise, strict=True)
-        )
+        tuple(cells(*ours, *_scatter(row, counted=full)) for ours, row in zip(names, scatters, strict=True))
         for full in (True, False)
     )
     legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
     narrower = Table(columns, short, legend=legend)
     table = Table(columns, long, legend=f"{legend}; in brackets: repetitions", narrower=narrower)
-    return Section(key="noise", title="Noise", tables=(table,) if long else (), folded=True)
+    return Section(title="Noise", tables=(table,) if long else (), folded=True)
 
 
 def _scatter(row: Components, *, counted: bool) -> list[str]:
@@ -173,9 +175,10 @@ def _scatter(row: Components, *, counted: bool) -> list[str]:
 MOST_IDS = 5
 
 
-def gates_section(analysis: Analysis) -> Section:
-    """One line for each gate; no lines where none was asked for."""
-    return Section(key="gates", title="Gates", lines=tuple(gate_text(gate) for gate in analysis.gates))
+@section("gates", order=50, choice=False, help="How the gates ended")
+def gates_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw one line for each gate. Whoever asks for gates reads how they ended."""
+    return Section(title="Gates", lines=tuple(gate_text(gate) for gate in gates(analysis)))
 
 
 def gate_text(gate: ReportGate | Gate) -> str:
@@ -198,3 +201,10 @@ def gate_name(gate: ReportGate | Gate) -> str:
 
 def _cases(what: str, ids: tuple[str, ...]) -> str:
     return printable(what + truncate(ids, MOST_IDS)) if ids else ""
+
+
+ROWS = (
+    Rows("noise", Components, lambda analysis: components(analysis.run), order=190),
+    Rows("gates", ReportGate, gates, order=210),
+    Rows("warnings", ReportWarning, findings, order=220),
+)

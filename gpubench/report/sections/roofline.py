@@ -8,8 +8,9 @@ from math import inf
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs
+from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs, roofline
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -25,7 +26,7 @@ from gpubench.report.charts import (
     short,
     size_ticks,
 )
-from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
 from gpubench.report.wording import FORMS, devices_text, mark, series_name, share_text, size_text
 from gpubench.report.wording import legend as marks_legend
 from gpubench.result.case import beside_size
@@ -54,14 +55,15 @@ _LIBRARY = "x lib: device time of the vendor library's case / of this one"
 GOOD, BAD = 0.9, 0.5
 
 
-def roofline_section(analysis: Analysis, *, full: bool) -> Section:
-    """`full`: every size; else the largest of each op, device and form."""
-    found = analysis.roofline
+@section("roofline", order=150, help="How near each case comes to its device at best")
+def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw every size where those are asked for; else the largest of each op, device and form."""
+    found = roofline(analysis)
     measured = [roof for roof in found.roofs if roof.bytes_per_s is not None or roof.flops_per_s is not None]
     if not measured:
         hint = (f"not measured: {HINT}",) if found.rows else ()
-        return Section(key="roofline", title=TITLE, lines=hint, folded=True)
-    full = full or measures_roofs(analysis.run)
+        return Section(title=TITLE, lines=hint, folded=True)
+    full = options.every_size or measures_roofs(analysis.run)
     ladders = _ladders(found.rows)
     rows = list(found.rows)
     if not full:
@@ -75,7 +77,7 @@ def roofline_section(analysis: Analysis, *, full: bool) -> Section:
     notes = [_WEAK] if weak else []
     notes += [_LARGEST] if rows and not full and len(largest(found.rows)) < len(found.rows) else []
     lines = (_MEANING, *_missing(found.roofs), *notes)
-    return Section(key="roofline", title=TITLE, lines=lines, tables=tuple(tables), folded=True)
+    return Section(title=TITLE, lines=lines, tables=tuple(tables), folded=True)
 
 
 def largest(rows: Sequence[RoofShare]) -> list[RoofShare]:
@@ -249,7 +251,8 @@ SPAN = 4.0  # how far the roofs reach beyond the cases and the ridge
 MOST_POINTS = 100_000
 
 
-def roofline_chart(analysis: Analysis) -> Chart:
+@chart("roofline", order=40)
+def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """A point for each op, device and form."""
     return Chart(
         id="roofline", section="roofline", title="Roofline", caption=CAPTION, columns=COLUMNS,
@@ -260,7 +263,7 @@ def roofline_chart(analysis: Analysis) -> Chart:
 def _rows(analysis: Analysis) -> ChartRows:
     best = fastest(charted(analysis))
     cases = [
-        (row, row.case.flops / row.case.bytes) for row in largest(analysis.roofline.rows) if row.case.flops > 0
+        (row, row.case.flops / row.case.bytes) for row in largest(roofline(analysis).rows) if row.case.flops > 0
     ]
     found: ChartRows = {}
     shown = all_series(analysis)
@@ -284,10 +287,10 @@ def _rows(analysis: Analysis) -> ChartRows:
 def _marks(analysis: Analysis) -> ChartRows:
     lines: dict[str, list[ChartRow]] = {}
     intensities: dict[str, list[float]] = {}
-    for row in largest(analysis.roofline.rows):
+    for row in largest(roofline(analysis).rows):
         if row.case.flops > 0:
             intensities.setdefault(row.case.case.dtype, []).append(row.case.flops / row.case.bytes)
-    for roof in analysis.roofline.roofs:
+    for roof in roofline(analysis).roofs:
         points = intensities.get(roof.dtype)
         if points:
             lines.setdefault(roof.dtype, []).extend(_line(roof, min(points) / SPAN, max(points) * SPAN))
@@ -361,7 +364,8 @@ RATE_CAPTION = (
 )
 
 
-def rate_chart(analysis: Analysis) -> Chart:
+@chart("roofline", order=30)
+def rate_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """One line for each device; the unit is that of the roof which limits the largest size."""
     ticks = size_ticks(analysis)
     return Chart(
@@ -385,7 +389,7 @@ def computes(rows: list[RoofShare]) -> bool:
 def by_series(analysis: Analysis) -> dict[str, list[RoofShare]]:
     """The cases with resident data of each series."""
     found: dict[str, list[RoofShare]] = {}
-    for row in analysis.roofline.rows:
+    for row in roofline(analysis).rows:
         found.setdefault(series_name(row.case.case), []).append(row)
     return found
 
@@ -412,7 +416,7 @@ def _rate_marks(analysis: Analysis) -> ChartRows:
     found: ChartRows = {}
     for name, rows in by_series(analysis).items():
         compute, dtype = computes(rows), rows[0].case.case.dtype
-        roofs = [roof for roof in analysis.roofline.roofs if roof.dtype == dtype]
+        roofs = [roof for roof in roofline(analysis).roofs if roof.dtype == dtype]
         found[name] = [
             {
                 "value": short(rate), "device": printable(names[0]), "devices": [printable(name) for name in names],
@@ -448,3 +452,15 @@ def _rate_spec(names: tuple[str, ...]) -> ChartRow:
     return charts.finished(
         altair.layer(level, words, *charts.curves(base, names, [], RATE_COLUMNS)), RATE_CAPTION
     )
+
+
+ROWS = (
+    Rows("roofline.roofs", Roof, lambda analysis: roofline(analysis).roofs, order=40),
+    Rows(
+        "roofline.cases",
+        RoofShare,
+        lambda analysis: roofline(analysis).rows,
+        order=50,
+        csv={"percent_of_roof": "percent_of_roof"},
+    ),
+)

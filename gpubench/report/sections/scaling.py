@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
-from gpubench.analysis.scaling import GangFrom, Strong
+from gpubench.analysis.scaling import GangFrom, Strong, scaling
 from gpubench.analysis.together import Weak
+from gpubench.analysis.twins import TwinCheck, twin_checks
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.units import format_size
 from gpubench.curves.stats import Interval
-from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
 from gpubench.report.sections import answer_text
 from gpubench.report.wording import (
     ALWAYS,
@@ -43,18 +45,19 @@ _STRONG = (
 )
 
 
-def scaling_section(analysis: Analysis, unit: str) -> Section:
-    strong = analysis.scaling.strong
+@section("scaling", order=130, help="What several GPUs gain over one")
+def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
+    unit, gains = options.time_unit, scaling(analysis)
+    strong, weak = gains.strong, gains.weak
     gangs = dict.fromkeys(row.device_id for row in strong)
     tables = tuple(_strong(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs)
-    shown = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
+    shown = [row for row in gains.pays_from if row.regime in (WAITED, ALWAYS)]
     cases = {row.op: row.row.case for row in strong}
-    texts = [pays_text(row, extent(cases[row.op])) for row in shown or analysis.scaling.pays_from]
+    texts = [pays_text(row, extent(cases[row.op])) for row in shown or gains.pays_from]
     lines = (_STRONG, *texts) if strong else ()
-    weak = analysis.scaling.weak
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
-    return Section(key="scaling", title=TITLE, lines=lines, tables=tables)
+    return Section(title=TITLE, lines=lines, tables=tables)
 
 
 def _weak(rows: Sequence[Weak], unit: str) -> Table:
@@ -130,3 +133,22 @@ def _cells(row: Strong, unit: str) -> tuple[Cell, ...]:
         f"{row.efficiency:.2f} {interval_text(share)}",
         "" if row.balance is None else f"{row.balance:.2f}", "host-limited" if row.host_limited else "",
     )  # fmt: skip
+
+
+ROWS = (
+    Rows("scaling.weak", Weak, lambda analysis: scaling(analysis).weak, order=80),
+    # In CSV the speedup of a gang is over the best single GPU.
+    Rows(
+        "scaling.strong",
+        Strong,
+        lambda analysis: scaling(analysis).strong,
+        order=90,
+        csv={"speedup_lo": "lo", "speedup_hi": "hi"}
+        | {
+            name: name
+            for name in ("speedup", "baseline_id", "efficiency", "efficiency_lo", "efficiency_hi", "balance")
+        },
+    ),
+    Rows("scaling.pays_from", GangFrom, lambda analysis: scaling(analysis).pays_from, order=100),
+    Rows("twins", TwinCheck, twin_checks, order=160),
+)

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import extent
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.speedup import Mean, Speedup, baseline_line, cpu_line
+from gpubench.analysis.means import Mean, means
+from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
 from gpubench.base.escaping import printable
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.units import truncate
-from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report import charts
+from gpubench.report.charts import (
+    MARKS,
+    Chart,
+    ChartRow,
+    ChartRows,
+    common,
+    device_ids,
+    regime_names,
+    short,
+    size_ticks,
+)
+from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
+from gpubench.report.sections.answer_text import size_text as threshold_size
+from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.sections.baseline import against_text
 from gpubench.report.wording import (
     FORMS,
@@ -20,6 +38,7 @@ from gpubench.report.wording import (
     device_text,
     devices_text,
     gain_text,
+    interval_text,
     legend,
     mark,
     percent_ratio_text,
@@ -28,6 +47,7 @@ from gpubench.report.wording import (
     regime_order,
     regimes,
     seconds_text,
+    series_name,
     short_ratio_text,
     situation_text,
     size_text,
@@ -44,14 +64,14 @@ _LEFT_OUT = "Sizes of the break-even search alone are left out; "
 _IN_MARKDOWN, _BELOW = "--format markdown has them.", "the table of every ratio has them."
 
 
-def speedup_sections(
-    analysis: Analysis, unit: str, *, full: bool, in_order: bool = False
-) -> tuple[Section, ...]:
-    """The tables with a column per regime; `full`: and, folded, a row for each ratio with both times.
+@section("speedup", order=80, help="How many times as fast a GPU is, at every size")
+def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
+    """Draw the tables with a column per regime; in full, folded, a row for each ratio with both times, too.
 
-    `in_order`: the rows alone, as they stand in the analysis.
+    Of a reader who chose an order the rows alone, as they stand in the analysis.
     """
-    if in_order:
+    unit, full = options.time_unit, options.full
+    if options.sort is not None:
         return (_section(analysis, unit, full=True, elsewhere=_BELOW, in_order=True),)
     if not full:
         return (_section(analysis, unit, full=False, elsewhere=_IN_MARKDOWN),)
@@ -89,7 +109,7 @@ def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str, in_or
     title = (
         title if all(row.baseline.device_kind == "cpu" for row in headline) else "Speedup: baseline / device"
     )
-    return Section(key="speedup", title=title, lines=tuple(lines), tables=tuple(tables))
+    return Section(title=title, lines=tuple(lines), tables=tuple(tables))
 
 
 def _by_op(rows: Sequence[Speedup]) -> list[list[Speedup]]:
@@ -348,11 +368,12 @@ _NOT_ALIKE = "*: some of the same cases are missing, so it compares with no othe
 _MOST = 12  # of the missing cases of one mean; JSON names all
 
 
-def means_section(analysis: Analysis, *, full: bool) -> Section:
-    """Empty where there is nothing to average. `full`: with the cases that are missing, by name."""
-    rows = analysis.means
+@section("speedup", order=85)
+def means_section(analysis: Analysis, options: RenderOptions) -> Section | None:
+    """Draw the means, in full with the cases that are missing, by name; None where there is nothing to average."""
+    rows = means(analysis)
     if not any(row.count > 1 for row in rows):
-        return Section(key="speedup", title=MEANS_TITLE)
+        return None
     devices = list(dict.fromkeys(row.device_id for row in rows))
     families: dict[tuple[str, str], dict[str, Mean]] = {}
     for row in rows:
@@ -372,8 +393,8 @@ def means_section(analysis: Analysis, *, full: bool) -> Section:
     legend = _NOT_ALIKE if any(row.missing for row in rows) else ""
     table = Table(columns, wide, legend=legend, narrower=Table(columns, narrow, legend=legend))
     lines = [against_text(analysis, [row.baseline for row in analysis.speedups if row.headline])]
-    lines += [_missing_text(row) for row in rows if row.missing] if full else []
-    return Section(key="speedup", title=MEANS_TITLE, lines=tuple(lines), tables=(table,), folded=True)
+    lines += [_missing_text(row) for row in rows if row.missing] if options.full else []
+    return Section(title=MEANS_TITLE, lines=tuple(lines), tables=(table,), folded=True)
 
 
 def _missing_text(row: Mean) -> str:
@@ -386,3 +407,94 @@ def _mean_text(row: Mean, *, full: bool) -> str:
     """`GPU 5.1x [4.8, 5.3] of 12`, marked where cases are missing."""
     gain = winner_text(row.interval, ratio_text if full else short_ratio_text)
     return f"{gain} of {row.count}{'*' if row.missing else ''}"
+
+
+COLUMNS = (
+    ("device", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("baseline", "baseline"),
+    ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
+)  # fmt: skip
+MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))
+AXIS_TITLE = "baseline time / device time"
+CAPTION = (
+    "Speedup against size: above the line at 1 the device is faster than the best form of the baseline. The band is "
+    "the 95 % interval; a diamond on the line is a break-even, with its interval as a bar."
+)
+
+
+@chart("speedup", order=20)
+def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
+    """One line for each device and regime; the baseline is the same for all forms."""
+    return Chart(
+        id="speedup", section="speedup", title="Speedup against size", caption=CAPTION, columns=COLUMNS,
+        rows=_rows(analysis, options.time_unit), marks=_marks(analysis),
+        spec=_spec(device_ids(analysis), regime_names(analysis)), params=size_ticks(analysis),
+    )  # fmt: skip
+
+
+def _rows(analysis: Analysis, unit: str) -> ChartRows:
+    found: ChartRows = {}
+    best = {row.case.id for row in analysis.speedups if row.kind == "headline"}
+    for row in analysis.speedups:
+        if row.kind == "library":  # its baseline is another one
+            continue
+        found.setdefault(series_name(row.case.case), []).append(
+            common(row.case, best)
+            | {
+                "value": short(row.ratio), "low": short(row.lo), "high": short(row.hi),
+                "baseline": f"{time_text(row.baseline.time, unit)} {FORMS[row.baseline.case.form]}",
+                "time": time_text(row.case.time, unit), "speedup": short_ratio_text(row.interval),
+                "interval": interval_text(row.interval), "label": row.label,
+            }
+        )  # fmt: skip
+    return found
+
+
+def _marks(analysis: Analysis) -> ChartRows:
+    """The thresholds; an open end of an interval reaches to the end of what was measured."""
+    found: ChartRows = {}
+    for row in analysis.break_even:
+        if row.verdict == "at" and row.n is not None:
+            low, high = row.lo or row.first, row.hi or row.last
+            found.setdefault(series_name(row.case), []).append(
+                {
+                    "n": row.n, "low": low, "high": high, "one": 1, "text": threshold_text(row),
+                    "short": threshold_size(row.n, extent(row.case)),
+                    "device": printable(row.device_id), "regime": data_text(row.case),
+                }
+            )  # fmt: skip
+    return found
+
+
+@functools.cache
+def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> ChartRow:
+    import altair
+
+    label = "format(datum.value, '~r') + '\\u00d7'"
+    base = altair.Chart(charts.named()).encode(
+        x=charts.size_axis(),
+        y=charts.log_axis("value", AXIS_TITLE, label),
+        color=charts.accent(names),
+        detail="regime:N",
+    )
+    band = base.mark_area(opacity=0.2).encode(y=charts.log_axis("low", AXIS_TITLE, label), y2="high:Q")
+    one = altair.Chart(charts.named()).mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
+    marks = altair.Chart(charts.named(MARKS)).encode(
+        y=charts.log_axis("one", AXIS_TITLE, label),
+        color=charts.accent(names),
+        tooltip=charts.tooltip(MARK_COLUMNS),
+    )
+    bar = marks.mark_rule(strokeWidth=7, opacity=0.4).encode(x=altair.X("low:Q"), x2="high:Q")
+    diamond = marks.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x="n:Q")
+    return charts.finished(
+        altair.layer(band, one, *charts.curves(base, names, data, COLUMNS), bar, diamond), CAPTION
+    )
+
+
+def _named_ratios(analysis: Analysis) -> Iterable[Speedup]:
+    return (row for row in analysis.speedups if row.kind != "case")
+
+
+ROWS = (
+    Rows("speedups", Speedup, _named_ratios, order=20),
+    Rows("means", Mean, means, order=170),
+)

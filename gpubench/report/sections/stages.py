@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.stages import Stages
+from gpubench.analysis.stages import Stages, stages
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
-from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.layout import Cell, Column, CsvValue, RenderOptions, Section, Table, cells
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 
 TITLE = "Where the time of a workload goes"
@@ -29,20 +30,21 @@ SHOWN = 0.05
 LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 
 
-def stages_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
-    """A table for each workload, size and device that is no CPU, with the CPU beside it; of the CPU alone without
+@section("stages", order=140, help="Where the time of a network goes")
+def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw a table for each workload, size and device that is no CPU, with the CPU beside it; of the CPU alone without
     one."""
     groups: dict[tuple[str, int], list[Stages]] = {}
-    for row in analysis.stages:
+    for row in stages(analysis):
         groups.setdefault((series_name(row.case.case), row.n), []).append(row)
-    if not every_size:
+    if not options.every_size:
         largest = {name: max(n for other, n in groups if other == name) for name, _ in groups}
         groups = {key: rows for key, rows in groups.items() if largest[key[0]] == key[1]}
-    tables = [table for rows in groups.values() for table in _tables(analysis, rows, unit)]
+    tables = [table for rows in groups.values() for table in _tables(analysis, rows, options.time_unit)]
     lines = [_MEANING] if tables else []
-    if len(groups) < len({(series_name(row.case.case), row.n) for row in analysis.stages}):
+    if len(groups) < len({(series_name(row.case.case), row.n) for row in stages(analysis)}):
         lines.append("The largest size of each workload; all sizes: --sections stages.")
-    return Section(key="stages", title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=full)
+    return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=options.full)
 
 
 def _tables(analysis: Analysis, rows: Sequence[Stages], unit: str) -> list[Table]:
@@ -138,19 +140,20 @@ CAPTION = (
 STEP = 24  # points of height for a bar
 
 
-def stages_chart(analysis: Analysis, unit: str) -> Chart:
+@chart("stages", order=70)
+def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """A stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
     `decode.heads`, have one colour, and stand in the order in which they run."""
     return Chart(
-        id="stages", section="stages", title=TITLE, caption=CAPTION, columns=COLUMNS, rows=_rows(analysis, unit),
-        spec=_spec(), bars="bar", step=STEP,
+        id="stages", section="stages", title=TITLE, caption=CAPTION, columns=COLUMNS,
+        rows=_rows(analysis, options.time_unit), spec=_spec(), bars="bar", step=STEP,
     )  # fmt: skip
 
 
 def _rows(analysis: Analysis, unit: str) -> ChartRows:
     found: ChartRows = {}
-    shown = {row.case.id for row in analysis.stages}
-    for row in analysis.stages:
+    shown = {row.case.id for row in stages(analysis)}
+    for row in stages(analysis):
         alone = {one.stage: one.alone_s for one in row.stages}
         found.setdefault(series_name(row.case.case), []).extend(
             common(row.case, shown, regime=False)
@@ -192,3 +195,12 @@ def _spec() -> ChartRow:
         )
     )  # fmt: skip
     return charts.finished(bars, CAPTION)
+
+
+def _csv_stages(row: Stages) -> Iterable[Mapping[str, CsvValue]]:
+    """Yield the stages; `time_s` is that in the chain."""
+    for stage in row.stages:
+        yield {"stage": stage.stage, "time_s": stage.chain_s, "stage_alone_s": stage.alone_s}
+
+
+ROWS = (Rows("stages", Stages, stages, order=150, parts=_csv_stages),)

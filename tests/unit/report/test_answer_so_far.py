@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.analysis import analyse
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections import answer_so_far
 from gpubench.report.sections.answer_so_far import AnswerSoFar
 from gpubench.result.run import Selection
 from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_run, suite_run
@@ -43,9 +43,9 @@ def test_the_whole_table_is_that_of_the_final_screen():
 
 def test_only_ops_with_new_outcomes_are_derived_anew(monkeypatch):
     derived = []
-    real = answer_so_far.curves
+    real = analyse.case_results
     monkeypatch.setattr(
-        answer_so_far, "curves", lambda run: derived.append({o.case.op for o in run.outcomes}) or real(run)
+        analyse, "case_results", lambda run: derived.append({o.case.op for o in run.outcomes}) or real(run)
     )
     run, shown = suite_run(), AnswerSoFar(RenderOptions())
     shown.lines(after(run, len(run.outcomes) - 1), 80)

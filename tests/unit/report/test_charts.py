@@ -12,12 +12,14 @@ import pytest
 
 from gpubench import report
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.hybrid import hybrids
 from gpubench.base.errors import InputError
-from gpubench.base.formats import DEFAULT_SECTIONS
 from gpubench.base.installation import install_command, located
+from gpubench.base.plugins.sections import usual
 from gpubench.report import plots
 from gpubench.report.charts import DARK, LIGHT, theme
 from gpubench.report.contents import chart_set
+from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.anatomy import ENDS
 from gpubench.result.run import Parts
 from gpubench.result.store import save
@@ -28,8 +30,8 @@ RISING = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def charts(run, sections=DEFAULT_SECTIONS):
-    found = chart_set(analyse(run), sections, "auto")
+def charts(run, sections=None):
+    found = chart_set(analyse(run), RenderOptions(sections=sections or usual()))
     return found, {chart.id: chart for chart in found.charts}
 
 
@@ -118,7 +120,7 @@ def test_sizes_have_ticks_at_powers_of_two_or_where_they_are():
 
 
 def test_the_split_is_swept_from_the_cpu_alone_to_the_gpu_alone():
-    (split, *_) = analyse(hybrid_run()).hybrid
+    (split, *_) = hybrids(analyse(hybrid_run()))
     _, by_id = charts(hybrid_run())
     rows = [row for ours in by_id["hybrid"].rows.values() for row in ours]
     assert {0.0, 1.0, split.fraction} <= {row["x"] for row in rows}
@@ -137,7 +139,7 @@ def allowed_and_drawn(*runs):
     """Every picture of these runs by its name. Vega-Lite's schema allows its spec, and it holds a mark for each row."""
     analyses, specs = report.analysed(list(runs)), []
     for analysis in analyses:
-        found = chart_set(analysis, DEFAULT_SECTIONS, "auto")
+        found = chart_set(analysis, RenderOptions())
         for chart in found.charts:
             altair.Root.validate(chart.spec)
             specs += [(chart.id, spec) for _, spec in plots.pictures(chart, found.series)]

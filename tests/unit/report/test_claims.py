@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.analysis import claims_file
-from gpubench.analysis.claims import Claim
+from gpubench.analysis.claims import Claim, claims
 from gpubench.base.errors import InputError
 from gpubench.report import analysed, drawn
 from gpubench.report.document import ReportDocument
@@ -27,7 +27,7 @@ MATMUL = "matmul/n=1k/float32/*/resident"
 
 def verdict(claim, outcomes, **more):
     (analysis,) = analysed([run_of(outcomes, **more)], claims=[claim])
-    return analysis.claims[0]
+    return claims(analysis)[0]
 
 
 @pytest.mark.parametrize(

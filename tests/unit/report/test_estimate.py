@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.findings import findings
 from gpubench.curves import stats
 from gpubench.result.machine import Fact, Gpu, Link
 from gpubench.result.run import (
@@ -198,7 +199,7 @@ def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
     run = run_of([outcome])
     row = row_of(run)
     assert (row.label, row.sample_count) == ("ok", 30)
-    (reported,) = [finding for finding in analyse(run).findings if finding.code == "throttled"]
+    (reported,) = [finding for finding in findings(analyse(run)) if finding.code == "throttled"]
     assert (reported.severity, reported.ids) == ("info", (outcome.id,))
     assert "set aside" in reported.message
 

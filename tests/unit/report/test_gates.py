@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from gpubench.analysis.analyse import failed
+from gpubench.analysis import findings
+from gpubench.analysis.findings import failed
 from gpubench.base.errors import UsageError
 from gpubench.cli import ci
 from gpubench.compare.comparison import CompareOptions
@@ -32,7 +33,7 @@ WIDE = (0.5, 2.0, 0.6, 1.9, 0.7, 1.4, 1.0, 1.0, 0.9, 1.1)
 
 def gates(outcomes, *min_speedups, fail_on=None, **kind):
     (analysis,) = analysed([run_of(outcomes, **kind)], gates=ci.gates(min_speedups, fail_on))
-    return analysis.gates
+    return findings.gates(analysis)
 
 
 def gpu(n, **what):
@@ -128,7 +129,7 @@ def test_every_format_says_how_the_gates_ended():
 
 def test_a_run_on_the_cpu_alone_has_nothing_to_ask():
     (analysis,) = analysed([run_of([measured(case(n=64), 1e-3)], devices=[CPU])], gates=ci.gates([], "noisy"))
-    assert analysis.gates[0].passed
+    assert findings.gates(analysis)[0].passed
 
 
 class TestInComparisons:

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench.base.escaping import printable
-from gpubench.base.formats import SECTIONS
 from gpubench.base.installation import install_command
+from gpubench.base.plugins import sections
 from gpubench.report import render, vega
 from gpubench.report.markup import verbatim
 from gpubench.report.renderers import html as html_page
@@ -222,7 +222,7 @@ def test_any_name_stays_text(name):
 @pytest.mark.slow
 def test_a_forged_file_is_text_too(texts):
     """Every free text of a result file, device ids and case ids among them."""
-    page = Page(render([hostile_run(texts, ids=True)], "html", sections=SECTIONS))
+    page = Page(render([hostile_run(texts, ids=True)], "html", sections=sections.names()))
     assert {tag for tag, _ in page.elements} <= tags_of_ours() | {"pre"}
     for _, attributes in page.elements:
         assert not [key for key in attributes if key.startswith("on") or key == "style"]

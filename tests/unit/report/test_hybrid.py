@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.hybrid import Hybrid
+from gpubench.analysis.hybrid import Hybrid, hybrids
+from gpubench.analysis.roofline import roofline
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.run import Run
@@ -38,7 +39,7 @@ def run_with(
 
 
 def only(run: Run) -> Hybrid:
-    (row,) = analyse(run).hybrid
+    (row,) = hybrids(analyse(run))
     return row
 
 
@@ -87,7 +88,7 @@ def test_without_the_sides_alone_the_ends_of_the_sweep_stand_for_them() -> None:
     assert one.gain == pytest.approx(1 / 0.78, rel=0.02)
     assert not one.recommended
     # The other sessions hold no such ends, and a gain needs both sides in one session.
-    assert analyse(run_of([split(what, (3e-3, 1e-3), 0.78e-3)], devices=DEVICES)).hybrid == ()
+    assert hybrids(analyse(run_of([split(what, (3e-3, 1e-3), 0.78e-3)], devices=DEVICES))) == ()
 
 
 @pytest.mark.parametrize(
@@ -147,13 +148,13 @@ def test_the_order_of_outcomes_and_blocks_says_nothing() -> None:
         random.Random(1).shuffle(blocks)
         outcomes.append(msgspec.structs.replace(outcome, blocks=blocks) if blocks else outcome)
     random.Random(2).shuffle(outcomes)
-    assert analyse(msgspec.structs.replace(run, outcomes=outcomes)).hybrid == analyse(run).hybrid
+    assert hybrids(analyse(msgspec.structs.replace(run, outcomes=outcomes))) == hybrids(analyse(run))
 
 
 def test_a_split_has_a_section_of_its_own_and_no_break_even_and_no_roof() -> None:
     found = analyse(hybrid_run())
     assert {row.device_id for row in found.break_even} == {"cupy:0"}
-    assert all("hybrid" not in device for roof in found.roofline.roofs for device in roof.device_ids)
+    assert all("hybrid" not in device for roof in roofline(found).roofs for device in roof.device_ids)
     assert any("split over CPU and GPU it is 1.28x as fast" in text for text in answer_sentences(found))
     plain = render([hybrid_run()], "plain")
     assert "Hybrid: one op split over CPU and GPU" in plain

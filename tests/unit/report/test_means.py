@@ -5,6 +5,7 @@ import math
 import pytest
 
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.means import means
 from gpubench.report import render
 from tests.unit.report.builders import CPU, GPU, case, failed, measured, run_of, skipped
 
@@ -18,7 +19,7 @@ def cpu(*sizes):
 
 
 def only(run):
-    rows = analyse(run).means
+    rows = means(analyse(run))
     assert len(rows) == 1
     return rows[0]
 
@@ -37,7 +38,7 @@ def test_the_interval_is_the_mean_of_the_ends(sessions):
         measured(case(n=n, device="cupy:0"), s, sessions=sessions) for n, s in ((64, 5e-3), (256, 1.25e-3))
     ]
     analysis = analyse(run_of(found, sessions=sessions))
-    (row,) = analysis.means
+    (row,) = means(analysis)
     rows = [one for one in analysis.speedups if one.headline]
     for end in ("lo", "hi"):
         ends = [getattr(one, end) for one in rows]
@@ -57,7 +58,7 @@ def test_all_devices_are_asked_for_the_same():
     other = "cupy:1"
     devices = (CPU, GPU)
     found = [*cpu(64, 256), beside(64, 5e-3), beside(256, 5e-3), beside(64, 2e-3, device=other)]
-    rows = {row.device_id: row for row in analyse(run_of(found, devices=devices)).means}
+    rows = {row.device_id: row for row in means(analyse(run_of(found, devices=devices)))}
     assert rows["cupy:0"].missing == ()
     assert rows[other].missing == ("matmul/n=256/float32",)
 
@@ -67,7 +68,7 @@ def test_a_size_that_one_regime_alone_has_takes_no_part():
     found = [*cpu(64, 100, 256)]
     found += [beside(n, 5e-3) for n in (64, 100, 256)]
     found += [beside(n, 2e-2, regime="transfer-always") for n in (64, 256)]
-    rows = {row.regime: row for row in analyse(run_of(found)).means}
+    rows = {row.regime: row for row in means(analyse(run_of(found)))}
     assert {regime: row.count for regime, row in rows.items()} == {"resident-queued": 2, "transfer-always": 2}
     assert all(not row.missing for row in rows.values())
     ratios = rows["resident-queued"].ratio, rows["transfer-always"].ratio
@@ -82,7 +83,7 @@ def test_a_case_without_a_headline_is_missing_not_averaged():
 
 
 def test_no_gpu_no_mean():
-    assert analyse(run_of(cpu(64, 256), devices=(CPU,))).means == ()
+    assert means(analyse(run_of(cpu(64, 256), devices=(CPU,)))) == ()
 
 
 def test_a_full_report_names_what_is_missing():

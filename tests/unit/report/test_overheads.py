@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.analyse import measured as evidence
+from gpubench.analysis.mode import evidence
+from gpubench.analysis.overheads import overheads
+from gpubench.analysis.roofline import roofline
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.run import Parts
@@ -22,8 +24,8 @@ def test_overheads_are_compared_with_nothing():
     assert (found.speedups, found.break_even, answer_sentences(found)) == (
         plain.speedups, plain.break_even, answer_sentences(plain),
     )  # fmt: skip
-    assert [row.id for row in found.overheads.rows] == [row.id for row in rows]
-    assert not [row for row in found.roofline.rows if row.case.case.group == "overhead"]
+    assert [row.id for row in overheads(found).rows] == [row.id for row in rows]
+    assert not [row for row in roofline(found).rows if row.case.case.group == "overhead"]
 
 
 def test_an_empty_launch_is_told_for_each_device_of_a_gpus_report():
@@ -39,7 +41,7 @@ def test_an_empty_launch_is_told_for_each_device_of_a_gpus_report():
         ]
         sessions.append(msgspec.structs.replace(record, workers=own, superseded=i == 2))
     run = msgspec.structs.replace(run, sessions=sessions)
-    assert analyse(run).overheads.empty == pytest.approx({"numpy:0": 1.5e-6, "cupy:0": 12e-6})
+    assert overheads(analyse(run)).empty == pytest.approx({"numpy:0": 1.5e-6, "cupy:0": 12e-6})
     assert "An empty launch and its wait: cupy:0 12.0 us, numpy:0 1.50 us." in render([run], "plain", width=200)
     alone = run_of([measured(case(n=64), 1e-3)], devices=(CPU,))
     assert "empty launch" not in render([alone], "plain", width=200)
@@ -64,9 +66,9 @@ def test_variants_are_neither_contender_nor_baseline():
 def test_the_recommendation_reads_no_variant():
     rows = curve({64: 0.25, 256: 4.0})
     fast = measured(case(n=256, variant="tf32", device="cupy:0"), 1e-9)
-    plain = evidence(run_of(rows))
+    plain = evidence(analyse(run_of(rows)))
     assert plain is not None
-    assert evidence(run_of([*rows, fast])) == plain
+    assert evidence(analyse(run_of([*rows, fast]))) == plain
 
 
 def test_overheads_alone_say_that_there_is_no_verdict():
@@ -120,11 +122,11 @@ def test_the_pool_is_held_against_an_elementwise_op():
         measured(case("add", ADD), 1e-9),
         measured(case("mul", ADD, device="cupy:0"), 1e-9),
     ]
-    (pool,) = analyse(run_of(rows)).overheads.pools
+    (pool,) = overheads(analyse(run_of(rows))).pools
     assert pool.share == pytest.approx(0.04)
     assert pool.op.case.op == "add"
     assert "Pool overhead on cupy:0: 4.0% of add at 1 Mi elements" in render([run_of(rows)], "plain")
-    assert not analyse(run_of(rows[:2])).overheads.pools
+    assert not overheads(analyse(run_of(rows[:2]))).pools
     rows[0] = measured(case("allocate", 2**22, "tuned", device="cupy:0"), 1e-9)
     assert "less than 0.1% of add" in render([run_of(rows)], "plain", width=120)
 
@@ -135,7 +137,7 @@ def test_the_pool_is_held_against_one_call_that_is_waited_for_too():
         measured(case("allocate", 2**22, "tuned", device="cupy:0"), 1e-6),
         measured(case("add", ADD, "tuned", device="cupy:0"), 1e-5, parts=parts),
     ]
-    (pool,) = analyse(run_of(rows)).overheads.pools
+    (pool,) = overheads(analyse(run_of(rows))).pools
     assert pool.share == pytest.approx(0.1)
     assert pool.single_share == pytest.approx(0.04)
     text = render([run_of(rows)], "plain", width=120)
@@ -147,5 +149,5 @@ def test_without_add_another_elementwise_op_serves():
         measured(case("allocate", 2**20, "tuned", device="cupy:0"), 1e-6),
         measured(case("relu", ADD, device="cupy:0"), 2e-5),
     ]
-    (pool,) = analyse(run_of(rows)).overheads.pools
+    (pool,) = overheads(analyse(run_of(rows))).pools
     assert (pool.op.case.op, pool.allocate.case.params) == ("relu", {"n": 2**20})

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.placement import Placement
+from gpubench.analysis.findings import findings
+from gpubench.analysis.placement import Placement, placements
 from gpubench.base.errors import InputError
 from gpubench.fleet.nodes import merged
 from gpubench.report import render
@@ -42,7 +43,7 @@ def run_with(
 
 
 def only(run: Run) -> Placement:
-    (row,) = analyse(run).placements
+    (row,) = placements(analyse(run))
     return row
 
 
@@ -113,7 +114,7 @@ def test_a_software_adapter_is_no_second_side():
 def test_a_time_far_from_its_prediction_is_a_finding(seconds, mismatch):
     run = run_with(seconds)
     assert only(run).mismatch == mismatch
-    assert ("placement-mismatch" in {finding.code for finding in analyse(run).findings}) == mismatch
+    assert ("placement-mismatch" in {finding.code for finding in findings(analyse(run))}) == mismatch
     text = " ".join(render([run], "plain", sections=("hybrid",)).split())
     assert ("differ by more than 25 %" in text) == mismatch
 

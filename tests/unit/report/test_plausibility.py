@@ -10,7 +10,13 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.claims import claims
+from gpubench.analysis.hybrid import hybrids
+from gpubench.analysis.means import means
+from gpubench.analysis.overheads import overheads
 from gpubench.analysis.policy import Policy
+from gpubench.analysis.reuse import reuses
+from gpubench.analysis.roofline import roofline
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.noise import noise
 from gpubench.compare.two_runs import compare
@@ -70,17 +76,9 @@ def one_launch(block):
 
 def derived(analysis: Analysis) -> str:
     """All that was derived from the cases, as text."""
-    names = (
-        "speedups",
-        "break_even",
-        "means",
-        "reuse",
-        "hybrid",
-        "claims",
-        "roofline",
-        "overheads",
-    )
-    return json.dumps([msgspec.to_builtins(getattr(analysis, name)) for name in names])
+    nouns = (means, reuses, hybrids, claims, roofline, overheads)
+    parts = (analysis.speedups, analysis.break_even, *(noun(analysis) for noun in nouns))
+    return json.dumps([msgspec.to_builtins(part) for part in parts])
 
 
 @pytest.mark.parametrize("case_id", [outcome.id for outcome in WHOLE.outcomes])
@@ -149,8 +147,8 @@ def test_it_neither_advises_nor_is_interpolated_between_nor_splits():
     between = seen.choose("matmul", shape=256, regime="resident-queued")
     assert between.basis in ("interpolated", "unknown")
     hybrid = case(form="tuned", device="hybrid:cupy:0").id
-    assert analyse(WHOLE).hybrid
-    assert not analyse(doubtful(WHOLE, hybrid)).hybrid
+    assert hybrids(analyse(WHOLE))
+    assert not hybrids(analyse(doubtful(WHOLE, hybrid)))
 
 
 def test_it_makes_no_threshold_and_no_row_of_a_comparison():

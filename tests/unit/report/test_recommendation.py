@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import analyse, recommended
-from gpubench.analysis.analyse import measured as evidence
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.hybrid import hybrids
+from gpubench.analysis.mode import evidence, recommended
 from gpubench.report import render
 from gpubench.report.document import ReportDocument
 from gpubench.result.machine import Fact, Recommendation
@@ -40,7 +41,7 @@ def reported(outcomes, **words):
 
 
 def recommendation_of(run, **words):
-    return recommended(run, analyse(run, **words).measured)
+    return recommended(analyse(run, **words))
 
 
 def with_threads(run, count):
@@ -65,8 +66,8 @@ def test_without_splits_the_waited_calls_decide(ratio, threads, mode):
 def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
     run = with_threads(run_of(both(3e-3, 1e-3, 1e-3 / gain), devices=ALL, sessions=5), 8)
     analysis = analyse(run)
-    (row,) = analysis.hybrid
-    found = recommended(run, analysis.measured)
+    (row,) = hybrids(analysis)
+    found = recommended(analysis)
     assert found is not None
     assert (found.mode == "hybrid") == row.recommended == (row.lo > 1.05)
     assert found.measured is not None
@@ -92,14 +93,16 @@ def test_a_split_with_copies_is_a_reason_even_if_nothing_resident_was_compared()
 def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
     waited = "resident-waited"
     found = evidence(
-        run_of(
-            [
-                *curve({64: 1 / 8, 128: 4.0}, regime=waited),
-                measured(case(n=4096), 1.0),
-                measured(case("relu", n=64), 1e-3),
-                measured(case("relu", n=64, device="cupy:0", regime=waited), 4e-3),
-                *curve({256: 100.0}, regime="transfer-always"),
-            ]
+        analyse(
+            run_of(
+                [
+                    *curve({64: 1 / 8, 128: 4.0}, regime=waited),
+                    measured(case(n=4096), 1.0),
+                    measured(case("relu", n=64), 1e-3),
+                    measured(case("relu", n=64, device="cupy:0", regime=waited), 4e-3),
+                    *curve({256: 100.0}, regime="transfer-always"),
+                ]
+            )
         )
     )
     assert found is not None
@@ -113,7 +116,7 @@ def test_a_label_takes_no_part():
         measured(case("relu", n=128), 1e-3),
         measured(case("relu", n=128, device="cupy:0", regime="resident-waited"), 9e-4, factors=WILD),
     ]
-    found = evidence(run_of(rows))
+    found = evidence(analyse(run_of(rows)))
     assert found.s == pytest.approx(math.sqrt(0.5 * 0.9), rel=1e-5)
     assert [(one.gpu, one.equal, one.unsure) for one in found.situations] == [(1, 1, 0)]
 
@@ -128,8 +131,8 @@ def test_the_break_evens_are_those_of_the_report():
         measured(case("relu", n=256, device="cupy:0"), 1e-4),
     ]
     analysis = analyse(run_of(rows))
-    assert analysis.measured is not None
-    found = {(p.op, p.regime): p for p in analysis.measured.break_even}
+    assert evidence(analysis) is not None
+    found = {(p.op, p.regime): p for p in evidence(analysis).break_even}
     (at,) = (row for row in analysis.break_even if row.verdict == "at")
     here = found["matmul", "resident-queued"]
     assert (here.size, here.note, here.backend) == (at.n, f"measured up to n = {at.last}", "cupy")
@@ -146,7 +149,7 @@ def test_an_undecided_break_even_says_between_which_sizes_it_lies():
     (curved,) = analysis.break_even
     assert curved.verdict == "undecided"
     rows += [measured(case("add", 1024), 1e-3), measured(case("add", 1024, device="cupy:0"), 1e-4)]
-    found = evidence(run_of(rows))
+    found = evidence(analyse(run_of(rows)))
     assert found is not None
     (hidden,) = (p for p in found.break_even if p.op == "matmul")
     assert (hidden.size, hidden.note) == (curved.n, f"between n = {curved.lo} and {curved.hi}")
@@ -156,7 +159,7 @@ def test_of_several_gpus_the_earliest_break_even_counts():
     other = replace(GPU, id="wgpu:0", backend="wgpu")
     waited = {"regime": "resident-waited"}
     rows = [*curve({64: 0.5, 256: 2.0}, **waited), *curve({64: 0.7, 256: 5.0}, device="wgpu:0", **waited)[1::2]]
-    found = evidence(run_of(rows, devices=(CPU, GPU, other)))
+    found = evidence(analyse(run_of(rows, devices=(CPU, GPU, other))))
     assert found is not None
     (point,) = found.break_even
     assert point.backend == "wgpu"
@@ -191,7 +194,7 @@ def test_an_experiment_recommends_nothing(odd, words):
     assert usual.confidence == "measured"
     changed = replace(run, settings=replace(run.settings, **odd))
     assert recommendation_of(changed, **words) is None
-    assert evidence(changed) is None
+    assert evidence(analyse(changed)) is None
     newer = replace(changed, id="00000000-0000-4000-8000-000000000002", started_at="2026-02-01T00:00:00Z")
     assert json.loads(render([run, newer], "json"))["recommendation"]["mode"] == usual.mode
 
@@ -201,7 +204,7 @@ def test_the_order_of_outcomes_says_nothing():
     run = run_of(rows, devices=ALL, sessions=5)
     shuffled = list(run.outcomes)
     random.Random(3).shuffle(shuffled)
-    assert evidence(replace(run, outcomes=shuffled)) == evidence(run)
+    assert evidence(analyse(replace(run, outcomes=shuffled))) == evidence(analyse(run))
 
 
 def test_the_document_has_it_by_its_schema():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.reuse import NO_CALLS_SUFFICE, Costs
+from gpubench.analysis.reuse import NO_CALLS_SUFFICE, Costs, reuses, weight_loads
 from gpubench.report import drawn
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
@@ -43,9 +43,13 @@ def gpu(transfer_s, launch_s, *, n=1024, timed_s=None, alloc_s=0.0, factors=TIGH
 
 
 def reuse(cpu_s, *outcomes, factors=TIGHT, sessions=1, n=1024):
-    found = analyse(
-        run_of([measured(case(n=n), cpu_s, factors=factors, sessions=sessions), *outcomes], sessions=sessions)
-    ).reuse
+    found = reuses(
+        analyse(
+            run_of(
+                [measured(case(n=n), cpu_s, factors=factors, sessions=sessions), *outcomes], sessions=sessions
+            )
+        )
+    )
     assert len(found) == 1
     return found[0]
 
@@ -89,7 +93,7 @@ def test_the_interval_knows_how_far_sessions_differ(sessions, ends):
     ]
     cpu = msgspec.structs.replace(cpu, blocks=blocks)
     outcomes = [cpu, *gpu(1e-3, 1e-4, factors=exact, sessions=sessions)]
-    (row,) = analyse(run_of(outcomes, sessions=sessions)).reuse
+    (row,) = reuses(analyse(run_of(outcomes, sessions=sessions)))
     assert row.calls == 4
     assert (row.lo, row.hi) == ends
 
@@ -201,7 +205,7 @@ def test_missing_sides_give_no_row():
     always, once = gpu(1e-3, 1e-4)
     base = measured(case(), 4e-4)
     for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):
-        assert analyse(run_of(outcomes)).reuse == ()
+        assert reuses(analyse(run_of(outcomes))) == ()
 
 
 def test_the_form_that_is_fastest_with_a_shared_copy_answers_for_its_device():
@@ -218,8 +222,8 @@ def test_the_form_that_is_fastest_with_a_shared_copy_answers_for_its_device():
 
 def test_rows_follow_the_selection():
     run = run_of([measured(case(), 4e-4), *gpu(1e-3, 1e-4)])
-    assert analyse(run, keep=lambda one: one.regime == "resident").reuse == ()
-    assert len(analyse(run, keep=lambda one: one.regime == "transfer-once").reuse) == 1
+    assert reuses(analyse(run, keep=lambda one: one.regime == "resident")) == ()
+    assert len(reuses(analyse(run, keep=lambda one: one.regime == "transfer-once"))) == 1
 
 
 SECONDS = st.floats(1e-6, 1e-2)
@@ -272,7 +276,7 @@ def test_neither_scale_nor_the_order_of_sessions_changes_the_answer(scale, order
             )
             for one in outcomes
         ]
-        row = analyse(run_of(changed, sessions=5)).reuse[0]
+        row = reuses(analyse(run_of(changed, sessions=5)))[0]
         return (row.verdict, row.reason, row.calls, row.lo, row.hi)
 
     assert answer(1.0, range(5)) == answer(1.0, order) == answer(scale, range(5))
@@ -290,7 +294,7 @@ def test_the_interval_holds_the_true_count(noise):
                 outcome.blocks[session] = msgspec.structs.replace(
                     block, wall_s=[v * math.exp(draw.gauss(0, noise)) for v in wall]
                 )
-        answers.append(analyse(run_of(outcomes, sessions=5)).reuse[0])
+        answers.append(reuses(analyse(run_of(outcomes, sessions=5)))[0])
     given = [row for row in answers if row.reason is None]
     assert len(given) >= 45
     assert sum(row.lo <= 5 <= (row.hi or 5) for row in given) >= 0.9 * len(given)
@@ -312,20 +316,20 @@ def loaded(*seconds, gpu_s=1e-4, cpu_s=1e-3):
 
 
 def test_the_calls_that_repay_the_loading_of_weights():
-    (row,) = loaded(9.1e-3, 8.9e-3, 20e-3).weights
+    (row,) = weight_loads(loaded(9.1e-3, 8.9e-3, 20e-3))
     assert (row.n, row.weight_bytes, row.calls) == (1024, 2**20, 11)
     assert row.load_s == pytest.approx(9.1e-3)
     assert row.gain_s == pytest.approx(9e-4)
 
 
 def test_a_device_that_gains_nothing_repays_nothing():
-    (row,) = loaded(1e-3, gpu_s=2e-3).weights
+    (row,) = weight_loads(loaded(1e-3, gpu_s=2e-3))
     assert row.calls is None
 
 
 def test_of_ops_without_weights_nothing_is_said():
     analysis = analyse(run_of(reuse_of_plain()))
-    assert analysis.weights == ()
+    assert weight_loads(analysis) == ()
     assert "Weights" not in drawn([analysis], "plain", RenderOptions(sections=["reuse"]))
 
 

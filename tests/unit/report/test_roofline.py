@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES
+from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, Roofline, roofline
 from gpubench.report import render
 from gpubench.result.run import DeviceClock, Measurement
 from tests.examples import examples
@@ -22,8 +22,8 @@ SHARED = (
 )
 
 
-def roofline(*outcomes: Measurement, devices=SHARED):
-    return analyse(run_of(outcomes, devices=devices)).roofline
+def roofs_of(*outcomes: Measurement, devices=SHARED) -> Roofline:
+    return roofline(analyse(run_of(outcomes, devices=devices)))
 
 
 def copied(gb_per_s: float, n: int = LARGE, **where) -> Measurement:
@@ -41,7 +41,7 @@ def shares(found):
 
 
 def test_backends_of_one_gpu_share_its_roof():
-    found = roofline(
+    found = roofs_of(
         copied(4000, device="cupy:0"),
         copied(4200, form="tuned", device="wgpu:0"),
         multiplied(50, device="cupy:0"),
@@ -57,13 +57,13 @@ def test_backends_of_one_gpu_share_its_roof():
 def test_other_gpus_and_the_cpu_have_roofs_of_their_own():
     apart = tuple(msgspec.structs.replace(device, gpu_id=None) for device in SHARED)
     rows = (copied(4000, device="cupy:0"), copied(4200, device="wgpu:0"), copied(80))
-    assert [roof.device_ids for roof in roofline(*rows, devices=apart).roofs] == [
+    assert [roof.device_ids for roof in roofs_of(*rows, devices=apart).roofs] == [
         ("numpy:0",), ("cupy:0",), ("wgpu:0",),
     ]  # fmt: skip
 
 
 def test_the_device_clock_counts_and_wall_time_where_there_is_none():
-    found = roofline(copied(4000, device="cupy:0"), measured(case("copy", LARGE), 8 * LARGE / 80e9))
+    found = roofs_of(copied(4000, device="cupy:0"), measured(case("copy", LARGE), 8 * LARGE / 80e9))
     clocks = {row.case.case.device_id: row.clock for row in found.rows}
     assert clocks == {"cupy:0": "device_hot", "numpy:0": "wall"}
     assert [round(roof.bytes_per_s / 1e9) for roof in found.roofs] == [80, 4000]
@@ -72,7 +72,7 @@ def test_the_device_clock_counts_and_wall_time_where_there_is_none():
 def test_a_case_is_bound_by_the_lower_roof():
     low = measured(case("add", LARGE, device="cupy:0"), 1.0, hot_s=12 * LARGE / 2e12)
     high = multiplied(25, 2048, device="cupy:0")
-    found = roofline(copied(4000, device="cupy:0"), multiplied(50, device="cupy:0"), low, high)
+    found = roofs_of(copied(4000, device="cupy:0"), multiplied(50, device="cupy:0"), low, high)
     rows = {row.case.id: row for row in found.rows}
     assert (rows[low.id].bound, rows[high.id].bound) == ("memory", "compute")
     assert rows[low.id].share == pytest.approx(0.5)
@@ -82,7 +82,7 @@ def test_a_case_is_bound_by_the_lower_roof():
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
 @settings(max_examples=examples(50), deadline=None)
 def test_the_roof_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
-    found = roofline(
+    found = roofs_of(
         measured(case("copy", LARGE, device="cupy:0"), 1e6, hot_s=8 * LARGE / bytes_per_s),
         measured(case(n=8192, device="cupy:0"), 1e6, hot_s=2 * 8192**3 / flops_per_s),
         measured(case("add", LARGE, device="cupy:0"), 1e6, hot_s=seconds),
@@ -93,7 +93,7 @@ def test_the_roof_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
 
 def test_a_cached_copy_is_no_roof_where_a_larger_one_was_measured():
     small = copied(9000, 2**20, device="cupy:0")
-    found = roofline(small, copied(4000, device="cupy:0"))
+    found = roofs_of(small, copied(4000, device="cupy:0"))
     (roof,) = found.roofs
     assert roof.bytes_per_s == pytest.approx(4e12)
     assert not roof.cache_sized
@@ -104,7 +104,7 @@ def test_a_cached_copy_is_no_roof_where_a_larger_one_was_measured():
 
 
 def test_a_roof_of_small_copies_says_so():
-    found = roofline(copied(9000, 2**20, device="cupy:0"), copied(100, 2**10, device="cupy:0"))
+    found = roofs_of(copied(9000, 2**20, device="cupy:0"), copied(100, 2**10, device="cupy:0"))
     (roof,) = found.roofs
     assert roof.cache_sized
     assert roof.bytes_per_s == pytest.approx(9e12)
@@ -114,26 +114,26 @@ def test_a_roof_of_small_copies_says_so():
 
 def test_256_mib_are_out_of_cache():
     n = OUT_OF_CACHE_BYTES // 8
-    assert not roofline(copied(4000, n, device="cupy:0")).roofs[0].cache_sized
-    assert roofline(copied(4000, n - 1, device="cupy:0")).roofs[0].cache_sized
+    assert not roofs_of(copied(4000, n, device="cupy:0")).roofs[0].cache_sized
+    assert roofs_of(copied(4000, n - 1, device="cupy:0")).roofs[0].cache_sized
 
 
 def test_no_dtype_takes_the_compute_roof_of_another():
     double = multiplied(58, dtype="float64", device="cupy:0")
     single = measured(case(n=64, device="cupy:0", form="tuned"), 1.0, hot_s=1.0)
-    found = roofline(copied(4000, device="cupy:0"), double, msgspec.structs.replace(single, flops=10**15))
+    found = roofs_of(copied(4000, device="cupy:0"), double, msgspec.structs.replace(single, flops=10**15))
     roofs = {roof.dtype: roof for roof in found.roofs}
     assert roofs["float64"].flops_per_s == pytest.approx(5.8e13)
     assert roofs["float32"].flops_per_s == pytest.approx(1e15)
     assert roofs["float64"].bytes_per_s == roofs["float32"].bytes_per_s  # bytes are bytes
-    without = roofline(copied(4000, device="cupy:0"), double)
+    without = roofs_of(copied(4000, device="cupy:0"), double)
     assert {roof.dtype: roof.flops_per_s for roof in without.roofs}["float32"] is None
 
 
 def test_variants_make_no_roof_and_tf32_has_none():
     tf32 = multiplied(300, variant="tf32", device="cupy:0")
     naive = multiplied(5, variant="naive", form="tuned", device="wgpu:0")
-    found = roofline(multiplied(50, device="cupy:0"), tf32, naive)
+    found = roofs_of(multiplied(50, device="cupy:0"), tf32, naive)
     (roof,) = found.roofs
     assert roof.flops_per_s == pytest.approx(5e13)
     assert shares(found)[tf32.id] is None
@@ -143,7 +143,7 @@ def test_variants_make_no_roof_and_tf32_has_none():
 def test_transfers_and_implausible_cases_stand_below_no_roof():
     always = measured(case("copy", LARGE, regime="transfer-always", device="cupy:0"), 1.0)
     impossible = measured(case("copy", LARGE, form="tuned", device="cupy:0"), 1e-3, hot_s=1.0)
-    found = roofline(copied(4000, device="cupy:0"), always, impossible)
+    found = roofs_of(copied(4000, device="cupy:0"), always, impossible)
     assert [row.case.id for row in found.rows] == [case("copy", LARGE, device="cupy:0").id]
 
 
@@ -151,7 +151,7 @@ def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
     library = measured(case("add", LARGE, device="cupy:0"), 9.0, hot_s=4e-4)
     ours = measured(case("add", LARGE, form="tuned", device="wgpu:0"), 5.0, hot_s=2e-4)
     host = measured(case("add", LARGE), 1.0)
-    ratios = {row.case.case.device_id: row.to_library for row in roofline(library, ours, host).rows}
+    ratios = {row.case.case.device_id: row.to_library for row in roofs_of(library, ours, host).rows}
     assert ratios == {"cupy:0": None, "wgpu:0": pytest.approx(2.0), "numpy:0": None}
 
 
@@ -161,7 +161,7 @@ def test_a_hot_time_derived_from_wall_times_says_so_and_is_no_side_of_a_ratio_of
         [copied(4000, device="cupy:0"), copied(4000, form="tuned", device="wgpu:0")],
         devices=(*SHARED[:2], mute),
     )
-    rows = {row.case.case.device_id: row for row in analyse(run).roofline.rows}
+    rows = {row.case.case.device_id: row for row in roofline(analyse(run)).rows}
     assert {name: row.clock for name, row in rows.items()} == {"cupy:0": "device_hot", "wgpu:0": "derived"}
     assert rows["wgpu:0"].time_s == pytest.approx(rows["cupy:0"].time_s)
     assert rows["wgpu:0"].to_library is None
@@ -178,10 +178,10 @@ def test_without_copy_and_matmul_there_is_a_hint():
 
 def test_one_roof_alone_judges_its_own_kind():
     add = measured(case("add", LARGE, device="cupy:0"), 1.0, hot_s=12 * LARGE / 2e12)
-    assert shares(roofline(multiplied(50, device="cupy:0"), add))[add.id] is None
+    assert shares(roofs_of(multiplied(50, device="cupy:0"), add))[add.id] is None
     product = multiplied(50, device="cupy:0")
-    assert shares(roofline(copied(4000, device="cupy:0"), add))[add.id] == pytest.approx(0.5)
-    assert shares(roofline(product, add))[product.id] == pytest.approx(1.0)
+    assert shares(roofs_of(copied(4000, device="cupy:0"), add))[add.id] == pytest.approx(0.5)
+    assert shares(roofs_of(product, add))[product.id] == pytest.approx(1.0)
 
 
 def test_the_order_of_the_file_changes_nothing():
@@ -189,7 +189,7 @@ def test_the_order_of_the_file_changes_nothing():
         copied(4000, device="cupy:0"), copied(4000, form="tuned", device="wgpu:0"), copied(80),
         multiplied(50, device="cupy:0"), multiplied(50, 8192, device="wgpu:0", form="tuned"),
     ]  # fmt: skip
-    assert roofline(*rows) == roofline(*reversed(rows))
+    assert roofs_of(*rows) == roofs_of(*reversed(rows))
 
 
 def test_a_run_made_for_its_roofs_leads_with_them():
@@ -212,13 +212,13 @@ def test_a_terminal_shows_the_largest_size_and_markdown_all():
 def test_below_a_roof_of_small_sizes_a_terminal_shows_no_case():
     rows = [copied(9000, 2**20, device="cupy:0"), multiplied(18, 512, device="cupy:0")]
     run = run_of(rows, devices=SHARED)
-    assert all(row.weak_roof for row in analyse(run).roofline.rows)
+    assert all(row.weak_roof for row in roofline(analyse(run)).rows)
     text = render([run], "plain")
     assert "18.0 TFLOP/s *" in text
     assert "Left out: cases below a roof of small sizes alone" in text
     assert "100%" not in text.partition("Roofline")[2]
     assert "100%" in render([run], "plain", sections=["roofline"])
-    strong = roofline(*rows, copied(4000, device="cupy:0"), multiplied(50, 2048, device="cupy:0"))
+    strong = roofs_of(*rows, copied(4000, device="cupy:0"), multiplied(50, 2048, device="cupy:0"))
     assert not any(row.weak_roof for row in strong.rows)
 
 
@@ -249,5 +249,5 @@ def test_tf32_has_a_row_without_a_roof():
 
 
 def test_a_cpu_is_occupied_by_smaller_products():
-    assert not roofline(multiplied(0.3, 512)).roofs[0].small_matmul
-    assert roofline(multiplied(0.3, 256)).roofs[0].small_matmul
+    assert not roofs_of(multiplied(0.3, 512)).roofs[0].small_matmul
+    assert roofs_of(multiplied(0.3, 256)).roofs[0].small_matmul

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.findings import findings
 from gpubench.analysis.machine import machine_line
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
@@ -151,7 +152,7 @@ def test_overheads_alone_are_no_reason_to_say_that_nothing_was_planned():
 
 
 def codes(run):
-    return {finding.code for finding in analyse(run).findings}
+    return {finding.code for finding in findings(analyse(run))}
 
 
 def test_warnings_about_the_run():
@@ -165,7 +166,7 @@ def test_warnings_about_the_run():
 
 def test_a_stored_warning_is_not_repeated():
     stored = RunWarning(code="few-sessions", severity="info", message="reported by the run")
-    found = analyse(run_of([measured(case(), 1e-3)], warnings=[stored])).findings
+    found = findings(analyse(run_of([measured(case(), 1e-3)], warnings=[stored])))
     assert [finding.message for finding in found] == ["reported by the run"]
 
 
@@ -175,7 +176,7 @@ def test_every_derived_warning_gives_advice():
         [measured(case(), 1e-3, factors=wild), measured(case(device="wgpu:0"), 1e-6, repeat=1)], threads=1,
         devices=(CPU, SOFTWARE),
     )  # fmt: skip
-    found = analyse(run).findings
+    found = findings(analyse(run))
     assert {finding.code for finding in found} >= {"unstable", "software-device", "too-short", "cpu-limited"}
     assert all(finding.hint for finding in found)
 
@@ -198,7 +199,7 @@ def test_advice_names_no_option_that_was_given():
     run = run_of(
         [measured(case(), 1e-3, factors=wild, sessions=10)], sessions=10, settings=Settings(preset="rigorous")
     )
-    assert not [finding for finding in analyse(run).findings if "--rigorous" in finding.hint]
+    assert not [finding for finding in findings(analyse(run)) if "--rigorous" in finding.hint]
 
 
 def test_a_limited_cpu_is_named_beside_every_speedup():

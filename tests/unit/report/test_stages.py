@@ -10,10 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
-from gpubench.analysis.stages import Stages
+from gpubench.analysis.findings import findings
+from gpubench.analysis.stages import Stages, stages
 from gpubench.fleet.nodes import merged
 from gpubench.report import render
 from gpubench.report.contents import chart_set
+from gpubench.report.layout import RenderOptions
 from gpubench.result.case import RESIDENT, WAITED
 from gpubench.result.run import Outcome, Run, StageClock
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
@@ -33,12 +35,12 @@ def analysed(**given: Any) -> Analysis:
 
 
 def row_of(**given: Any) -> Stages:
-    (found,) = analysed(**given).stages
+    (found,) = stages(analysed(**given))
     return found
 
 
 def codes(analysis: Analysis) -> set[str]:
-    return {finding.code for finding in analysis.findings}
+    return {finding.code for finding in findings(analysis)}
 
 
 def test_stages_launch_and_rest_add_up_to_the_whole():
@@ -73,7 +75,7 @@ def test_a_stage_that_the_op_had_once_has_the_readings_of_the_one_behind_it():
     for stamping_s in (0.0, 1e-4):
         what = measured(case("inference", 16, "tuned", WAITED, "cupy:0"), sum(seconds.values()))
         run = run_of([in_stages(what, seconds, clock="event", stamping_s=stamping_s)])
-        rows.append(analyse(run).stages[0].stages)
+        rows.append(stages(analyse(run))[0].stages)
     lost = {before.stage: before.chain_s - after.chain_s for before, after in zip(*rows, strict=True)}
     assert lost["decode.norm1"] == pytest.approx(lost["decode.qkv"])
     assert lost["decode.qkv"] == pytest.approx(4 * lost["decode.choose"]), "four layers, and one choice"
@@ -113,20 +115,20 @@ def test_where_nothing_is_recorded_no_line_says_so(given):
 @pytest.mark.parametrize("given", [{"rest_s": 5e-5}, {"rest_s": -5e-5}, {"gap_s": 5e-5, "rest_s": 0.0}])
 def test_what_misses_by_more_than_a_tenth_and_20_us_is_a_finding(given):
     found = analysed(**given)
-    assert found.stages[0].mismatch
+    assert stages(found)[0].mismatch
     assert "stage-mismatch" in codes(found)
 
 
 @pytest.mark.parametrize("given", [{}, {"rest_s": 2.5e-5}, {"rest_s": -2.5e-5}, {"gap_s": 1.5e-5}])
 def test_less_is_none(given):
     found = analysed(**given)
-    assert not found.stages[0].mismatch
+    assert not stages(found)[0].mismatch
     assert "stage-mismatch" not in codes(found)
 
 
 def test_waits_for_each_stage_are_not_held_against_the_whole():
     found = analysed(rest_s=-2e-4, clock="waited")
-    assert (found.stages[0].launch_s, found.stages[0].mismatch) == (0.0, False)
+    assert (stages(found)[0].launch_s, stages(found)[0].mismatch) == (0.0, False)
 
 
 def tokens_run() -> Run:
@@ -150,7 +152,7 @@ def tokens_run() -> Run:
 
 def test_tokens_a_second_are_those_of_the_stages_of_a_part():
     run = tokens_run()
-    rates = {row.device_id: row.tokens_per_s for row in analyse(run).stages}
+    rates = {row.device_id: row.tokens_per_s for row in stages(analyse(run))}
     assert rates["cupy:0"] == {"prefill": pytest.approx(1e5), "decode": pytest.approx(7500)}
     assert rates["numpy:0"] == {"prefill": pytest.approx(1e4), "decode": pytest.approx(750)}
     text = " ".join(render([run], "plain", sections=("stages",)).split())
@@ -161,7 +163,7 @@ def test_tokens_a_second_are_those_of_the_stages_of_a_part():
 
 def test_tokens_that_differ_from_those_of_float64_are_counted():
     run = tokens_run()
-    assert {row.tokens_differing for row in analyse(run).stages} == {None}
+    assert {row.tokens_differing for row in stages(analyse(run))} == {None}
     other = [replace(one, check=replace(one.check, differing=2)) for one in run.outcomes]  # type: ignore[union-attr]
     run = replace(run, outcomes=other)
     assert {row["tokens_differing"] for row in json.loads(render([run], "json"))["stages"]} == {2}
@@ -188,7 +190,7 @@ def test_a_table_for_each_gpu_fits_80_columns_and_shows_the_largest_size():
     analysis = analyse(stages_run())
     text = render([stages_run()], "plain", sections=("answer", "stages"))
     assert max(map(len, text.splitlines())) <= 80
-    devices = [row.device_id for row in analysis.stages if row.case.device_kind != "cpu"]
+    devices = [row.device_id for row in stages(analysis) if row.case.device_kind != "cpu"]
     assert all(f"{device} (" in text for device in devices)
 
 
@@ -212,9 +214,9 @@ def test_json_holds_the_rows_and_csv_a_line_for_each_stage():
 
 
 def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
-    (chart,) = chart_set(analyse(stages_run()), ("stages",), "auto").charts
+    (chart,) = chart_set(analyse(stages_run()), RenderOptions(sections=("stages",))).charts
     analysis = analyse(stages_run())
-    for row in analysis.stages:
+    for row in stages(analysis):
         bars = [one for rows in chart.rows.values() for one in rows if one["bar"] == f"{row.n} {row.device_id}"]
         assert sum(one["value"] for one in bars) == pytest.approx(row.whole_s, rel=1e-3)
         assert [one["stage"] for one in bars][:2] == [one.stage for one in row.stages]

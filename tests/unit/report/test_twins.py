@@ -7,6 +7,7 @@ import random
 import msgspec
 import pytest
 
+from gpubench.analysis.analyse import analyse
 from gpubench.analysis.twins import twin_checks
 from gpubench.result.run import Device, RunWarning, TwinTimes
 from tests.unit.report.builders import run_of
@@ -36,7 +37,7 @@ def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, 
             )  # fmt: skip
     first = Device(id="fake:gpu0", backend="fake", kind="gpu", name="Scripted gpu", api="fake")
     document = msgspec.structs.replace(run_of([]), devices=[first], twins=found, warnings=list(warnings))
-    [one] = twin_checks(document)
+    [one] = twin_checks(analyse(document))
     return one
 
 
@@ -84,7 +85,7 @@ def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
 
 
 def test_nothing_is_said_where_nothing_was_looked_at():
-    assert twin_checks(run_of([])) == ()
+    assert twin_checks(analyse(run_of([]))) == ()
 
 
 def test_all_alike_is_one_sentence():

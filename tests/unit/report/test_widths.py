@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpubench.analysis import claims_file
-from gpubench.base.formats import SECTIONS
+from gpubench.base.plugins import sections
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
 from gpubench.result.machine import Fact
@@ -59,7 +59,7 @@ def whole():
 
 
 @pytest.mark.parametrize("format", ["table", "plain"])
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", sections.names())
 @pytest.mark.parametrize("width", [60, 61, 72, 80, 100, 119])
 def test_every_section_by_itself(whole, format, section, width):
     assert not _too_long(whole, format, width, sections=[section])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.minute import COSTS, Minute, Truth, width
-from gpubench.analysis.analyse import curves
+from gpubench.analysis.analyse import analyse
 from gpubench.analysis.break_even import WIDEST_INTERVAL
 from gpubench.result.store import files
 
@@ -28,7 +28,7 @@ def truth(runs):
 @pytest.mark.slow
 def test_a_simulated_run_has_the_cells_of_the_real_one_and_ends_in_time(runs, truth):
     minute = Minute(truth, runs[0], 1, 60.0, COSTS["after"])
-    cells, real = (curves(run).break_even for run in (minute.run(), runs[0]))
+    cells, real = (analyse(run).break_even for run in (minute.run(), runs[0]))
 
     def names(rows):
         return {(row.op, row.regime, row.device_id) for row in rows}
@@ -44,7 +44,7 @@ def test_the_same_seed_is_the_same_run(runs, truth):
 
 
 def test_a_threshold_of_the_truth_lies_between_the_sizes_that_lose_and_win(runs, truth):
-    for row in curves(runs[0]).break_even:
+    for row in analyse(runs[0]).break_even:
         n = truth.crossing(row) if row.verdict == "at" else None
         if n is not None:
             assert row.first <= n <= row.last

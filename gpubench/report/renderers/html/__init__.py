@@ -61,7 +61,7 @@ class Content:
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses = analyses
-        self.reports = [document(one, options, full=True) for one in analyses]
+        self.reports = [document(one, msgspec.structs.replace(options, full=True)) for one in analyses]
         self.together = together(analyses, options, _overlays(analyses, options))
         self.maps = [
             page_map(one, f"r{i}-") if MAP in options.sections else None for i, one in enumerate(analyses)
@@ -175,9 +175,7 @@ def _charts(
     if missing:
         return [None] * len(analyses), "", f"what draws is not installed: {install_command()}"
     try:
-        found = [
-            chart_set(analysis, options.sections, options.time_unit, samples=samples) for analysis in analyses
-        ]
+        found = [chart_set(analysis, options, samples=samples) for analysis in analyses]
         return found, _library() if any(one.charts for one in found) else "", ""
     except GpubenchError as error:  # a page without charts is better than none
         return [None] * len(analyses), "", f"{error.why}. To have them, install gpubench anew"

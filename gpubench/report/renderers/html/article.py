@@ -14,9 +14,9 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.base.formats import DEFAULT_SECTIONS
+from gpubench.base.plugins.sections import usual
 from gpubench.report.charts import ChartSet
-from gpubench.report.contents import GATES
+from gpubench.report.contents import overview
 from gpubench.report.layout import (
     Cell,
     Column,
@@ -31,12 +31,11 @@ from gpubench.report.markup import element
 from gpubench.report.renderers.html.figures import PageMap, charts_section
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.answer import answer_sentences
-from gpubench.report.sections.machines import overview
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.result import store
 
 _UNIT = re.compile(r"(\d) ([KMG])\b")  # a line does not end between a number and its unit
-OPEN = (GATES, "claims")  # what a reader has to act on; the other sections unfold on demand
+OPEN = ("gates", "claims")  # what a reader has to act on; the other sections unfold on demand
 _NO_PLOTS = "There are no charts in this page because {}"
 _NO_SAMPLES = "The samples are not drawn: the page would have become too large. They are in the result file."
 _NO_RESULT = (
@@ -57,7 +56,7 @@ class Filling(msgspec.Struct, frozen=True):
 
 def sections_of(options: RenderOptions) -> RenderOptions:
     """A page begins with the answer and its map, unless its reader chose the sections."""
-    if tuple(options.sections) != DEFAULT_SECTIONS:
+    if tuple(options.sections) != usual():
         return options
     return msgspec.structs.replace(options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections))))
 

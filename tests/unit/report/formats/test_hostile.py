@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from gpubench.analysis.advice import answer
 from gpubench.analysis.contenders import Key
 from gpubench.base.errors import InputError
-from gpubench.base.formats import SECTIONS
+from gpubench.base.plugins import sections
 from gpubench.cli.exit import tell
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
@@ -118,7 +118,7 @@ def safe_in_every_format(run):
     """All formats but the page, of one analysis."""
     analyses = analysed([run])
     for name in TEXT_FORMATS:
-        safe_report(name, drawn(analyses, name, RenderOptions(sections=SECTIONS)), run)
+        safe_report(name, drawn(analyses, name, RenderOptions(sections=sections.names())), run)
 
 
 @settings(max_examples=examples(60))

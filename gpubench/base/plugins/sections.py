@@ -1,0 +1,194 @@
+"""The sections of a report, one file each: decorators say what a function draws, where that stands and what it is for.
+
+Files are those of `gpubench/report/sections`, those in the folder `sections` of a wing, and modules of packages with an
+entry point of the group `gpubench.sections`. What there is to choose is read from the files: listing imports nothing. A
+section of a package is shown where somebody names it, so that reports of one file are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gpubench.base import plugins
+from gpubench.base.errors import BadPlugin, require_choice
+from gpubench.base.plugins import wings
+
+if TYPE_CHECKING:
+    import msgspec
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PACKAGE = Path(__file__).parents[2]
+_DECLARED = re.compile(
+    r'^@section\(\s*"(?P<key>[\w-]+)", order=(?P<order>\d+)(?P<more>.*?)\)\s*\ndef ', re.MULTILINE | re.DOTALL
+)
+
+
+class Declared(NamedTuple):
+    """What a file says of a section of its."""
+
+    key: str
+    order: int
+    more: str  # the other arguments, as they stand there
+    module: str
+
+    @property
+    def help(self) -> str:
+        """One line for the list of sections."""
+        found = re.search(r'help="([^"]*)"', self.more)
+        return found[1] if found else ""
+
+    @property
+    def usual(self) -> bool:
+        """Whether it is shown unless somebody chooses sections."""
+        return "usual=False" not in self.more
+
+    @property
+    def choice(self) -> bool:
+        """Whether it is chosen by name; else it is shown whenever it has something to say."""
+        return "choice=False" not in self.more
+
+
+@functools.cache
+def declared() -> tuple[Declared, ...]:
+    """Return what the files of gpubench and its wings declare, in the order of a report."""
+    folders = [_PACKAGE / "report" / "sections", *(_PACKAGE / name / "sections" for name in wings.OWN)]
+    found = [
+        Declared(match["key"], int(match["order"]), match["more"], _module(path))
+        for folder in folders
+        for path in sorted(folder.glob("*.py"))
+        for match in _DECLARED.finditer(path.read_text(encoding="utf-8"))
+    ]
+    return tuple(sorted(found, key=lambda declaration: declaration.order))
+
+
+def _module(path: Path) -> str:
+    return ".".join(("gpubench", *path.relative_to(_PACKAGE).with_suffix("").parts))
+
+
+def names() -> tuple[str, ...]:
+    """Return the sections that a reader can choose, in their order."""
+    return tuple(dict.fromkeys(one.key for one in declared() if one.choice))
+
+
+def usual() -> tuple[str, ...]:
+    """Return the sections of a report whose reader chose none."""
+    return tuple(dict.fromkeys(one.key for one in declared() if one.choice and one.usual))
+
+
+def require(keys: Iterable[str]) -> None:
+    """Raise UsageError for a section that neither gpubench nor an installed package has."""
+    for key in keys:
+        if key not in names() and not plugins.entries(plugins.SECTIONS, key):
+            require_choice(key, names(), "--sections")
+
+
+class Maker(NamedTuple):
+    """A function that draws a section (`make(analysis, options)`) or a chart of one."""
+
+    key: str
+    order: int
+    make: Callable[..., Any]
+    together: bool = False  # it draws what several files say together: `make(analyses, options)`
+    samples: bool = False  # it draws every sample
+
+
+class Rows(NamedTuple):
+    """The rows that a section adds to the JSON document, under a name; `a.b` stands for the key b of the object a.
+
+    They are those of the tuple ROWS of its file.
+    """
+
+    name: str
+    kind: type[msgspec.Struct]
+    make: Callable[[Any], Iterable[Any]]  # analysis -> structs of `kind`
+    order: int
+    csv: Mapping[str, str] = {}  # by column the field of a row that stands in the line of the case of its id
+    parts: Callable[[Any], Iterable[Mapping[str, Any]]] | None = (
+        None  # row -> columns of further lines below that
+    )
+
+
+_sections: dict[tuple[str, str], Maker] = {}
+_charts: dict[tuple[str, str], Maker] = {}
+
+
+def section(
+    key: str, *, order: int, help: str = "", usual: bool = True, choice: bool = True, together: bool = False
+) -> Callable[[F], F]:
+    """Register a function that draws the section `key`: a Section, a Table, several, or None.
+
+    `order`: its place among the others, which are tens. The arguments are read from the text of the file, in this
+    order: write them as literals, `key` and `order` first.
+    """
+
+    def register(make: F) -> F:
+        _sections[make.__module__, make.__qualname__] = Maker(key, order, make, together=together)
+        return make
+
+    return register
+
+
+def chart(key: str, *, order: int, samples: bool = False) -> Callable[[F], F]:
+    """Register a function that draws a Chart of the section `key`."""
+
+    def register(make: F) -> F:
+        _charts[make.__module__, make.__qualname__] = Maker(key, order, make, samples=samples)
+        return make
+
+    return register
+
+
+def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
+    """Return what draws these sections, in their order, and what is shown without being chosen."""
+    _load(keys)
+    always = {one.key for one in declared() if not one.choice}
+    found = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
+    return _ordered(maker for maker in found if maker.together == together)
+
+
+def charts(keys: Collection[str]) -> list[Maker]:
+    """Return what draws the charts of these sections."""
+    _load(keys)
+    return _ordered(maker for maker in _charts.values() if maker.key in keys)
+
+
+def _ordered(makers: Iterable[Maker]) -> list[Maker]:
+    return sorted(makers, key=lambda maker: maker.order)
+
+
+def all_rows(keys: Collection[str] = ()) -> list[Rows]:
+    """Return the rows of all sections of gpubench and its wings, and those of foreign ones among `keys`."""
+    modules = _load({one.key for one in declared()} | {*keys})
+    rows = [row for module in modules for row in getattr(module, "ROWS", ())]
+    return sorted(rows, key=lambda row: row.order)
+
+
+def _load(keys: Collection[str]) -> list[Any]:
+    """Return the files of these sections, imported. A wing that cannot be imported costs itself.
+
+    Raises BadPlugin for the section of a package that cannot be imported.
+    """
+    modules: dict[str, Any] = {}
+    for one in declared():
+        if one.key in keys or not one.choice:
+            try:
+                modules[one.module] = importlib.import_module(one.module)
+            except Exception as error:
+                if one.module.startswith("gpubench.report."):
+                    raise
+                wings.tell(one.module.split(".")[1], plugins.described(error))
+    for key in sorted({*keys} - {one.key for one in declared()}):
+        for entry in plugins.entries(plugins.SECTIONS, key)[:1]:
+            try:
+                modules[entry.value] = plugins.load(entry)
+            except plugins.PluginError as error:
+                raise BadPlugin(
+                    "bad-plugin", f"the section {key} of the package {plugins.package(entry)} cannot be drawn",
+                    why=str(error), hint=f"leave {key} out of --sections, or tell the authors of the package",
+                ) from error  # fmt: skip
+    return list(modules.values())

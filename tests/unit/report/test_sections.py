@@ -1,0 +1,101 @@
+"""Sections register themselves: those of gpubench, of a wing's folder, and of a package by its entry point."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpubench.base.errors import BadPlugin, UsageError
+from gpubench.base.plugins import sections
+from gpubench.report import render
+from tests.faults.packages import install
+from tests.unit.report.samples import tool_run
+
+PAGE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text(encoding="utf-8")
+EXAMPLE = re.search(r'```python\n("""The five cases.*?)```', PAGE, re.DOTALL)[1]
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A function that installs a package with a section, as pip would leave it behind."""
+
+    def package(name: str, module: str) -> None:
+        install(tmp_path / name, f"package_{name}", module, sections={name: f"package_{name}"})
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+        importlib.invalidate_caches()
+
+    return package
+
+
+def test_the_documented_section_is_drawn_in_every_format(outside):
+    outside("slowest", EXAMPLE)
+    assert len(EXAMPLE.splitlines()) < 40
+    look = {"sections": ("slowest",)}
+    plain = render([tool_run()], "plain", **look)
+    rows = json.loads(render([tool_run()], "json", **look))["slowest"]
+    assert 0 < len(rows) <= 5
+    assert rows[0].keys() == {"source", "id", "seconds"}
+    for format in ("plain", "table", "markdown", "html"):
+        assert "time" in render([tool_run()], format, **look)
+    assert all(row["id"] in plain for row in rows)
+    lines = csv.DictReader(io.StringIO(render([tool_run()], "csv", **look)))
+    assert {line["case_id"] for line in lines if line["slow_s"]} == {row["id"] for row in rows}
+
+
+def test_a_section_of_a_package_is_shown_where_it_is_named_alone(outside):
+    before = render([tool_run()], "plain"), render([tool_run()], "json"), render([tool_run()], "csv")
+    outside("slowest", EXAMPLE)
+    render([tool_run()], "json", sections=("slowest",))
+    assert (render([tool_run()], "plain"), render([tool_run()], "json"), render([tool_run()], "csv")) == before
+
+
+def test_a_section_that_raises_costs_itself(outside):
+    outside(
+        "torn",
+        EXAMPLE.replace('"slowest"', '"torn"').replace("timed.sort", "raise KeyError('lost')\n    timed.sort"),
+    )
+    text = render([tool_run()], "plain", sections=("environment", "torn"))
+    assert "left out: the section raises KeyError: 'lost'" in text
+    assert "Environment" in text
+
+
+def test_a_section_that_cannot_be_imported_names_its_package(outside):
+    outside("broken", "import a_library_that_is_not_there")
+    with pytest.raises(BadPlugin, match="the section broken of the package package_broken") as raised:
+        render([tool_run()], "plain", sections=("broken",))
+    assert "a_library_that_is_not_there" in raised.value.why
+
+
+def test_an_unknown_section_has_a_suggestion():
+    with pytest.raises(UsageError) as raised:
+        render([tool_run()], "plain", sections=("speedups",))
+    assert "speedup" in raised.value.hint
+
+
+def test_what_files_declare_is_what_they_register():
+    declared = {(one.module, one.key, one.order) for one in sections.declared()}
+    keys = {one.key for one in sections.declared()}
+    makers = [*sections.sections(keys), *sections.sections(keys, together=True)]
+    registered = {(maker.make.__module__, maker.key, maker.order) for maker in makers}
+    assert declared == {one for one in registered if one[0].startswith("gpubench.")}
+    assert all(maker.key in keys for maker in sections.charts(keys))
+    assert {one.key for one in sections.declared() if one.help} == keys
+
+
+def test_a_wing_has_a_folder_of_sections(tmp_path, monkeypatch):
+    folder = tmp_path / "fleet" / "sections"
+    folder.mkdir(parents=True)
+    (folder / "nodes.py").write_text(
+        '@section("nodes", order=15, help="Who is there")\ndef nodes(analysis, options):\n'
+    )
+    monkeypatch.setattr(sections, "_PACKAGE", tmp_path)
+    found = sections.declared.__wrapped__()
+    assert [(one.key, one.module, one.usual) for one in found] == [
+        ("nodes", "gpubench.fleet.sections.nodes", True)
+    ]
