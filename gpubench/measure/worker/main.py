@@ -303,7 +303,7 @@ class DeviceWorker:
         case, op = request.case, workspace.op
         asked = request.cut if request.cut is not None else self._cuts.get(case.id)
         cut: float | str | None
-        if workspace.session is not self._opened():
+        if workspace.sides and workspace.session is not self._opened():
             cut = asked if isinstance(asked, str) else workspace.sides["gpu"]
         else:
             cut = workspace.session.divide(op, case, asked if isinstance(asked, float) else EVEN)
