@@ -130,7 +130,7 @@ def reading(subject: Subject) -> Reading:
         timer.sample_block(cycle, msgspec.structs.replace(BLOCK, round=number), since=0.0).block
         for number in range(BLOCKS)
     ]
-    singles = [cycle.session.time(cycle.launch) for _ in range(SINGLES)]
+    singles = [timer.device_seconds(cycle.session, cycle.launch, 1) for _ in range(SINGLES)]
     found: dict[Clock, list[float]] = {
         "hot": [x for block in blocks for x in block.device_hot_s or ()],
         "cold": [x for block in blocks for x in block.device_cold_s or ()],
@@ -146,7 +146,7 @@ def floors(session: Session) -> dict[str, float]:
     nothing = CudaLaunch(lambda: None, None)
 
     def of(launch: Launch, repeat: int = 1, *, cold: bool = False) -> float:
-        values = [session.time(launch, repeat, cold=cold) for _ in range(31)]
+        values = [timer.device_seconds(session, launch, repeat, cold=cold) for _ in range(31)]
         return statistics.median(x for x in values if x is not None) / repeat
 
     found = {"nothing": of(nothing), "nothing, cold": of(nothing, cold=True)}

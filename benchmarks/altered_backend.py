@@ -25,7 +25,7 @@ from gpubench.result.run import Device
 class AlteredSession:
     """The session of the real device, but for `run`."""
 
-    def __init__(self, inner: Session, device: Device, extra: float, sizes: frozenset[int]) -> None:
+    def __init__(self, inner: Any, device: Device, extra: float, sizes: frozenset[int]) -> None:
         self._inner = inner
         self.device = device
         self._extra = extra
@@ -37,7 +37,8 @@ class AlteredSession:
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """What the device supports."""
-        return self._inner.supports(op, self._own(case))
+        refusal: BackendError | None = self._inner.supports(op, self._own(case))
+        return refusal
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """As the device does it."""
@@ -45,7 +46,7 @@ class AlteredSession:
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """As the device does it; remembers the launches that are made more often."""
-        launch = self._inner.compile(op, self._own(case), inputs, output)
+        launch: Launch = self._inner.compile(op, self._own(case), inputs, output)
         if self._extra and case.params["n"] in self._sizes:
             self._owed[id(launch)] = 0.0
         return launch
@@ -62,10 +63,6 @@ class AlteredSession:
             self._owed[id(launch)] = owed - int(owed)
             if int(owed):
                 self._inner.run(launch, int(owed))
-
-
-# Its methods are those of the session inside, whichever they are.
-Session.register(AlteredSession)
 
 
 class AlteredBackend(Backend):
@@ -94,6 +91,10 @@ class AlteredBackend(Backend):
         os.environ["GPUBENCH_FAKE_SEED"] = str(number)
         sizes = frozenset(int(text) for text in os.environ.get("ALTERED_SIZES", "").split(",") if text)
         inner = self._inner.open(self._inner_id, threads, autotune=autotune)
+        # Its methods are those of the session inside, whichever they are.
+        for part in type(inner).__mro__:
+            if part.__module__ == Session.__module__:
+                part.register(AlteredSession)  # type: ignore[attr-defined]
         session: Any = AlteredSession(inner, _renamed(inner.device), extra, sizes)
         opened: Session = session
         return opened

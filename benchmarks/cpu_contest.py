@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contest import SIDES, paired, parser
 from gpubench import backends, kernels
 from gpubench.analysis.speedup import blas_text
+from gpubench.backends.contract.protocols import Tunes
 from gpubench.curves import stats
 from gpubench.result.case import Case
 
@@ -156,10 +157,11 @@ class Side:
         """The call, what it has computed, and the name of what runs."""
         session, op = self._session, kernels.load(case.op)
         case = msgspec.structs.replace(case, form=self.form, device_id=self._device_id)
-        buffers = [session.view(array) for array in inputs]
-        if session.tunes:
+        view = getattr(session, "view", lambda array: array)  # PyTorch computes with tensors
+        buffers = [view(array) for array in inputs]
+        if isinstance(session, Tunes):
             session.tune(op, case, buffers)
-        launch = session.compile(op, case, buffers, session.view(output))
+        launch = session.compile(op, case, buffers, view(output))
         return (
             lambda repeat: session.run(launch, repeat),
             lambda: launch.output,

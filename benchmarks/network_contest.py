@@ -121,8 +121,7 @@ class _Ours:
         )  # fmt: skip
         space = ChainWorkspace(session, op, case, SEED, "normal", Path(self._scratch.name))
         space.upload_inputs()
-        if session.tunes:
-            space.tune(case)
+        space.tune(case)
         launch = space.compile(case, space.buffers, space.output(case))
         session.run(launch)
         session.sync()

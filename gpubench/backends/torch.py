@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.contract import Backend, Buffer, Launch, Session, override
+from gpubench.backends.contract import Backend, Buffer, Launch, ListsCpus, Preloads, Session, protocols
 from gpubench.backends.shared.host import (
     aligned,
     allocate_outputs,
@@ -61,11 +61,17 @@ class TorchLaunch(Launch):
         self.into = self.output = into
 
 
-class TorchSession(Session):
+class TorchSession(
+    Session,
+    protocols.LaunchClock,
+    protocols.Fills,
+    protocols.HostReadable,
+    protocols.ComparesBuffers,
+    protocols.SharesBuffers,
+    protocols.EntersThreads,
+    protocols.CpuThreads,
+):
     """One device as PyTorch has it, without gradients."""
-
-    several = True
-    parts = True
 
     def __init__(self, device: Device, threads: int | None) -> None:
         _quiet()
@@ -92,7 +98,6 @@ class TorchSession(Session):
         self._clock = None if device.clock is None else TorchClock(self, device.cache_bytes)
         self.enter()
 
-    @override
     def enter(self) -> None:
         """Gradients and the current device are each thread's own affair."""
         self._torch.set_grad_enabled(False)
@@ -174,7 +179,6 @@ class TorchSession(Session):
                 return self.view(aligned(shape, host_dtype(dtype)))
             return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
 
-    @override
     def view(self, array: Array) -> Buffer:
         """The array's own memory as a tensor; NumPy's bfloat16 is no dtype that PyTorch knows."""
         if array.dtype.name == "bfloat16":
@@ -191,12 +195,10 @@ class TorchSession(Session):
         with self._vendor_errors():
             self.view(host).copy_(buffer)
 
-    @override
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         with self._vendor_errors():
             buffer.fill_(value)
 
-    @override
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
         """Of the CPU the tensor's own."""
         if not (self._on_cpu and self._fits(buffer, shape, dtype)):
@@ -205,14 +207,12 @@ class TorchSession(Session):
             return buffer.view(self._torch.int16).numpy().view(host_dtype(dtype))
         return buffer.numpy()
 
-    @override
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
         if self._on_cpu:
             return None
         with self._vendor_errors():
             return buffer.clone()
 
-    @override
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         if not self._fits(buffer, shape, dtype):
             return False
@@ -225,7 +225,6 @@ class TorchSession(Session):
         is_tensor = self._torch.is_tensor(buffer) and _kind(buffer) == (self._dtypes[dtype], shape)
         return is_tensor and bool(buffer.is_contiguous())
 
-    @override
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         return buffer[: math.prod(shape)].view(shape)
 
@@ -273,7 +272,6 @@ class TorchSession(Session):
         """One element is set, which is the least that a kernel does; on the CPU none."""
         return TorchLaunch(self.allocate((0 if self._on_cpu else 1,), "float32").zero_)
 
-    @override
     def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Device seconds between two events around `repeat` launches, queued so that no host time is inside."""
         if self._clock is None:
@@ -281,13 +279,11 @@ class TorchSession(Session):
         with self._vendor_errors():
             return self._clock.time(launch.call, repeat)
 
-    @override
     def use_threads(self, count: int | None) -> None:
         """Compute with so many threads from now on (None: all)."""
         if self.threads is not None:
             self._torch.set_num_threads(count or self.threads)
 
-    @override
     def close(self) -> None:
         """Give back what PyTorch's pool holds."""
         self._clock = None
@@ -409,7 +405,7 @@ def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
 # ---------------------------------------------------------------- devices
 
 
-class TorchBackend(Backend):
+class TorchBackend(Backend, ListsCpus, Preloads):
     """The CPU, and what PyTorch was built for."""
 
     name = "torch"
@@ -422,13 +418,11 @@ class TorchBackend(Backend):
         BackendUnavailable."""
         return [*self.host_devices(), *(_gpus(import_torch()) if _drives_gpus(_version()) else ())]
 
-    @override
     def host_devices(self) -> list[Device]:
         """The CPU, without an import. Raises BackendUnavailable."""
         driver = _version()["__version__"]
         return [Device(id=CPU, backend="torch", kind="cpu", name="CPU", api="host", driver=driver)]
 
-    @override
     def preload(self) -> None:
         with contextlib.suppress(BackendUnavailable):
             import_torch()

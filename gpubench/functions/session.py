@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from gpubench.backends.contract import Launch, Session, Transfers
+from gpubench.backends.contract import Launch, Session
+from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import namespace, plain, where
 from gpubench.functions.objects import MOST_ERROR, Allowed, allowed_error, copy_of, on_host, widen
-from gpubench.kernels.contract.op import Array, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
 from gpubench.result.case import Case
 
 _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
@@ -35,14 +36,17 @@ class CallResult:
         self.value = value
 
 
-class CallSession:
+class CallSession(Session, LaunchClock, CoreClock):
     """A session on which a user's function runs: it moves objects, and all else is the device's own session."""
-
-    several = True
-    tunes = False
 
     def __init__(self, inner: Session, function: UserFunction) -> None:
         self._inner = inner
+        self.device, self.limits, self.threads, self.blas = (
+            inner.device,
+            inner.limits,
+            inner.threads,
+            inner.blas,
+        )
         self._function = function
         self._to_device = _mover(inner, function)
         self._wait = _device_wait(inner)
@@ -50,12 +54,28 @@ class CallSession:
         # By the holders that they read: to build a launch for each call would be timed with it.
         self._launches: dict[tuple[str, ...], Launch] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    @property
+    def lacks(self) -> str | None:  # type: ignore[override]
+        """What the device's own session lacks."""
+        return self._inner.lacks
 
-    def for_op(self, op: Op) -> CallSession:
-        """The session itself."""
-        return self
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+        return self._inner.host_array(shape, dtype, form)
+
+    def empty_launch(self) -> Launch:
+        return self._inner.empty_launch()
+
+    def run(self, launch: Launch, repeat: int = 1) -> None:
+        self._inner.run(launch, repeat)
+
+    def clock(self) -> float:
+        return self._inner.clock()
+
+    def core_hz(self) -> float | None:
+        return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
+
+    def close(self) -> None:
+        self._inner.close()
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """The library form, on a device of the array libraries that the function names."""
@@ -116,10 +136,6 @@ class CallSession:
             return {key: self._fetch(item) for key, item in result.items()}
         return on_host(result)
 
-    def transfers(self, form: str) -> Transfers:
-        """Move data by this session's own calls."""
-        return Transfers(self)  # type: ignore[arg-type]
-
     def sync(self) -> None:
         """Wait for the whole device, whatever streams the function used."""
         self._inner.sync()
@@ -160,14 +176,16 @@ class CallSession:
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Device seconds of an array function. A pair may use streams of its own, which no event of ours sees."""
-        if self._function.gpu is not None:
+        if self._function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
 
 
 def session_of(session: Session, op: Op) -> Session:
     """The session on which an op runs: one that moves objects, for a user's function of them."""
-    return session.for_op(op) if op.calls is None else cast("Session", CallSession(session, op.calls))
+    if op.calls is not None:
+        return CallSession(session, op.calls)
+    return session.for_op(op) if isinstance(session, Splits) else session
 
 
 class Translated(contextlib.AbstractContextManager[None]):

@@ -18,19 +18,15 @@ from typing import get_args
 import msgspec
 
 from gpubench import backends, kernels
-from gpubench.backends.contract import Backend, Buffer, Launch, Session, Transfers
+from gpubench.backends import contract
+from gpubench.backends.contract import Backend, Buffer, Launch, Session, Transfers, protocols
+from gpubench.backends.contract.protocols import FreshMemory, SharesBuffers, transfers_of
 from gpubench.backends.shared.host import random_inputs, repeated
-from gpubench.base.errors import (
-    BackendError,
-    DeviceOutOfMemory,
-    Unsupported,
-    UsageError,
-    require_choice,
-    suggest,
-)
+from gpubench.base.errors import BackendError, DeviceOutOfMemory, UsageError, require_choice, suggest
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.op import Array, Dtype, Form, Op
 from gpubench.measure import leaks
+from gpubench.measure.worker.timer import device_seconds
 from gpubench.measure.worker.workspace import Workspace, gate, kind_of, refusal
 from gpubench.result.case import DTYPES, FORMS, Case
 
@@ -110,7 +106,7 @@ def suite(
             trial.contract(trial.session, Session)
             trial.is_a(Launch, trial.session.empty_launch())
             for form in FORMS:
-                trial.is_a(Transfers, trial.session.transfers(form))
+                trial.is_a(Transfers, transfers_of(trial.session, form))
             if checks.around:
                 trial.idle()
                 trial.transfers()
@@ -176,9 +172,16 @@ class _Trial:
         )
 
     def contract(self, found: object, base: type) -> None:
-        """Of that base, and without a public method that the base does not have."""
+        """Of that base, and without a public method that neither the base nor a protocol has."""
         self.is_a(base, found)
-        known = dir(base)
+        known = sorted(
+            {
+                name
+                for part in (vars(contract) | vars(protocols)).values()
+                if isinstance(part, type)
+                for name in dir(part)
+            }
+        )
         for name, value in inherited(type(found)).items():
             if callable(value) and not name.startswith("_") and name not in known:
                 near = suggest(name, known) or "a method of its own begins with an underscore"
@@ -226,23 +229,26 @@ class _Trial:
             with self.promise(f"upload and download in the {form} form"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
                     self.sent_and_fetched(form, count)
-        with self.promise("memory past the pool holds what was sent to it"), contextlib.suppress(Unsupported):
-            host = _drawn(70_001)
-            buffer = self.session.allocate_fresh(host.shape, "float32")
-            self.session.upload(buffer, host)
-            self.session.sync()
-            same = bool((self.fetch(buffer, host) == host).all())
-            self.expect(same, "what comes back is what was sent", "fresh")
-            self.session.free_fresh(buffer)
+        session, host = self.session, _drawn(70_001)
+        with self.promise("memory past the pool holds what was sent to it"):
+            if isinstance(session, FreshMemory):
+                buffer = session.allocate_fresh(host.shape, "float32")
+                session.upload(buffer, host)
+                session.sync()
+                same = bool((self.fetch(buffer, host) == host).all())
+                self.expect(same, "what comes back is what was sent", "fresh")
+                session.free_fresh(buffer)
 
     def parts(self) -> None:
         """Ops that share an input see its beginning."""
         session, host = self.session, _drawn(70_001)
+        if not isinstance(session, SharesBuffers):
+            return
         with self.promise("a part of a buffer is its beginning"):
             buffer, part = session.allocate(host.shape, "float32"), host[:6000].reshape(60, 100)
             session.upload(buffer, host)
             session.sync()
-            found = self.fetch(session.beginning(buffer, part.shape), part) if session.parts else part
+            found = self.fetch(session.beginning(buffer, part.shape), part)
             self.expect(
                 bool((found == part).all()), "a part of a buffer is its beginning", "60 x 100 of 70,001"
             )
@@ -250,7 +256,7 @@ class _Trial:
 
     def sent_and_fetched(self, form: Form, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
-        way, own = self.session.transfers(form), _drawn(count)
+        way, own = transfers_of(self.session, form), _drawn(count)
         theirs = self.session.host_array((count,), "float32", form)
         theirs[:] = own
         for host, kind in ((own, "an ordinary array"), (theirs, "a host array")):
@@ -382,7 +388,7 @@ class _Trial:
     def clocked(self, case: Case, workspace: Workspace) -> bool:
         """True once a longer launch would teach nothing more."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
-        once, cold = session.time(launch), session.time(launch, cold=True)
+        once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:
             self.expect(once is None and cold is None, "without a clock there is no device time", case.id)
             return True
@@ -391,7 +397,7 @@ class _Trial:
         if once is None or once < LONG_LAUNCH_S:
             return not right
         # In turns, and the shortest of each: on a busy machine five in a row may all be disturbed.
-        turns = [(session.time(launch) or 0.0, session.time(launch, 10) or 0.0) for _ in range(5)]
+        turns = [tuple(device_seconds(session, launch, count) or 0.0 for count in (1, 10)) for _ in range(5)]
         single, ten = min(one for one, _ in turns), [ten for _, ten in turns]
         wall = [self.wall(lambda: session.run(launch, 10)) for _ in range(5)]
         in_range = 3 * single < min(ten) < 30 * single

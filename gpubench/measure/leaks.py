@@ -17,7 +17,7 @@ import msgspec
 
 from gpubench.backends.contract import Backend, Session
 from gpubench.kernels.contract.op import Op
-from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.timer import Timer, device_seconds
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
 
@@ -140,7 +140,7 @@ def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeat
             session.sync()
             if session.device.kind != "cpu":
                 copied.seconds(1)
-                session.time(launch, 2)
+                device_seconds(session, launch, 2)
             return BATCH
 
         return traced(f"{op.name} {case.form}", repeats, step, warmup=round(repeats.count * WARMUP_SHARE))
@@ -173,7 +173,7 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
 def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:
     """One checked launch, and one reading of the device's clock."""
     workspace = kind_of(op)(session, op, case, 1, "random", folder)
-    session.time(gate(workspace, case, lambda phase: None).launch)
+    device_seconds(session, gate(workspace, case, lambda phase: None).launch, 1)
     workspace.release()
     for file in folder.iterdir():
         file.unlink()

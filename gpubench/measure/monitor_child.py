@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 
 from gpubench import backends
-from gpubench.backends.contract import Backend
+from gpubench.backends.contract import Backend, Observed
 from gpubench.base.child_main import Messages
 from gpubench.base.plugins import described
 from gpubench.measure.monitor import (
@@ -52,14 +52,13 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
         readers |= nvml.gpu_readers(real, absent)
     for name in _of_backends(targets):
         try:
-            source = _backend(name).telemetry(name)
+            backend = _backend(name)
+            if isinstance(backend, Observed):
+                readers[name] = backend.telemetry(name)
+            else:
+                absent[name] = UNKNOWN_GPU
         except Exception as error:  # one backend that breaks must not hide the others' devices
             absent[name] = described(error)
-            continue
-        if source is None:
-            absent[name] = UNKNOWN_GPU
-        else:
-            readers[name] = source
     return readers, absent
 
 
@@ -69,7 +68,9 @@ def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
     counted = {}
     for name in _of_backends(targets):
         with contextlib.suppress(Exception):  # a backend that breaks tells of no user
-            counted[name] = Users(**_backend(name).users(name))
+            backend = _backend(name)
+            if isinstance(backend, Observed):
+                counted[name] = Users(**backend.users(name))
     if real:
         from gpubench.detect.probes import nvml
 

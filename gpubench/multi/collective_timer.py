@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpubench.backends.contract import Links, Session
+from gpubench.backends.contract.protocols import DeviceGroup
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Collective, Op
 from gpubench.measure.worker.workspace import Wrong
@@ -32,13 +33,14 @@ class CollectiveTimer:
     staging: Staging = "pageable"
 
     def __init__(self, session: Session, op: Op, case: Case, opening: object = None) -> None:
-        links, exchange = session.links(), op.collective
-        if links is None or exchange is None:
+        exchange = op.collective
+        if not isinstance(session, DeviceGroup) or exchange is None:
             raise Unsupported(f"{session.device.id} is no gang", reason="no-implementation")
-        self.session, self.case, self.repeat = session, case, 1
-        self._links: Links = links
+        self.session: Session = session
+        self.case, self.repeat = case, 1
+        self._links: Links = session.links()
         self.exchange: Collective = exchange
-        self.kernel = links.copier if exchange.pairwise else links.library
+        self.kernel = self._links.copier if exchange.pairwise else self._links.library
         self._count = case.params["n"] // WIDTH
         self._sent: list[Array] = []
         self.held: list[Array] = []

@@ -101,6 +101,12 @@ def test_the_authors_check_says_input_got_and_want_of_the_worst_element(site, tm
     assert re.search(r"found on numpy:0: .*largest error .*; x=-\d\S*, got -\d\S*, want -\d", done.stdout)
 
 
+def test_a_whole_backend_is_short_and_stands_on_the_page():
+    text = (EXAMPLES / "backend_package" / "gpubench_halves.py").read_text()
+    assert len([line for line in text.splitlines() if line]) < 40
+    assert f"```python\n{text}```" in (EXAMPLES.parent / "docs" / "extending.md").read_text("utf-8")
+
+
 def test_a_backend_of_another_package_keeps_the_contract(halves, tmp_path):
     done = python("-m", "gpubench.measure.conformance", "halves", cwd=tmp_path, PYTHONPATH=halves)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr

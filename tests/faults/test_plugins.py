@@ -471,6 +471,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "surrogates": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, name='\\ud800') for d in super().devices()]\nBACKEND = B()", "surrogates"),
     "no text": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, driver=b'\\xff', name=None) for d in super().devices()]\nBACKEND = B()", "what no message can hold"),
     "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
+    "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract"),
     "forms": (_BACKEND + "class B(Backend):\n    forms = None\nBACKEND = B()", "TypeError"),
 }  # fmt: skip
 
@@ -490,6 +491,33 @@ def test_a_backend_that_breaks_is_unavailable(gpubench: Program, bad: tuple[dict
     what, why, _ = done.stderr.splitlines()
     assert what == "error: the backend bad is not available"
     assert reported in why
+
+
+EARLIER = (
+    _BACKEND
+    + """
+from gpubench.backends.contract import Session
+class S(Session):
+    device = FakeBackend().devices()[1]
+    supports = allocate = upload = download = compile = run = sync = empty_launch = lambda self, *_: None
+class B(Backend):
+    def open(self, device_id, threads=None, *, autotune=True): return S()
+BACKEND = B()
+"""
+)
+
+
+def test_a_session_of_an_earlier_contract_is_told_what_it_lacks(gpubench: Program, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", "p_bad", EARLIER, backends={"bad": "p_bad:BACKEND"})
+    done = gpubench(
+        "run", "--devices", "bad:gpu", "--ops", "add", *SIZES, "--quick", "-o", "r.json",
+        env={"PYTHONPATH": str(site)},
+    )  # fmt: skip
+    assert done.returncode != 0
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    assert {outcome["reason"] for outcome in outcomes} == {"bad-plugin"}
+    assert all("close" in outcome["detail"] for outcome in outcomes)
+    assert all("docs/extending.md says what changed" in outcome["detail"] for outcome in outcomes)
 
 
 def test_backends_that_break_leave_the_others_to_be_measured(gpubench: Program, tmp_path: Path) -> None:

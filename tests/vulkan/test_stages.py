@@ -52,14 +52,6 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     np.testing.assert_array_equal(fetched(timer), want)
 
 
-@pytest.mark.parametrize(("name", "order"), [("called", "a b wait"), ("waited", "a wait b wait")])
-def test_what_the_host_does_is_timed_with_its_wait_or_without(session, monkeypatch, name, order):
-    done = []
-    monkeypatch.setattr(session, "sync", lambda: done.append("wait"))
-    found = getattr(session, name)([lambda: done.append("a"), lambda: done.append("b")])
-    assert (len(found), " ".join(done)) == (2, order)
-
-
 def passes_of(op, case, limits):
     """What the default kernels of the stages launch."""
     for stage in op.stages:

@@ -14,18 +14,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from gpubench.backends.contract import (
     Backend,
     Buffer,
     HostCall,
-    Launch,
+    Joins,
     Links,
+    Preloads,
     Session,
     StageReading,
     Transfers,
-    override,
+    protocols,
 )
 from gpubench.backends.cupy.graphs import CudaGraphs
 from gpubench.backends.cupy.launches import (
@@ -42,7 +43,9 @@ from gpubench.backends.cupy.launches import (
 from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
 from gpubench.backends.shared.host import (
     calls_library,
+    clocked,
     host_dtype,
+    in_order,
     no_kernel,
     no_overhead,
 )
@@ -79,11 +82,23 @@ def vendor_errors() -> Iterator[None]:
         raise DeviceLost(str(error)) from error
 
 
-class CupySession(Session):
+class CupySession(
+    Session,
+    protocols.LaunchClock,
+    protocols.CoreClock,
+    protocols.MovesData,
+    protocols.FreshMemory,
+    protocols.Fills,
+    protocols.ComparesBuffers,
+    protocols.SharesBuffers,
+    protocols.Flushes,
+    protocols.BuildsAhead,
+    protocols.Chains,
+    protocols.TimesStages,
+    protocols.EntersThreads,
+    protocols.WaitsAsleep,
+):
     """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
-
-    several = True
-    parts = True
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
@@ -172,11 +187,9 @@ class CupySession(Session):
         with vendor_errors():
             return self._pool.take(shape, dtype)
 
-    @override
     def free(self, buffer: Buffer) -> None:
         self._pool.give_back(buffer)
 
-    @override
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """cudaMalloc. Raises DeviceOutOfMemory."""
         cupy, kind = self._cupy, host_dtype(dtype)
@@ -185,15 +198,13 @@ class CupySession(Session):
             memory = cupy.cuda.UnownedMemory(cupy.cuda.runtime.malloc(size), size, None)
             return cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0))
 
-    @override
     def free_fresh(self, buffer: Buffer) -> None:
         with vendor_errors():
             self._cupy.cuda.runtime.free(buffer.data.ptr)
 
-    @override
     def transfers(self, form: Form) -> Transfers:
         """Through page-locked memory in the tuned form, else as CuPy itself does it."""
-        return self._staged if form == "tuned" else super().transfers(form)
+        return self._staged if form == "tuned" else Transfers(self)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream; pageable memory is staged by the driver."""
@@ -204,7 +215,6 @@ class CupySession(Session):
         with vendor_errors():
             buffer.get(out=host, blocking=True)
 
-    @override
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         import numpy as np
 
@@ -212,12 +222,10 @@ class CupySession(Session):
             bits = np.array([value], host_dtype(dtype)).view(f"u{buffer.itemsize}")[0]
             buffer.view(bits.dtype).fill(bits)
 
-    @override
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer:
         with vendor_errors():
             return buffer.copy()
 
-    @override
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         if buffer.shape != shape or buffer.dtype != host_dtype(dtype) or not buffer.flags.c_contiguous:
             return False
@@ -226,7 +234,6 @@ class CupySession(Session):
             flat, known = (array.reshape(-1).view(words) for array in (buffer, copy))
             return bool((flat == known[: flat.size]).all())
 
-    @override
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         return buffer[: math.prod(shape)].reshape(shape)
 
@@ -236,46 +243,33 @@ class CupySession(Session):
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.call("cupy"), cupy, *inputs)
-            launch = CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
+            launch = CudaLaunch(with_tf32(cupy, call) if case.variant else call)
             return launch if output is None else self._one_by_one([(launch, output)], output)
         with vendor_errors():
             return self._programs.launch(op, case, inputs, output)
 
-    @override
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
         """The texts of our own kernels, by NVRTC on all CPUs."""
         with vendor_errors():
             self._programs.build([(op, case) for op, case in cases if case.form == "tuned"], self.enter)
 
-    @override
-    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> CudaLaunch:
+    def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         """The launches in order on the stream, as one graph where all are kernels of ours."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
 
-    def _one_by_one(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> CudaLaunch:
-        """What a library call made is copied to its place."""
-        cupy = self._cupy
+    def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
+        return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
-        def call() -> Buffer:
-            for launch, target in steps:
-                cast("CudaLaunch", launch)()
-                for made, place in zip(each(launch.output), each(target), strict=True):
-                    if made is not place:
-                        cupy.copyto(place, made)
-            return output
-
-        return CudaLaunch(call, None)
-
-    @override
-    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
+    def stage_times(self, steps: protocols.Steps) -> StageReading:
         """Events on the stream, one between two stages. What the host does comes first, by its own clock."""
         hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         if self._on_hip:
-            waited = self.waited([*hosts, *(partial(self.run, call) for call in calls)])
+            waited = clocked(self, [*hosts, *(partial(self.run, call) for call in calls)], self.sync)
             return StageReading(waited, sum(waited), "waited")
         with vendor_errors():
-            before = self.called(hosts)
+            before = clocked(self, hosts)
+            self.sync()
             found = self._clock.each(calls)
         return StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
 
@@ -288,19 +282,16 @@ class CupySession(Session):
         with vendor_errors():
             self._cupy.cuda.get_current_stream().synchronize()
 
-    @override
     def enter(self) -> None:
         """CUDA's current device is the thread's own affair."""
         self._cupy.cuda.Device(self._ordinal).use()
 
-    @override
     def sync_asleep(self) -> None:
         """Wait for the stream asleep, until the driver's interrupt."""
         with vendor_errors():
             self._asleep.record()
             self._asleep.synchronize()
 
-    @override
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Device seconds between two events around `repeat` launches, without host time; `cold`: after a flush. None
         on ROCm, where nothing keeps the host's time out."""
@@ -309,7 +300,6 @@ class CupySession(Session):
         with vendor_errors():
             return self._clock.time(launch, repeat, cold=cold)
 
-    @override
     def core_hz(self) -> float | None:
         """Cycles against the global timer on one SM, after all enqueued work; None where it has none."""
         if self._cycles is None:
@@ -319,16 +309,14 @@ class CupySession(Session):
 
     def empty_launch(self) -> CudaLaunch:
         if self._nothing is None:  # one element is set, the least that a kernel does
-            return CudaLaunch(partial(self.allocate((1,), "float32").fill, 0), None)
-        return CudaLaunch(partial(self._nothing, (1,), (1,), ()), None)
+            return CudaLaunch(partial(self.allocate((1,), "float32").fill, 0))
+        return CudaLaunch(partial(self._nothing, (1,), (1,), ()))
 
-    @override
     def flush(self) -> None:
         """Overwrite twice the L2 cache."""
         with vendor_errors():
             self._clock.write_over_the_caches()
 
-    @override
     def close(self) -> None:
         """Return all pooled memory, of the device and of the host."""
         with contextlib.suppress(Exception):
@@ -390,7 +378,7 @@ def _blas(cupy: Any, device: Device) -> Blas:
     return Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(handle)))
 
 
-class CupyBackend(Backend):
+class CupyBackend(Backend, Preloads, Joins):
     """The devices of CUDA, or of HIP where CuPy was built for ROCm, in the order in which these give them."""
 
     name = "cupy"
@@ -424,12 +412,10 @@ class CupyBackend(Backend):
             print(line, file=sys.stderr)
         return devices
 
-    @override
     def preload(self) -> None:
         with contextlib.suppress(BackendUnavailable):
             _import_cupy()
 
-    @override
     def joined(self) -> list[Device]:
         """All of them."""
         return self.devices()
@@ -440,12 +426,16 @@ class CupyBackend(Backend):
                 return CupySession(device, int(device_id.rpartition(":")[2]))
         raise BackendUnavailable(f"there is no device {device_id}")
 
-    @override
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
         """The devices of these ordinals."""
         from gpubench.backends.cupy.links import CudaLinks
 
         return CudaLinks(_import_cupy(), ordinals, vendor_errors)
+
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        return [self.open(f"cupy:{ordinal}", threads) for ordinal in ordinals]
 
 
 def _import_cupy() -> Any:

@@ -100,7 +100,7 @@ class CudaGraph(CudaLaunch):
     """What the host does, then all other launches as one graph; one by one where the driver captures none."""
 
     def __init__(self, graphs: CudaGraphs, launches: Sequence[Launch], output: Buffer) -> None:
-        super().__init__(lambda: output, None)
+        super().__init__(lambda: output)
         self._graphs = graphs
         self._hosts = [launch for launch in launches if isinstance(launch, HostCall)]
         self._own = [launch for launch in launches if isinstance(launch, CudaLaunch)]

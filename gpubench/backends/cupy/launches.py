@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from gpubench.backends.contract import Buffer, Launch, StageReading
+from gpubench.backends.contract import Buffer, Call, StageReading
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
 from gpubench.base.errors import BuildError, Unsupported
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
@@ -30,7 +30,7 @@ from gpubench.result.case import TF32, Case
 MOST_QUEUED = 1000
 
 
-class CudaLaunch(Launch):
+class CudaLaunch(Call):
     """A prepared call; `output` is the array that holds the result of the last one.
 
     `queued` launches fit into the stream together, as far as is known: fewer where one launch is several kernels.
@@ -40,16 +40,12 @@ class CudaLaunch(Launch):
     def __init__(
         self,
         function: Callable[[], Any],
-        kernel_hash: str | None,
+        kernel_hash: str | None = None,
         steps: Sequence[Callable[[], None]] | None = None,
     ) -> None:
-        self._function = function
-        self.kernel_hash = kernel_hash
+        super().__init__(function, kernel_hash)
         self.steps = steps
         self.queued = MOST_QUEUED
-
-    def __call__(self) -> None:
-        self.output = self._function()
 
 
 class CudaPrograms:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Links, override
+from gpubench.backends.contract import Links
 from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.op import Array
@@ -48,7 +48,6 @@ class CudaLinks(Links):
     def on(self, rank: int) -> AbstractContextManager[Any]:
         return self._on(rank)
 
-    @override
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         with self._guard(), _nccl_errors():
@@ -63,7 +62,6 @@ class CudaLinks(Links):
         for stream in self._streams:
             stream.synchronize()
 
-    @override
     def fetched(self, array: Array) -> tuple[Any, Array]:
         import numpy
 
@@ -116,7 +114,6 @@ class CudaLinks(Links):
             )
         )
 
-    @override
     def close(self) -> None:
         for communicator in self._communicators or ():
             with contextlib.suppress(Exception):

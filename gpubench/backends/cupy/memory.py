@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Buffer, Transfers, override
+from gpubench.backends.contract import Buffer, Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads, host_dtype
 from gpubench.kernels.contract.op import Array, Shape, Stored
@@ -119,11 +119,9 @@ class PinnedTransfers(Transfers):
         self._threads = BlockThreads(copying_threads())
         self._own = threading.local()
 
-    @override
     def use_threads(self, count: int | None) -> None:
         self._threads.threads = count or copying_threads()
 
-    @override
     def upload(self, buffer: Buffer, host: Array) -> None:
         data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
         kind = self._runtime.memcpyHostToDevice
@@ -141,7 +139,6 @@ class PinnedTransfers(Transfers):
             elif data.size:
                 self._threads.run(send, data.size, self._piece(data.size))
 
-    @override
     def download(self, buffer: Buffer, host: Array) -> None:
         data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
         kind = self._runtime.memcpyDeviceToHost

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from gpubench import backends
-from gpubench.backends.contract import Backend, Launch, Session, override
+from gpubench.backends.contract import Backend, Launch, Session, protocols
 from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units
+from gpubench.backends.shared.blocks import empty_caches
 from gpubench.backends.shared.sides import refusal
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.messages import REASONS
@@ -28,10 +30,10 @@ from gpubench.result.run import Device
 EVEN = 0.5
 
 
-class SplitSession(Session):
+class SplitSession(
+    Session, protocols.Splits, protocols.TimesSides, protocols.Tunes, protocols.Flushes, protocols.HoldsArrays
+):
     """A GPU's session and the CPU's, driven as one."""
-
-    several = True
 
     def __init__(self, device: Device, gpu: Session, cpu: Session) -> None:
         self.device = device
@@ -42,8 +44,7 @@ class SplitSession(Session):
         self._fractions: dict[str, float] = {}
         self._partials: dict[str, tuple[Array, Array]] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
-        self._placing: dict[str, Session] = {}
-        self.tunes = gpu.tunes
+        self._placing: dict[str, Any] = {}
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
@@ -55,7 +56,6 @@ class SplitSession(Session):
             return Unsupported(unsplit, reason="no-split")
         return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
 
-    @override
     def for_op(self, op: Op) -> Session:
         """A workload is placed by a wing, any other op is split."""
         placing = wings.for_op("two_sides", op)
@@ -63,7 +63,8 @@ class SplitSession(Session):
             return self
         if op.name not in self._placing:
             self._placing[op.name] = placing(self.device, self.gpu, self.cpu, op)
-        return self._placing[op.name]
+        placed: Session = self._placing[op.name]
+        return placed
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary array: the CPU computes in it."""
@@ -73,13 +74,11 @@ class SplitSession(Session):
         """An operand; device memory is taken when a launch needs its part of it."""
         return SplitBuffer(shape, dtype)
 
-    @override
     def free(self, buffer: SplitBuffer) -> None:
         """Its device memory goes back to the GPU's pool."""
         self._flush()
         buffer.free(self.gpu)
 
-    @override
     def forget(self) -> None:
         """The CPU's parts are bound to the caller's arrays: let them go."""
         self._sides.forget()
@@ -102,16 +101,16 @@ class SplitSession(Session):
         else:
             self._sides.gather(buffer.last, host)
 
-    @override
     def divide(self, op: Op, case: Case, fraction: float) -> float:
         """From the next `compile` of this case on. Returns the share after rounding to whole units."""
         self._fractions[case.id] = fraction
         units = op.units(case.params)
         return gpu_units(units, fraction) / units
 
-    @override
     def tune(self, op: Op, case: Case, inputs: Sequence[SplitBuffer]) -> None:
         """Let the GPU choose its candidate for the part that it will get."""
+        if not isinstance(self.gpu, protocols.Tunes):
+            return
         launch = self._cut(op, case, inputs, SplitBuffer(op.output.shape(case.params), case.dtype))
         if launch.on_gpu:
             self._sides.send(launch)
@@ -142,7 +141,7 @@ class SplitSession(Session):
             params = part.params
             # As where the GPU has all of the work: or else the split would gain by moving data in another way.
             form: Form = "library" if op.kernel(self.gpu.device.backend, case.dtype) is None else "tuned"
-            launch.way = self.gpu.transfers(form)
+            launch.way = protocols.transfers_of(self.gpu, form)
             launch.staging = launch.way.staging
             launch.parts = [
                 buffer.part(self.gpu, case.regime_id, operand.shape(params))
@@ -173,7 +172,6 @@ class SplitSession(Session):
         self._flush()
         self.gpu.sync()
 
-    @override
     def sides(self, launch: SplitLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
         """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
         self.sync()
@@ -202,17 +200,14 @@ class SplitSession(Session):
         """The GPU's: the CPU's costs nothing."""
         return Empty(self.gpu.empty_launch())
 
-    @override
     def flush(self) -> None:
         """Empty the GPU's caches: an upload to this session would only refer to the array."""
         self._flush()
-        self.gpu.flush()
+        empty_caches(self.gpu)
 
-    @override
     def clock(self) -> float:
         return self.gpu.clock()
 
-    @override
     def close(self) -> None:
         """Both sides, whatever happens to the first."""
         self._waiting = None
@@ -261,7 +256,8 @@ class HybridBackend(Backend):
         inner = device_id.partition(":")[2]
         backend = backends.load(inner.partition(":")[0])
         gpu = backend.open(inner, threads, autotune=autotune)
-        cpu = gpu.cpu_beside() or backends.load("numpy").open("numpy:0", threads)
+        scripted = gpu.cpu_beside() if isinstance(gpu, protocols.ScriptedPair) else None
+        cpu = scripted or backends.load("numpy").open("numpy:0", threads)
         return SplitSession(_pair(gpu.device), gpu, cpu)
 
 

@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
+from gpubench.backends.contract.protocols import CpuThreads, WaitsAsleep
 from gpubench.backends.shared.host import host_dtype
-from gpubench.backends.shared.sides import INLINE_BYTES, CompanionThread, cut_array, granule, joined, side_case
+from gpubench.backends.shared.sides import (
+    INLINE_BYTES,
+    CompanionThread,
+    cut_array,
+    granule,
+    joined,
+    side_case,
+    view_of,
+)
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Staging
@@ -166,7 +175,7 @@ class CpuPart:
         self._fresh = case.form == "library"
         self._cpu = cpu
         self._launch = cpu.compile(
-            launch.op, case, [cpu.view(array) for array in arrays], cpu.view(self._target)
+            launch.op, case, [view_of(cpu, array) for array in arrays], view_of(cpu, self._target)
         )
 
     def run(self, count: int) -> None:
@@ -194,7 +203,8 @@ class Sides:
         self.gpu, self.cpu = gpu, cpu
         self.cpu_s = 0.0
         self._threads = cpu.threads or 1
-        self._companion = CompanionThread(gpu.enter)
+        self._companion = CompanionThread(gpu)
+        self._wait_asleep = gpu.sync_asleep if isinstance(gpu, WaitsAsleep) else gpu.sync
         self._bound: dict[tuple[object, ...], CpuPart] = {}
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
@@ -226,10 +236,9 @@ class Sides:
                 if host_output is not None:
                     self._fetch(launch, host_output)
             else:
-                self.gpu.both(
+                self._companion.both(
                     lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not given),
                     lambda: self._compute(cpu, repeat),
-                    self._companion.both,
                 )
         elif launch.on_gpu:
             self.on_gpu(launch, repeat, host_output, again=again)
@@ -246,7 +255,8 @@ class Sides:
         busy = travels and bool(launch.on_gpu and launch.on_cpu) and launch.sent_bytes > INLINE_BYTES
         way = launch.way
         given = reserved_cores(self._threads, several=way is not None and way.copies) if busy else 0
-        self.cpu.use_threads(self._threads - given if given else None)
+        if isinstance(self.cpu, CpuThreads):
+            self.cpu.use_threads(self._threads - given if given else None)
         if way is not None:
             way.use_threads(given or None)
         return given
@@ -269,7 +279,7 @@ class Sides:
         self.gpu.run(launch.gpu, repeat)
         if host_output is not None:
             if rest:
-                self.gpu.sync_asleep()
+                self._wait_asleep()
             self._fetch(launch, host_output)
 
     def on_cpu(self, launch: SplitLaunch, repeat: int, host_output: Array | None) -> None:

@@ -12,10 +12,20 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from gpubench import __version__
-from gpubench.backends.contract import Backend, Buffer, Launch, Links, Session, StageReading, override
+from gpubench.backends.contract import (
+    Backend,
+    Buffer,
+    Call,
+    Joins,
+    Links,
+    Preloads,
+    Session,
+    StageReading,
+    protocols,
+)
 from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
@@ -23,8 +33,10 @@ from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import (
     aligned,
     calls_library,
+    clocked,
     copy,
     host_dtype,
+    in_order,
     named_buffers,
     no_kernel,
     no_overhead,
@@ -48,28 +60,24 @@ from gpubench.result.store.cache import user_cache
 TUNING_S, CLEARLY = 0.25, 1.05
 
 
-class NumpyLaunch(Launch):
-    """A prepared call. The library form returns a fresh array each time; `output` is the last one."""
-
-    def __init__(self, function: Callable[[], Array], kernel_hash: str | None) -> None:
-        self._function = function
-        self.kernel_hash = kernel_hash
-
-    def __call__(self) -> None:
-        """Run once."""
-        self.output = self._function()
-
-
 # Builds the call of one way to do a case from inputs and output.
 Way = Callable[[Sequence[Buffer], Buffer], Callable[[], Array]]
 
 
-class NumpySession(Session):
+class NumpySession(
+    Session,
+    protocols.Tunes,
+    protocols.BuildsAhead,
+    protocols.Foresees,
+    protocols.Chains,
+    protocols.TimesStages,
+    protocols.Fills,
+    protocols.HostReadable,
+    protocols.SharesBuffers,
+    protocols.JudgesBlocks,
+    protocols.CpuThreads,
+):
     """The CPU as one worker sees it, with a fixed number of threads."""
-
-    tunes = True
-    several = True
-    parts = True
 
     def __init__(self, device: Device, threads: int | None, autotune: bool = True) -> None:
         import numpy as np
@@ -134,70 +142,49 @@ class NumpySession(Session):
         """Copy out."""
         copy(buffer, host)
 
-    @override
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         fill(buffer, value)
 
-    @override
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
         """The array itself."""
         fits = isinstance(buffer, self._np.ndarray) and buffer.shape == shape and buffer.flags.c_contiguous
         return buffer if fits and buffer.dtype == host_dtype(dtype) else None
 
-    @override
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         part = buffer[: math.prod(shape)].reshape(shape)
         part.flags.writeable = False
         return part
 
-    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> NumpyLaunch:
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
         """The plain expression, or the best kernel writing into `output`, be it the library call itself."""
         np = self._np
         if case.form == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
-            return NumpyLaunch(lambda: op.call("numpy")(np, *inputs), version)
+            return Call(lambda: op.call("numpy")(np, *inputs), version)
         forms = self._forms(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
         name = name if name in forms else next(iter(forms))
-        launch = NumpyLaunch(forms[name](inputs, output), None)
+        launch = Call(forms[name](inputs, output))
         launch.kernel_name = name
         return launch
 
-    @override
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
         """The compiled forms: numba takes a second for each, which nothing else has to wait for here."""
         for op, case in cases:
             if case.form == "tuned" and not calls_library(op, case):
                 self._forms(op, case, ())
 
-    @override
-    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> NumpyLaunch:
+    def chain(self, steps: protocols.Steps, output: Buffer) -> Call:
         """The calls in order; what a plain expression made is copied to its place."""
-        np = self._np
+        return Call(in_order(steps, output, self._np.copyto))
 
-        def call() -> Array:
-            for launch, target in steps:
-                cast("NumpyLaunch", launch)()
-                for made, place in zip(each(launch.output), each(target), strict=True):
-                    if made is not place:
-                        np.copyto(place, made)
-            return output
-
-        return NumpyLaunch(call, None)
-
-    @override
-    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
+    def stage_times(self, steps: protocols.Steps) -> StageReading:
         """Readings of the host's clock: a call has ended when it returns."""
         calls = [self.chain([step], step[1]) for step in steps]
-        readings = [self.clock()]
         with self._np.errstate(all="ignore"):
-            for call in calls:
-                call()
-                readings.append(self.clock())
-        found = [after - before for before, after in itertools.pairwise(readings)]
-        return StageReading(found, readings[-1] - readings[0], "host")
+            seconds = clocked(self, calls)
+        return StageReading(seconds, sum(seconds), "host")
 
-    @override
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
         """numba, and the kernels of each op at the top of its ladder: smaller sizes take some of them."""
         candidates: list[Candidate] = []
@@ -209,7 +196,6 @@ class NumpySession(Session):
             self._load_compiler()
         return self._compiled.compile_ahead([one.build() for one in candidates]) if self._compiled else 0.0
 
-    @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the ways to do the case, once for this machine and size, and let `compile` take the fastest."""
         if not self._autotune or case.form != "tuned" or case.id in self._chosen or calls_library(op, case):
@@ -218,11 +204,11 @@ class NumpySession(Session):
         if len(forms) < 2:
             return
 
-        built: dict[str, NumpyLaunch] = {}
+        built: dict[str, Call] = {}
 
         def prepare(output: Buffer) -> Timer:
             # Compiling counts in no trial.
-            built.update({name: NumpyLaunch(way(inputs, output), None) for name, way in forms.items()})
+            built.update({name: Call(way(inputs, output)) for name, way in forms.items()})
 
             def timer(name: str) -> Callable[[int], float]:
                 def took(repeat: int) -> float:
@@ -243,7 +229,7 @@ class NumpySession(Session):
         if name is not None:
             self._chosen[case.id] = name
 
-    def _took(self, launch: NumpyLaunch, repeat: int) -> float:
+    def _took(self, launch: Call, repeat: int) -> float:
         start = self.clock()
         self.run(launch, repeat)
         return self.clock() - start
@@ -324,17 +310,15 @@ class NumpySession(Session):
 
         return call_both
 
-    @override
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
         return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
 
-    def run(self, launch: NumpyLaunch, repeat: int = 1) -> None:
+    def run(self, launch: Call, repeat: int = 1) -> None:
         """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""
         with self._np.errstate(all="ignore"):
             for _ in range(repeat):
                 launch()
 
-    @override
     def use_threads(self, count: int | None) -> None:
         """Compute with so many threads from now on (None: all): another thread needs a core."""
         count = count or self.threads
@@ -353,11 +337,10 @@ class NumpySession(Session):
     def sync(self) -> None:
         """Nothing is ever pending."""
 
-    def empty_launch(self) -> NumpyLaunch:
+    def empty_launch(self) -> Call:
         """A call that does nothing."""
-        return NumpyLaunch(lambda: None, None)
+        return Call(lambda: None)
 
-    @override
     def close(self) -> None:
         """Stop the block threads and lift the thread limit."""
         self._blocks.close()
@@ -401,7 +384,7 @@ def _blas(controller: Any) -> Blas | None:
     return None
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(Backend, Preloads, Joins):
     """One device: the CPUs this process may use."""
 
     name = "numpy"
@@ -418,7 +401,6 @@ class NumpyBackend(Backend):
             Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host", driver=np.__version__)
         ]
 
-    @override
     def preload(self) -> None:
         """numba too, where its number of threads is known by now."""
         count = os.environ.get(NUMBA_THREADS, "")
@@ -432,14 +414,16 @@ class NumpyBackend(Backend):
         """Open the CPU with `threads` threads (None: all usable ones)."""
         return NumpySession(self.devices()[0], threads, autotune)
 
-    @override
+    def joined(self) -> list[Device]:
+        """None by an ordinal: a gang in host memory is named by the number of its ranks."""
+        return []
+
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
         """So many ranks in host memory."""
         from gpubench.backends.shared.links import HostLinks
 
         return HostLinks(len(ordinals))
 
-    @override
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:

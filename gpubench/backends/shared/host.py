@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import os
 import sys
@@ -281,6 +282,34 @@ def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buff
 def named_buffers(op: Op, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
     """The buffers by the names of their operands."""
     return {x.name: buffer for x, buffer in zip(op.operands, (*inputs, *each(output)), strict=True)}
+
+
+def in_order(
+    steps: Sequence[tuple[Any, Buffer]], output: Buffer, copyto: Callable[[Buffer, Buffer], None]
+) -> Callable[[], Buffer]:
+    """Return the launches of a chain as one call; what a library call made is copied to its place."""
+
+    def call() -> Buffer:
+        for launch, target in steps:
+            launch()
+            for made, place in zip(each(launch.output), each(target), strict=True):
+                if made is not place:
+                    copyto(place, made)
+        return output
+
+    return call
+
+
+def clocked(
+    session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
+) -> list[float]:
+    """Return the seconds of each call, and of what comes `behind` it, by the host's clock."""
+    readings = [session.clock()]
+    for call in calls:
+        call()
+        behind()
+        readings.append(session.clock())
+    return [after - before for before, after in itertools.pairwise(readings)]
 
 
 def tuned_kernel(op: Op, case: Case) -> Kernel:

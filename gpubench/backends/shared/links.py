@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Links, override
+from gpubench.backends.contract import Links
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.kernels.contract.op import Array
 
@@ -28,7 +28,6 @@ class HostLinks(Links):
     def sync(self) -> None:
         """Every call has ended when it returns."""
 
-    @override
     def array(self, rank: int, count: int) -> Array:
         try:
             return super().array(rank, count)

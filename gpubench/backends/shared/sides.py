@@ -8,7 +8,8 @@ from queue import SimpleQueue
 
 import msgspec
 
-from gpubench.backends.contract import Session, Work
+from gpubench.backends.contract import Buffer, Session, Work
+from gpubench.backends.contract.protocols import EntersThreads, ScriptedPair
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Op, Operand, Params, Split
 from gpubench.result.case import Case
@@ -70,11 +71,23 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
     return None
 
 
-class CompanionThread:
-    """A thread that starts with the first piece of work and stays; `enter` runs on it once, before that."""
+def view_of(cpu: Session, array: Array) -> Buffer:
+    """Return a buffer of the CPU for a host array: of NumPy the array itself."""
+    return cpu.view(array) if isinstance(cpu, ScriptedPair) else array
 
-    def __init__(self, enter: Work) -> None:
-        self._enter = enter
+
+def enter(session: Session) -> None:
+    """Make the calling thread one that may drive the device."""
+    if isinstance(session, EntersThreads):
+        session.enter()
+
+
+class CompanionThread:
+    """A thread beside the caller's for a session. It starts with the first piece of work and stays."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._scripted = session if isinstance(session, ScriptedPair) else None
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -84,6 +97,9 @@ class CompanionThread:
 
         Raises what either raised, what `here` raised first.
         """
+        if self._scripted is not None:
+            self._scripted.both(aside, here)
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="gpubench-beside", daemon=True)
             self._thread.start()
@@ -103,12 +119,12 @@ class CompanionThread:
             self._thread = None
 
     def _serve(self) -> None:
-        entered = False
+        entered = not isinstance(self._session, EntersThreads)
         while (work := self._work.get()) is not None:
             error: BaseException | None = None
             try:
-                if not entered:
-                    self._enter()
+                if not entered and isinstance(self._session, EntersThreads):
+                    self._session.enter()
                     entered = True
                 work()
             except BaseException as caught:  # handed to the caller of `both`

@@ -17,11 +17,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpubench import __version__
-from gpubench.backends import contract
-from gpubench.backends.contract import Backend, Buffer, HostCall, Launch, Recording, Session, override
+from gpubench.backends.contract import (
+    Backend,
+    Buffer,
+    HostCall,
+    Preloads,
+    Recording,
+    Session,
+    StageReading,
+    protocols,
+)
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
-from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
+from gpubench.backends.shared.host import clocked, no_kernel, no_overhead, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes
 from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
@@ -120,7 +128,7 @@ class Stamps:
         self.period_s = timestamp_period_s(device)
         self.writes = self._single.writes(0)
 
-    def read_steps(self, launches: Sequence[WgpuLaunch]) -> contract.StageReading | None:
+    def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
         """A pass for each launch, in one submit; None if the clock went backwards."""
         stamps = self._set_of(len(launches))
         encoder = self._device.create_command_encoder()
@@ -132,7 +140,7 @@ class Stamps:
         if ticks != sorted(ticks):
             return None
         steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
-        return contract.StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
+        return StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
 
     def read(self, encoder: Any) -> float | None:
         """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
@@ -175,11 +183,23 @@ def limits_of(device: Any, *, software: bool) -> Limits:
     )
 
 
-class WgpuSession(Session):
+class WgpuSession(
+    Session,
+    protocols.LaunchClock,
+    protocols.MovesData,
+    protocols.FreshMemory,
+    protocols.Fills,
+    protocols.ComparesBuffers,
+    protocols.SharesBuffers,
+    protocols.Flushes,
+    protocols.BuildsAhead,
+    protocols.Tunes,
+    protocols.MultiplyAdds,
+    protocols.Chains,
+    protocols.TimesStages,
+    protocols.Records,
+):
     """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
-
-    several = True
-    parts = True
 
     def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
@@ -230,12 +250,6 @@ class WgpuSession(Session):
             return error
         return None
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """A pageable array; the copy into mapped staging memory is part of every upload."""
-        import numpy as np
-
-        return np.empty(shape, host_dtype(dtype))
-
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
         size = buffer_bytes(shape, dtype)
@@ -257,11 +271,9 @@ class WgpuSession(Session):
         with vendor_errors():
             return self._device.create_buffer(size=size, usage=usage)
 
-    @override
     def free(self, buffer: Buffer) -> None:
         self._pool.setdefault(buffer.size, []).append(buffer)
 
-    @override
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
         buffer = self._create(buffer_bytes(shape, dtype))
@@ -272,7 +284,6 @@ class WgpuSession(Session):
         self.sync()
         return buffer
 
-    @override
     def free_fresh(self, buffer: Buffer) -> None:
         buffer.destroy()
 
@@ -282,18 +293,15 @@ class WgpuSession(Session):
     def download(self, buffer: Buffer, host: Array) -> None:
         self._transfers.download(buffer, host)
 
-    @override
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         self._run_words(filling(buffer.size, dtype, value, self.limits), {"out": buffer})
 
-    @override
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer:
         copy = self.allocate(shape, dtype)
         with vendor_errors():
             self._queue.copy(buffer, 0, copy, 0, buffer.size)
         return copy
 
-    @override
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         """By a kernel over whole words: a half that is left over is compared by nobody."""
         size = math.prod(shape) * ITEMSIZE[dtype]
@@ -303,12 +311,10 @@ class WgpuSession(Session):
         with vendor_errors():
             self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
 
-    @override
     def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""
         return self._ways[form]
 
-    @override
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         """The buffer itself: a launch binds as much of it as the operand of its case has."""
         return buffer
@@ -323,15 +329,13 @@ class WgpuSession(Session):
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
 
-    @override
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
         """The pipelines of kernels that have no candidates, or have chosen one."""
         settled = [(op, case) for op, case in cases if not self._to_choose(op, case)]
         with vendor_errors():
             self.programs.build(settled)
 
-    @override
-    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
+    def chain(self, steps: protocols.Steps, output: Buffer) -> WgpuLaunch:
         """All dispatches in one pass, behind what the host does. Of several launches it is recorded ahead."""
         launches = [launch for launch, _ in steps]
         dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
@@ -340,24 +344,21 @@ class WgpuSession(Session):
         chained.before = tuple(launch for launch in launches if isinstance(launch, HostCall))
         return chained
 
-    @override
-    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> contract.StageReading | None:
+    def stage_times(self, steps: protocols.Steps) -> StageReading | None:
         """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
         What the host does comes first, by its own clock."""
         launches = [launch for launch, _ in steps]
         own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
         hosts = [launch for launch in launches if isinstance(launch, HostCall)]
         if own and self.stamps is not None and len(own) <= MOST_STAMPED:
-            before = self.called(hosts)
+            before = clocked(self, hosts)
+            self.sync()
             with vendor_errors():
                 found = self.stamps.read_steps(own)
-            return found and found._replace(
-                steps_s=[*before, *found.steps_s], span_s=sum(before) + found.span_s
-            )
-        waited = self.waited([*hosts, *(partial(self.run, launch) for launch in own)])
-        return contract.StageReading(waited, sum(waited), "waited")
+            return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
+        waited = clocked(self, [*hosts, *(partial(self.run, launch) for launch in own)], self.sync)
+        return StageReading(waited, sum(waited), "waited")
 
-    @override
     def recording(self, launch: WgpuLaunch) -> Recording:
         """What was recorded ahead is recorded once more for that. A device that is the CPU itself spends a submit with
         its work, so that does not count there."""
@@ -382,7 +383,6 @@ class WgpuSession(Session):
         self._queue.wait()
         return found
 
-    @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest."""
         by_name = {candidate.name: candidate for candidate in self._to_choose(op, case)}
@@ -451,7 +451,6 @@ class WgpuSession(Session):
             self._transfers.send()
             self._queue.wait()
 
-    @override
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Seconds between the begin and end stamps of one pass of `repeat` launches. What the host does is not among
         them: it is done once, if no run has done it."""
@@ -471,7 +470,6 @@ class WgpuSession(Session):
     def empty_launch(self) -> WgpuLaunch:
         return self.programs.bare(_EMPTY)
 
-    @override
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
         """Chains of them, into a buffer of THREADS elements that the caller frees. Raises Unsupported."""
         chain, output = chain_program(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
@@ -482,7 +480,6 @@ class WgpuSession(Session):
             self.free(output)
             raise
 
-    @override
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self._empty_pool()
@@ -502,7 +499,6 @@ class WgpuSession(Session):
         self._pool.clear()
         self.programs.forget_buffers()
 
-    @override
     def flush(self) -> None:
         """Overwrite more than any cache holds."""
         with vendor_errors():
@@ -538,7 +534,7 @@ def is_software(info: dict[str, Any]) -> bool:
     )
 
 
-class WgpuBackend(Backend):
+class WgpuBackend(Backend, Preloads):
     """Adapters of Vulkan, Metal and DX12; OpenGL is left out (it lists the same GPUs a second time)."""
 
     name = "wgpu"
@@ -548,7 +544,6 @@ class WgpuBackend(Backend):
         """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""
         return [device for device, _ in self._adapters()]
 
-    @override
     def preload(self) -> None:
         with contextlib.suppress(Exception):  # a library that the loader rejects is no ImportError
             importlib.import_module("wgpu")

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.backends.contract import override
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
 
 # Two threads may wait at once: what one is told, the other one's wait may have taken, and tell soon.
@@ -181,15 +180,12 @@ class NativeQueue(Queue):
         self._next: list[WgpuLaunch] = []
         self._own, self._queue = device._internal, device.queue._internal
 
-    @override
     def record_next(self, launch: WgpuLaunch | None) -> None:
         self._next = [launch] if self._asks and launch is not None else []
 
-    @override
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
         encode(compute._internal, launch, repeat, (self._lib, self._null))
 
-    @override
     def record(self, launch: WgpuLaunch, repeat: int) -> Any:
         *_, commands = self._recording([launch], repeat)
         return commands
@@ -213,12 +209,10 @@ class NativeQueue(Queue):
             lib.wgpuCommandEncoderRelease(encoder)
         yield commands
 
-    @override
     def submit(self, commands: Any) -> None:
         listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
         self.native.checked.wgpuQueueSubmit(self._queue, 1, listed)
 
-    @override
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
         encoder = self._lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         self._lib.wgpuCommandEncoderCopyBufferToBuffer(
@@ -228,11 +222,9 @@ class NativeQueue(Queue):
         self._lib.wgpuCommandEncoderRelease(encoder)
         self.submit(commands)
 
-    @override
     def map(self, staging: Any, size: int, *, write: bool) -> Mapping:
         return NativeMapping(self, staging, size, write=write)
 
-    @override
     def wait(self) -> None:
         number = next(_numbers)
         if self._asks:
@@ -292,18 +284,15 @@ class NativeMapping(Mapping):
         info = queue.told("WGPUBufferMapCallbackInfo *", queue.native.mapped, self._number)
         queue.native.checked.wgpuBufferMapAsync(self._own, mode, 0, size, info[0])
 
-    @override
     def sync_wait(self) -> None:
         if not self._queue.mapped(self._number):
             raise RuntimeError("a staging buffer could not be mapped")
 
-    @override
     def memory(self) -> Any:
         lib, ffi = self._queue.native.lib, self._queue.native.ffi
         get = lib.wgpuBufferGetMappedRange if self._write else lib.wgpuBufferGetConstMappedRange
         return _array(ffi.buffer(get(self._own, 0, self._size), self._size))
 
-    @override
     def close(self) -> None:
         self._queue.native.checked.wgpuBufferUnmap(self._own)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from gpubench.backends.contract import Transfers, override
+from gpubench.backends.contract import Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads
 from gpubench.backends.wgpu.queues import Mapping, Queue
@@ -41,14 +41,12 @@ class PlainTransfers(Transfers):
     def __init__(self, device: Any, guard: Guard) -> None:
         self._device, self._guard = device, guard
 
-    @override
     def upload(self, buffer: Any, host: Array) -> None:
         """`write_buffer`, and an empty submit that sets it going."""
         with self._guard():
             self._device.queue.write_buffer(buffer, 0, _padded(bytes_of(host)))
             self._device.queue.submit([])
 
-    @override
     def download(self, buffer: Any, host: Array) -> None:
         """`read_buffer`, then into `host`."""
         data = memoryview(bytes_of(host))
@@ -72,11 +70,9 @@ class MappedTransfers(Transfers):
         )
         self._threads = BlockThreads(copying_threads())
 
-    @override
     def use_threads(self, count: int | None) -> None:
         self._threads.threads = count or copying_threads()
 
-    @override
     def upload(self, buffer: Any, host: Array) -> None:
         data = bytes_of(host)
 
@@ -90,7 +86,6 @@ class MappedTransfers(Transfers):
             elif data.size:
                 self._move(_Up(self._queue, self._up, buffer), data.size, fill)
 
-    @override
     def download(self, buffer: Any, host: Array) -> None:
         data = bytes_of(host)
 
@@ -178,7 +173,6 @@ class _Up(_Lane):
     def ask(self, turn: int, start: int, size: int) -> Mapping:
         return self._map(turn, size, write=True)
 
-    @override
     def close(self, turn: int, start: int, size: int) -> None:
         super().close(turn, start, size)
         self._queue.copy(self.staging[turn], 0, self._buffer, start, round_up(size))

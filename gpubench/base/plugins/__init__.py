@@ -18,6 +18,10 @@ SECTIONS = "gpubench.sections"
 _NOUNS = {OPS: "op", BACKENDS: "backend"}
 
 
+# What is said of a package that asks for what is no more.
+EARLIER = "; it was written for an earlier contract: docs/extending.md says what changed, and what to write now"
+
+
 class PluginError(Exception):
     """What is wrong with an entry point, in one sentence."""
 
@@ -91,7 +95,8 @@ def load(entry: EntryPoint) -> Any:
     except SystemExit as error:
         raise PluginError(f"its import calls sys.exit({error.code!r})") from None
     except Exception as error:
-        raise PluginError(f"its import raises {described(error)}") from error
+        earlier = isinstance(error, ImportError) and (error.name or "").startswith("gpubench")
+        raise PluginError(f"its import raises {described(error)}" + EARLIER * earlier) from error
 
 
 def described(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import gpubench.kernels
 from gpubench.backends.contract import Buffer, Launch, Session
+from gpubench.backends.contract.protocols import KnownCeilings, MultiplyAdds, Tunes, transfers_of
 from gpubench.backends.shared.ceilings import (
     THREADS,
     chain_flops,
@@ -29,7 +30,7 @@ from gpubench.backends.shared.ceilings import (
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.measure.protocol import Wanted
-from gpubench.measure.worker.timer import wall_s
+from gpubench.measure.worker.timer import device_seconds, wall_s
 from gpubench.result.case import Case
 from gpubench.result.machine import WRITE_ALLOCATE
 from gpubench.result.run import Ceiling
@@ -59,18 +60,17 @@ class _NoCeiling(Exception):
 
 def measure(session: Session, wanted: Wanted) -> list[Ceiling]:
     """The ceilings asked for, each with its rate or with the reason for none. Never raises for a device that cannot."""
-    known = session.ceilings(memory=wanted.memory, compute=wanted.compute, link=wanted.link)
-    if known is not None:
-        return known
+    if isinstance(session, KnownCeilings):
+        return session.ceilings(memory=wanted.memory, compute=wanted.compute, link=wanted.link)
     found = []
     if wanted.memory:
         rate, why = _tried(lambda: _memory_rate(session, wanted))
         found.append(Ceiling(device_id=session.device.id, bytes_per_s=rate, reason=why))
     for dtype in wanted.compute:
-        rate, why = _tried(partial(_chain_rate, session, dtype, wanted))
-        own = bool(rate or why)  # it tells nothing of units that another backend's kernels may use
-        if not own:
-            rate, why = _tried(partial(_matmul_rate, session, dtype, wanted))
+        own = isinstance(
+            session, MultiplyAdds
+        )  # it tells nothing of units that another backend's kernels may use
+        rate, why = _tried(partial(_chain_rate if own else _matmul_rate, session, dtype, wanted))
         found.append(Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why))
     if wanted.link:
         both, why = _tried(lambda: _link_rates(session, wanted))
@@ -128,7 +128,7 @@ def _link_rates(session: Session, wanted: Wanted) -> tuple[float, float]:
     """Bytes/s to the device and back, the best of five each."""
     if wanted.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoCeiling(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
-    way = session.transfers("tuned")
+    way = transfers_of(session, "tuned")
     if way.staging != "pinned":
         raise _NoCeiling("the host copies each transfer once more: its rate is not the link's")
     shape = (LINK_ARRAY_BYTES // ITEMSIZE["float32"],)
@@ -180,13 +180,12 @@ def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
             raise _NoCeiling(f"the rate still rose at n = {side // 2} when the time for it was over")
 
 
-def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float | None:
-    """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size; None: of no other."""
+def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
+    """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size."""
+    assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
     while not began or time.perf_counter() - began < wanted.limit_s / 2:
         launch = session.multiply_adds(dtype, rounds)
-        if launch is None:
-            return None
         try:
             session.upload(launch.output, unwritten((THREADS,), "float32"))
             wall_s(session, launch, 1)
@@ -220,7 +219,7 @@ class _Trial:
             for host in self.hosts:
                 self._taken.append(session.allocate(host.shape, dtype))
                 session.upload(self._taken[-1], host)
-            if session.tunes:
+            if isinstance(session, Tunes):
                 session.tune(op, case, self._taken)
             output = session.allocate(self._shape, dtype) if case.form == "tuned" else None
             self._taken += [] if output is None else [output]
@@ -251,7 +250,7 @@ class _Trial:
 
 def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
     """Seconds per launch, by the device's clock if it has one."""
-    seconds = session.time(launch, repeat)
+    seconds = device_seconds(session, launch, repeat)
     return (wall_s(session, launch, repeat) if seconds is None else seconds) / repeat
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import msgspec
 from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
-from gpubench.backends.contract import Backend, Launch, Session
+from gpubench.backends.contract import Backend, Launch, Preloads, Session
+from gpubench.backends.contract.protocols import Foresees, Places, Splits
 from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import bound_cpus, on_all_cpus, on_first_cpu, set_up_threads, settle
@@ -38,21 +37,21 @@ from gpubench.base.errors import (
     Unsupported,
     limit_reached,
 )
-from gpubench.base.messages import Reason
-from gpubench.base.plugins import described, wings
+from gpubench.base.messages import REASONS
+from gpubench.base.plugins import EARLIER, described, wings
 from gpubench.curves.stats import median
 from gpubench.functions import loading
-from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, functions, timer
 from gpubench.measure.worker.cpu_turns import CpuTurns
 from gpubench.measure.worker.kept import Kept, Suspects
+from gpubench.measure.worker.listing import list_devices, name_reason, refusal_of
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.parts import time_parts, time_sides
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, choose, gate, refusal
 from gpubench.result.case import GANG, Case
-from gpubench.result.run import Check, Device, Parts, WorkerRecord
+from gpubench.result.run import Check, Parts, WorkerRecord
 from gpubench.result.store import cache
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class DeviceWorker:
         try:
             return self._carry_out(request)
         except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
-            return _refusal(request.id, error)
+            return refusal_of(request.id, error)
         except Wrong as error:
             return self._broke(request.id, error, check=error.check)
         except BackendError as error:
@@ -104,7 +103,7 @@ class DeviceWorker:
     def _carry_out(self, request: protocol.Request) -> protocol.Reply:
         methods: dict[type, Callable[[Any], protocol.Reply | None]] = {
             protocol.ListDevices: self._list,
-            protocol.Preload: lambda wanted: gpubench.backends.load(wanted.backend).preload(),
+            protocol.Preload: self._preload,
             protocol.Open: self._open,
             protocol.MeasureOverhead: self._measure_overhead,
             protocol.MeasureCeilings: self._measure_ceilings,
@@ -131,7 +130,7 @@ class DeviceWorker:
     def _broke(
         self, number: int, error: BackendError, *, check: Check | None = None, fatal: bool = False
     ) -> protocol.Broke:
-        reason, detail = _name_reason(error)
+        reason, detail = name_reason(error)
         return protocol.Broke(
             id=number, reason=reason, detail=detail[:2000], hint=error.hint, phase=self._phase, check=check, fatal=fatal
         )  # fmt: skip
@@ -140,32 +139,14 @@ class DeviceWorker:
         self._phase = phase
         self._messages.write(protocol.encode(protocol.Phase(name=phase)))
 
+    def _preload(self, request: protocol.Preload) -> None:
+        backend = gpubench.backends.load(request.backend)
+        if isinstance(backend, Preloads):
+            backend.preload()
+
     def _list(self, request: protocol.ListDevices) -> protocol.Devices:
         self._announce("devices")
-        backend = gpubench.backends.load(request.backend)
-        devices, refused = list[Device](), None
-        try:
-            hosts = backend.host_devices() if request.host_only else None
-            devices = backend.devices() if hosts is None else hosts
-        except BackendUnavailable as error:
-            refused = _refusal(request.id, error)
-        for device in devices:
-            if device.backend != request.backend or not re.fullmatch(rf"{request.backend}:\S+", device.id):
-                raise BackendError(
-                    f"the backend {request.backend} lists {device.id!r} of {device.backend!r} as a device of its own",
-                    hint=f"a device of it has an id that begins with {request.backend}: and holds no blank",
-                )
-        default = backend.default_devices
-        # Of a composed device the other one's backend has the clock.
-        scripted = [
-            d.id for d in devices if gpubench.backends.load(gpubench.backends.names_of(d.id)[-1]).scripted_time
-        ]
-        return protocol.Devices(
-            id=request.id, devices=devices, forms=list(backend.forms), library_version=_version(request.backend),
-            kernels={op: [_facts(kernel) for kernel in found] for op, found in backend.kernels.items()},
-            default_devices=None if default is None else list(default), yields_to=list(backend.yields_to),
-            scripted=scripted, refused=refused,
-        )  # fmt: skip
+        return list_devices(request)
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self._announce("open")
@@ -176,13 +157,23 @@ class DeviceWorker:
         # Of a device that is composed of another one (`hybrid:cupy:0`) both backends may bring kernels.
         used = [gpubench.backends.load(name) for name in gpubench.backends.names_of(request.device_id)]
         self._backends = used
-        session = used[0].open(request.device_id, request.threads, autotune=request.autotune)
+        try:
+            session = used[0].open(request.device_id, request.threads, autotune=request.autotune)
+        except TypeError as error:
+            if "abstract" not in str(error):
+                raise
+            raise BackendError(
+                f"the backend {used[0].name} lacks what a session has to have: {error}{EARLIER}",
+                hint=REASONS["bad-plugin"].remedy, reason="bad-plugin",
+            ) from error  # fmt: skip
         open_s = time.perf_counter() - start
         if not isinstance(session, Session):
             raise BackendError(
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
-        once_s = session.foresee([self._op(name) for name in request.ops], request.dtypes)
+        once_s = 0.0
+        if isinstance(session, Foresees):
+            once_s = session.foresee([self._op(name) for name in request.ops], request.dtypes)
         if session.device.kind == "gpu":
             self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
         self._kept = Kept(session, request, self._release)
@@ -302,11 +293,12 @@ class DeviceWorker:
         """What runs where of a case of two sides, as asked for or as before; None: it has one."""
         case, op = request.case, workspace.op
         asked = request.cut if request.cut is not None else self._cuts.get(case.id)
-        cut: float | str | None
-        if workspace.sides and workspace.session is not self._opened():
+        session = workspace.session
+        cut: float | str | None = None
+        if isinstance(session, Places):
             cut = asked if isinstance(asked, str) else workspace.sides["gpu"]
-        else:
-            cut = workspace.session.divide(op, case, asked if isinstance(asked, float) else EVEN)
+        elif isinstance(session, Splits):
+            cut = session.divide(op, case, asked if isinstance(asked, float) else EVEN)
         if cut is not None and self._cuts.get(case.id) != cut:
             self._cuts[case.id] = cut
             # Each regime has a share of its own, and so a launch.
@@ -321,6 +313,7 @@ class DeviceWorker:
             return self._gated(workspace, case, name)
         tune_s = 0.0
         for placement in dict.fromkeys((*workspace.sides.values(), cut)):
+            assert isinstance(workspace.session, Places)
             workspace.session.place(placement)
             checked, took_s = self._gated(workspace, case, f"{case.form_id} {placement}")
             tune_s += took_s
@@ -518,37 +511,6 @@ class DeviceWorker:
         if self._kept is None:
             raise BackendUnavailable("no device is open")
         return self._kept
-
-
-def _refusal(number: int, error: BackendError) -> protocol.Refused:
-    reason, detail = _name_reason(error)
-    return protocol.Refused(id=number, reason=reason, detail=detail, hint=error.hint)
-
-
-def _facts(kernel: Kernel) -> protocol.KernelFacts:
-    return protocol.KernelFacts(
-        language=kernel.language, variant=kernel.variant, library=kernel.library, dtypes=kernel.dtypes
-    )
-
-
-def _name_reason(error: BackendError) -> tuple[Reason, str]:
-    """The reason and the detail of a case that `error` ends. A word of another package's own is no reason of the
-    catalogue: the detail says it, and the reason is that of the error's class."""
-    if error.reason in get_args(Reason):
-        return error.reason, error.detail
-    known = next(
-        vars(kind)["reason"] for kind in type(error).__mro__ if vars(kind).get("reason") in get_args(Reason)
-    )
-    return known, f"{error.reason}: {error.detail}"
-
-
-def _version(backend: str) -> str | None:
-    """The version of the library; of one that listing its devices has not imported, what is installed."""
-    version = getattr(sys.modules.get(backend), "__version__", None)
-    if version is None and backend in gpubench.backends.built_in():
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(backend)
-    return None if version is None else str(version)
 
 
 def _line(reply: protocol.Reply) -> bytes:

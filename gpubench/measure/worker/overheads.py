@@ -9,8 +9,9 @@ import hashlib
 from collections.abc import Callable
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
+from gpubench.backends.contract.protocols import FreshMemory, transfers_of
 from gpubench.backends.shared.host import random_bytes
-from gpubench.base.errors import BackendUnavailable
+from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Shape
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Wrong
@@ -37,7 +38,7 @@ class OverheadTimer:
         self.hot_repeat: int | None = None  # none of this has a time on the device's clock
         self._call = op.overhead.call
         self._opening = opening
-        self._transfers = session.transfers(case.form)
+        self._transfers = transfers_of(session, case.form)
         self.staging: Staging = self._transfers.staging
         self._empty: Launch = session.empty_launch()
         self._shape: Shape = (-(-case.params["n"] // ITEMSIZE[case.dtype]),)
@@ -46,6 +47,10 @@ class OverheadTimer:
         self._host_output: Array = None
         # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
         self.single = self._call == "open"
+        self._fresh = session if isinstance(session, FreshMemory) else None
+        if self._call == "allocate" and case.form == "library" and self._fresh is None:
+            why = f"{session.device.backend} has no memory past its pool"
+            raise Unsupported(why, reason="no-implementation")
         self._opened_once = False
 
     def seconds(self, repeat: int) -> float:
@@ -150,13 +155,15 @@ class OverheadTimer:
     def _take(self) -> Buffer:
         if self.case.form == "tuned":
             return self.session.allocate(self._shape, self.case.dtype)
-        return self.session.allocate_fresh(self._shape, self.case.dtype)
+        assert self._fresh is not None
+        return self._fresh.allocate_fresh(self._shape, self.case.dtype)
 
     def _give_back(self, buffer: Buffer) -> None:
         if self.case.form == "tuned":
             self.session.free(buffer)
         else:
-            self.session.free_fresh(buffer)
+            assert self._fresh is not None
+            self._fresh.free_fresh(buffer)
 
     def _prepare_arrays(self, form: Form) -> None:
         if self._host is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpubench.backends.contract import Session
+from gpubench.backends.contract.protocols import TimesSides
 
 if TYPE_CHECKING:
     from gpubench.measure.worker.timer import Timer
@@ -20,13 +21,15 @@ SIDES_LIMIT_S = 0.5
 
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
     """Return the seconds per launch of each side of a split alone, and of the CPU's beside the GPU's
-    (`Session.sides`)."""
+    (`TimesSides.sides`)."""
     seconds: dict[str, list[float]] = {}
+    session = timer.session
+    assert isinstance(session, TimesSides)
     host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
     launches = timer.repeat if host_output is None else timer.case.calls or 1
     began = time.perf_counter()
     for round_ in range(count + 1):
-        sides = timer.session.sides(timer.launch, launches, host_output)
+        sides = session.sides(timer.launch, launches, host_output)
         late = time.perf_counter() - began > SIDES_LIMIT_S
         if round_ or late:  # the first round is thrown away, unless there is no time for another
             add_parts(seconds, sides)

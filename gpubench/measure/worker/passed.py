@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench.backends.contract import Buffer, Session
+from gpubench.backends.contract.protocols import ComparesBuffers
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.kernels.contract.op import Array, Op
 from gpubench.result.case import Case, SeriesKey
@@ -68,8 +69,12 @@ class Passed:
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
         """Copy outputs that passed, in place of others of this size."""
-        size = _bytes(op, case)
-        if not LEAST_BYTES <= size <= self._most_bytes or op.updated:
+        size, session = _bytes(op, case), self._session
+        if (
+            not LEAST_BYTES <= size <= self._most_bytes
+            or op.updated
+            or not isinstance(session, ComparesBuffers)
+        ):
             return
         key = (_form(case), case.params["n"])
         if key in self._copies:
@@ -78,7 +83,7 @@ class Passed:
         buffers: list[Buffer] = []
         try:
             for operand, output in zip(op.outputs, outputs, strict=True):
-                copy = self._session.copy_of(output, operand.shape(case.params), operand.stored(case.dtype))
+                copy = session.copy_of(output, operand.shape(case.params), operand.stored(case.dtype))
                 if copy is not None:
                     buffers.append(copy)
         except DeviceOutOfMemory:
@@ -111,8 +116,9 @@ class Passed:
         self._landing = None
 
     def _has_bits(self, op: Op, case: Case, outputs: Sequence[Buffer], copy: Copy) -> bool:
-        return all(
-            self._session.begins(known, output, operand.shape(case.params), operand.stored(case.dtype))
+        session = self._session
+        return isinstance(session, ComparesBuffers) and all(
+            session.begins(known, output, operand.shape(case.params), operand.stored(case.dtype))
             for known, output, operand in zip(copy.buffers, outputs, op.outputs, strict=True)
         )
 

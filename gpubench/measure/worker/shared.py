@@ -10,10 +10,11 @@ import math
 from typing import Any
 
 from gpubench.backends.contract import Buffer, Session
+from gpubench.backends.contract.protocols import ComparesBuffers, HostReadable, SharesBuffers
 from gpubench.backends.shared.host import is_plain, plain_values
 from gpubench.backends.shared.reference import same_bytes
 from gpubench.base.errors import WrongResult
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Op, Operand
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Op, Operand, Shape
 from gpubench.result.case import Case
 from gpubench.result.run import Device
 
@@ -39,26 +40,33 @@ class SharedArray:
         self.array, self.dtype = array, dtype
         self.buffer: Buffer = None
         self._untouched: Buffer = None
+        self._sharing: SharesBuffers | None = None
 
-    def load(self, session: Session) -> None:
-        """Bring it to the device, once. Raises DeviceOutOfMemory."""
+    def load(self, session: Session, sharing: SharesBuffers) -> None:
+        """Bring it to the device, once; `sharing` is the session too. Raises DeviceOutOfMemory."""
         if self.buffer is None:
             buffer = session.allocate(self.array.shape, self.dtype)
             session.upload(buffer, self.array)
             session.sync()
-            self._untouched = session.copy_of(buffer, self.array.shape, self.dtype)
-            self.buffer = buffer
+            if isinstance(session, ComparesBuffers):
+                self._untouched = session.copy_of(buffer, self.array.shape, self.dtype)
+            self.buffer, self._sharing = buffer, sharing
+
+    def beginning(self, shape: Shape) -> Buffer:
+        """Return its first elements on the device, in this shape."""
+        assert self._sharing is not None
+        return self._sharing.beginning(self.buffer, shape)
 
     def restore(self, session: Session, count: int) -> bool:
         """Return whether one of the first `count` elements, or one shortly behind them, was changed; it is then brought
         up again."""
         session.sync()
         shape = ((count + GUARD) // 4 * 4,)  # devices compare whole words
-        part = session.beginning(self.buffer, shape)
-        if self._untouched is not None:
+        part = self.beginning(shape)
+        if self._untouched is not None and isinstance(session, ComparesBuffers):
             same = session.begins(self._untouched, part, shape, self.dtype)
         else:
-            held = session.memory(part, shape, self.dtype)
+            held = session.memory(part, shape, self.dtype) if isinstance(session, HostReadable) else None
             if held is None:
                 held = self.array[: shape[0]].copy()
                 session.download(part, held)
@@ -92,9 +100,9 @@ class SharedInputs:
         """The array whose beginning is the operand, on the device. None if the session's buffers have no parts, or if
         the array is too large for it. Raises DeviceOutOfMemory."""
         shared = self._array(op, operand, case)
-        if not session.parts or shared.array.nbytes > self._most_bytes:
+        if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
             return None
-        shared.load(session)
+        shared.load(session, session)
         return shared
 
     def forget_buffers(self) -> None:

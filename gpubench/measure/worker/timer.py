@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import UNSET
 
 from gpubench.backends.contract import Buffer, Launch, Session
+from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Places, transfers_of
 from gpubench.backends.shared.host import calls_library
 from gpubench.kernels.contract.op import each
 from gpubench.measure import protocol
@@ -68,7 +69,7 @@ class Timer:
         self.case = case
         self.launch = launch
         self.session: Session = workspace.session
-        self.transfers = self.session.transfers(case.form)
+        self.transfers = transfers_of(self.session, case.form)
         self.repeat, self.calls = 1, case.calls or 1
         self.settled = False  # whether a block has confirmed `repeat`
         self.hot_repeat: int | None = None
@@ -76,7 +77,9 @@ class Timer:
         # Where the seconds of each step of a copying call are noted, if anywhere.
         self.steps: Times | None = None
         self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
-        # Where the stages of a workload run, and by its name each side alone: its placement, and launches of a sample.
+        # Who runs the stages of a workload, and where; and by its name each side alone: its placement, and launches of
+        # a sample.
+        self.places = self.session if isinstance(self.session, Places) else None
         self.placement: str | None = None
         self.sides: dict[str, tuple[str, int]] = {}
         # Which of the inputs travel, and which of the outputs.
@@ -95,8 +98,8 @@ class Timer:
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
             self.flush()
-        if self.placement is not None:
-            self.session.place(self.placement)
+        if self.places is not None and self.placement is not None:
+            self.places.place(self.placement)
         return regime(repeat)
 
     def seconds_at(self, placement: str, repeat: int) -> float:
@@ -316,7 +319,7 @@ def calibrate_hot(timer: Timer) -> int | None:
     tells; else None."""
     repeat = 1
     while True:
-        seconds = timer.session.time(timer.launch, repeat)
+        seconds = device_seconds(timer.session, timer.launch, repeat)
         if seconds is None:
             if derives(timer.session):
                 return launches(timer.session, timer.launch, LONGEST_HOT_REPEAT)
@@ -357,6 +360,7 @@ def sample_block(
         _begin_block(timer, request.warmup_s, take, target_s)
     begin_here()
     warmup, raises = len(wall), 0
+    cores = timer.session if isinstance(timer, Timer) and isinstance(timer.session, CoreClock) else None
     on_device = timer.case.queued and timer.hot_repeat is not None
     with no_garbage_collection():
         while len(wall) - warmup < request.samples:
@@ -366,8 +370,8 @@ def sample_block(
                 del wall[-1], times[-1]
                 begin_here()
                 continue
-            if isinstance(timer, Timer):
-                clock_hz.append(timer.session.core_hz())
+            if cores is not None:
+                clock_hz.append(cores.core_hz())
             if isinstance(timer, Timer) and on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
                 _device_samples(timer, hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
             if time.perf_counter() - began > request.limit_s:
@@ -422,10 +426,10 @@ def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float], turn:
         hot_s += [] if seconds is None else [seconds]
         return
     if turn is None or turn % 2:
-        seconds = timer.session.time(timer.launch, hot_repeat)
+        seconds = device_seconds(timer.session, timer.launch, hot_repeat)
         hot_s += [] if seconds is None else [seconds / hot_repeat]
     if turn is None or not turn % 2:
-        seconds = timer.session.time(timer.launch, 1, cold=True)
+        seconds = device_seconds(timer.session, timer.launch, 1, cold=True)
         cold_s += [] if seconds is None else [seconds]
 
 
@@ -499,6 +503,11 @@ def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None
     short_s = wall_s(session, launch, repeat)
     seconds = (wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
     return seconds if seconds > 0 else None
+
+
+def device_seconds(session: Session, launch: Launch, repeat: int, *, cold: bool = False) -> float | None:
+    """Return what the device's own clock says of launches. Returns None without such a clock."""
+    return session.time(launch, repeat, cold=cold) if isinstance(session, LaunchClock) else None
 
 
 def wall_s(session: Session, launch: Launch, repeat: int) -> float:

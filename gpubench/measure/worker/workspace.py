@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
+from gpubench.backends.contract.protocols import HoldsArrays, HostReadable, JudgesBlocks, Tunes
 from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
 from gpubench.backends.shared.reference import (
     Reference,
@@ -25,6 +26,7 @@ from gpubench.backends.shared.reference import (
     sentinel_for,
     sentinel_of,
     sentinels,
+    spoil,
 )
 from gpubench.base.errors import BackendError, Unsupported, WrongResult
 from gpubench.base.installation import install_command
@@ -130,7 +132,7 @@ class Workspace:
                     self.buffers.append(self._uploaded(operand, host))
                 else:
                     self._shared[len(self.buffers)] = shared
-                    self.buffers.append(self.session.beginning(shared.buffer, host.shape))
+                    self.buffers.append(shared.beginning(host.shape))
             self.session.sync()
         except BackendError:
             self._free_inputs()
@@ -215,7 +217,8 @@ class Workspace:
 
     def tune(self, case: Case) -> None:
         """Let the session choose the kernels of the case."""
-        self.session.tune(self.op, case, self.buffers)
+        if isinstance(self.session, Tunes):
+            self.session.tune(self.op, case, self.buffers)
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
         """The session's launch of the case."""
@@ -277,9 +280,10 @@ class Workspace:
         """Return the outputs as host arrays: the device's own memory if the host can read that, else what is downloaded
         over sentinels."""
         kinds = [self._kind(operand) for operand in self.op.outputs]
-        own = [self.session.memory(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
-        if all(array is not None for array in own):
-            return own
+        if isinstance(self.session, HostReadable):
+            own = [self.session.memory(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
+            if all(array is not None for array in own):
+                return own
         # Two sides bind what they compute to the arrays that it is fetched into.
         arrays = self.host_outputs if self.session.device.composed else self._passed.landing(self.op, self.case)
         for buffer, array, (_, stored) in zip(outputs, arrays, kinds, strict=True):
@@ -296,7 +300,7 @@ class Workspace:
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
         shape, stored = self._kind(operand)
-        self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
+        spoil(self.session, buffer, shape, stored, self.sentinel)
 
     def verify_host_output(self, precision: str) -> Check:
         """Compare what a timed call downloaded. Raises Wrong."""
@@ -332,7 +336,8 @@ class Workspace:
     def _judged(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
         if tolerance.shortfall is not None:
             return judge_choices(tolerance, precision, got, self.inputs)
-        return judge(tolerance, precision, got, answer.want, answer.scale, self.session.block_errors)
+        errors = self.session.block_errors if isinstance(self.session, JudgesBlocks) else None
+        return judge(tolerance, precision, got, answer.want, answer.scale, errors)
 
     def _element(self, got: Array, index: Sequence[int], number: int) -> str:
         """Tell got and want at that place of an output, with the inputs that have its shape."""
@@ -356,7 +361,8 @@ class Workspace:
                     self.session.free(buffer)
         self.release_between()
         self._operands.weights.make_room(self.session)
-        self.session.forget()
+        if isinstance(self.session, HoldsArrays):
+            self.session.forget()
         if self._operands.weights.passed is None:
             self._passed.release()
         self.outputs, self._right = {}, {}
@@ -389,9 +395,6 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     missing = no_library(op)
     if missing is not None:
         return missing
-    if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
-        why = f"{session.device.backend} computes no op with several outputs or with ids"
-        return Unsupported(why, reason="no-implementation")
     return kind_of(op).refused(session, op, case)
 
 
@@ -411,7 +414,7 @@ def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) ->
     announce("upload")
     workspace.upload_inputs()
     began = workspace.session.clock()
-    if workspace.session.tunes:
+    if isinstance(workspace.session, Tunes):
         announce("autotune")
         workspace.tune(case)
     return workspace.session.clock() - began

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpubench import backends
-from gpubench.backends.contract import Backend, Launch, Links, Session, override
-from gpubench.backends.shared.sides import side_case
+from gpubench.backends.contract import Backend, Joins, Launch, Links, Session, protocols
+from gpubench.backends.shared.blocks import empty_caches
+from gpubench.backends.shared.sides import enter, side_case
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
@@ -26,7 +27,14 @@ from gpubench.result.run import Device, Identity
 _SOFTWARE = ("2", "3", "4", "8")
 
 
-class GangSession(Session):
+class GangSession(
+    Session,
+    protocols.DeviceGroup,
+    protocols.Tunes,
+    protocols.TimesSides,
+    protocols.Flushes,
+    protocols.HoldsArrays,
+):
     """The links of a gang, and its members' sessions once an op is shared out among them."""
 
     limits = Limits(max_buffer_bytes=1 << 40, max_binding_bytes=1 << 40)
@@ -44,7 +52,6 @@ class GangSession(Session):
             self._opened = Ranks(self._members())
         return self._opened
 
-    @override
     def links(self) -> Links:
         return self._links
 
@@ -58,6 +65,9 @@ class GangSession(Session):
         if op.overhead is not None or case.form != "tuned" or case.variant is not None:
             why = "a gang takes the best that its ranks have: its only form is tuned"
             return Unsupported(why, reason="no-implementation")
+        if op.more_outputs or any(operand.dtype for operand in op.operands):
+            why = f"{GANG} computes no op with several outputs or with ids"
+            return Unsupported(why, reason="no-implementation")
         unsplit = op.whole(case.params)
         if unsplit is None:
             try:
@@ -67,7 +77,7 @@ class GangSession(Session):
         if unsplit is not None:
             return Unsupported(unsplit, reason="no-split")
         first = self._ranks.sessions[0]
-        first.enter()
+        enter(first)
         one, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
         if kernel is not None and kernel.library:
             one = msgspec.structs.replace(one, form="library")
@@ -81,14 +91,14 @@ class GangSession(Session):
         """An operand; a rank takes memory when a launch says what it gets of it."""
         return SharedBuffer(shape, dtype)
 
-    @override
     def free(self, buffer: SharedBuffer) -> None:
         buffer.free()
 
-    @override
     def forget(self) -> None:
         if self._opened is not None:
-            self._opened.each(lambda session: session.forget())
+            self._opened.each(
+                lambda session: session.forget() if isinstance(session, protocols.HoldsArrays) else None
+            )
 
     def upload(self, buffer: SharedBuffer, host: Array) -> None:
         """Refer to the array; the ranks get their parts with the next launch, which knows them."""
@@ -101,18 +111,15 @@ class GangSession(Session):
         else:
             self._ranks.fetch(buffer.last, host)
 
-    @property
-    def tunes(self) -> bool:  # type: ignore[override]
-        """Whether its members choose among candidates."""
-        return self._opened is not None and self._opened.sessions[0].tunes
-
-    @override
     def tune(self, op: Op, case: Case, inputs: Sequence[SharedBuffer]) -> None:
         """Let each rank choose its candidate for the share that it will get."""
+        if not isinstance(self._ranks.sessions[0], protocols.Tunes):
+            return
         launch = self._ranks.cut(op, case, inputs, SharedBuffer(op.output.shape(case.params), case.dtype))
         for rank in launch.ranks:
             rank.send()
-            rank.session.tune(op, rank.case, rank.buffers)
+            if isinstance(rank.session, protocols.Tunes):
+                rank.session.tune(op, rank.case, rank.buffers)
         launch.output.free()
 
     def compile(self, op: Op, case: Case, inputs: Sequence[SharedBuffer], output: SharedBuffer) -> SharedLaunch:
@@ -134,14 +141,13 @@ class GangSession(Session):
         if self._opened is not None:
             self._opened.each(lambda session: session.sync())
 
-    @override
     def sides(self, launch: SharedLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
         """Seconds per launch of each rank's share alone, its data in place."""
         self._ranks.run(launch, 1)
         self.sync()
         found = {}
         for number, rank in enumerate(launch.ranks):
-            rank.session.enter()
+            rank.enter()
             start = self.clock()
             rank.session.run(rank.launch, launches)
             rank.session.sync()
@@ -152,15 +158,12 @@ class GangSession(Session):
         """Nothing: what a rank's own launch costs is known of its device."""
         return Launch()
 
-    @override
     def flush(self) -> None:
-        self._ranks.each(lambda session: session.flush())
+        self._ranks.each(empty_caches)
 
-    @override
     def clock(self) -> float:
         return self._links.clock() if self._opened is None else self._opened.sessions[0].clock()
 
-    @override
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
@@ -196,6 +199,8 @@ class GangBackend(Backend):
         _, inner, word = device_id.split(":")
         backend, ordinals = backends.load(inner), gang_ranks(device_id)
         named = "" if word[0].isdecimal() else word
+        if not isinstance(backend, Joins):
+            raise BackendUnavailable(f"{inner} joins no devices to a gang")
 
         def members() -> list[Session]:
             return backend.members(ordinals, threads, autotune=autotune)
@@ -203,11 +208,11 @@ class GangBackend(Backend):
         return GangSession(device, backend.links(ordinals, named), members)
 
 
-def _members(backend: str) -> list[Device]:
-    try:
-        return backends.load(backend).joined()
-    except BackendUnavailable:
-        return []
+def _members(name: str) -> list[Device]:
+    backend = backends.load(name)
+    with contextlib.suppress(BackendUnavailable):
+        return backend.joined() if isinstance(backend, Joins) else []
+    return []
 
 
 def _gangs(members: Sequence[Device]) -> list[Device]:

@@ -10,10 +10,12 @@ from functools import partial, reduce
 from itertools import pairwise
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers, Work
+from gpubench.backends.contract.protocols import EntersThreads, transfers_of
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
     cut_array,
+    enter,
     granule,
     joined,
     side_case,
@@ -78,8 +80,12 @@ class RankPart:
 
     def free(self) -> None:
         """Give it back to the rank's pool."""
-        self.session.enter()
+        enter(self.session)
         self.session.free(self.buffer)
+
+
+def _ready() -> None:
+    """Every thread may drive the device."""
 
 
 class RankLaunch:
@@ -88,7 +94,8 @@ class RankLaunch:
     def __init__(self, rank: int, session: Session, launch: SharedLaunch, start: int, stop: int) -> None:
         op, cut, key = launch.op, launch.cut, launch.case.regime_id
         self.session, self.start, self.stop, self._whole = session, start, stop, launch
-        session.enter()
+        self.enter = session.enter if isinstance(session, EntersThreads) else _ready
+        self.enter()
         self.case = side_case(op, launch.case, dict(cut.part(launch.case.params, stop - start)), session)
         params = self.case.params
         self.inputs = [
@@ -99,7 +106,7 @@ class RankLaunch:
         self.target = launch.output.part(rank, session, key, op.output.shape(params)) if own else None
         # As where one device has all of the work: else a gang would gain by moving data in another way.
         form: Form = "library" if op.kernel(session.device.backend, launch.case.dtype) is None else "tuned"
-        self.way: Transfers = session.transfers(form)
+        self.way: Transfers = transfers_of(session, form)
         self.launch: Launch | None = None
         self.partial: Array | None = None
 
@@ -109,7 +116,7 @@ class RankLaunch:
 
     def compile(self) -> Launch:
         """The rank's own launch, which is the answer."""
-        self.session.enter()
+        self.enter()
         target = self.target.buffer if self.target is not None else None
         self.launch = self.session.compile(self._whole.op, self.case, self.buffers, target)
         return self.launch
@@ -118,7 +125,7 @@ class RankLaunch:
         """The rank's part of each operand that was uploaded since it was sent last."""
         import numpy as np
 
-        self.session.enter()
+        self.enter()
         whole = self._whole
         for operand, buffer, share in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
             if share.version != buffer.version:
@@ -136,7 +143,7 @@ class RankLaunch:
         import numpy as np
 
         assert self.launch is not None
-        self.session.enter()
+        self.enter()
         if self._whole.cut.join:
             self.partial = np.empty_like(host)
             self.way.download(self.launch.output, self.partial)
@@ -180,7 +187,7 @@ class Ranks:
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = list(sessions)
-        self._threads = [CompanionThread(session.enter) for session in self.sessions[1:]]
+        self._threads = [CompanionThread(session) for session in self.sessions[1:]]
 
     def cut(self, op: Op, case: Case, inputs: Sequence[SharedBuffer], output: SharedBuffer) -> SharedLaunch:
         """The launch with the share of each rank, not compiled yet."""
@@ -199,7 +206,7 @@ class Ranks:
             launch.begin()
         for start in range(0, repeat, CHUNK):
             for rank in launch.ranks:
-                rank.session.enter()
+                rank.enter()
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
@@ -215,7 +222,7 @@ class Ranks:
     def each(self, work: Callable[[Session], None]) -> None:
         """`work` for each member in turn."""
         for session in self.sessions:
-            session.enter()
+            enter(session)
             work(session)
 
     def close(self) -> None:
@@ -224,7 +231,7 @@ class Ranks:
             thread.close()
         for session in self.sessions:
             with contextlib.suppress(Exception):
-                session.enter()
+                enter(session)
                 session.close()
 
     def _at_once(self, works: Sequence[Work], size: int) -> None:
@@ -241,4 +248,4 @@ class Ranks:
             works[rank]()
             return
         other = rank + 1
-        self.sessions[other].both(lambda: self._nested(works, other), works[rank], self._threads[rank].both)
+        self._threads[rank].both(lambda: self._nested(works, other), works[rank])

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session
+from gpubench.backends.contract.protocols import BuildsAhead, Chains, Tunes
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
-from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widened
+from gpubench.backends.shared.reference import judge_alone, on_host, sentinels, spoil, widened
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Op, Stage, each
 from gpubench.result.case import Case
@@ -52,7 +53,7 @@ def staged(op: Op, case: Case) -> bool:
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why a workload cannot run here, or None."""
-    if session.chain((), None) is None:
+    if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
     distinct = {one.case.id: one for one in placed(session, op, case)}
@@ -121,7 +122,8 @@ class Chain:
 
     def _choose(self, number: int, values: dict[str, Buffer]) -> None:
         stage, op, case = self._placed[number]
-        self._session.tune(op, case, [values[name] for name in stage.reads])
+        if isinstance(self._session, Tunes):
+            self._session.tune(op, case, [values[name] for name in stage.reads])
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """All stages as one launch. Where the buffers are those of before it is that of before: a copying call builds
@@ -137,7 +139,8 @@ class Chain:
     def _build(self) -> None:
         """What the stages need, side by side. Raises BuildError."""
         own = {case.id: (op, case) for _, op, case in self._placed if op.host is None}
-        self._session.build(list(own.values()))
+        if isinstance(self._session, BuildsAhead):
+            self._session.build(list(own.values()))
 
     def _built(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         self._build()
@@ -153,9 +156,8 @@ class Chain:
         return [self._step(number, values) for number in range(len(self._placed))]
 
     def _joined(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
-        launch = self._session.chain(steps, output)
-        assert launch is not None
-        return launch
+        assert isinstance(self._session, Chains)
+        return self._session.chain(steps, output)
 
     def _step(self, number: int, values: dict[str, Buffer]) -> tuple[Launch, Buffer]:
         stage, op, case = self._placed[number]
@@ -181,7 +183,7 @@ class Chain:
         for operand in self._op.between:
             if operand.name in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored(self._case.dtype)
-                self._session.fill(self._between[operand.name], shape, stored, sentinel_of(stored, sentinel))
+                spoil(self._session, self._between[operand.name], shape, stored, sentinel)
 
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]

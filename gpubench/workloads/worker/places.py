@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench import kernels
-from gpubench.backends.contract import Buffer, Session, SideReading
+from gpubench.backends.contract import Buffer, SideReading
+from gpubench.backends.contract.protocols import Places
 from gpubench.curves.stats import median
 from gpubench.curves.steps import stage_seconds
 from gpubench.kernels.contract.op import Op
@@ -38,7 +39,7 @@ def placing(timed: Timer, session_index: int, limit_s: float) -> Placing | None:
     where a side cannot time its stages. All of a round are neighbours in time, so that medians add up."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
-    if chain is None:
+    if chain is None or not isinstance(session, Places):
         return None
     op = workspace.op
     for placed in sides(op).values():  # every value has memory on both sides
@@ -79,7 +80,7 @@ def _moved(op: Op) -> list[str]:
     return [name for name in used if name not in still]
 
 
-def _copied(session: Session, values: Mapping[str, Buffer]) -> dict[str, tuple[float, float]]:
+def _copied(session: Places, values: Mapping[str, Buffer]) -> dict[str, tuple[float, float]]:
     return {name: session.copy_times(value) for name, value in values.items()}
 
 

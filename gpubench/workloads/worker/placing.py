@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, override
-from gpubench.backends.shared.host import host_dtype
-from gpubench.backends.shared.sides import refusal, side_case
+from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
+from gpubench.backends.shared.blocks import empty_caches
+from gpubench.backends.shared.host import clocked, host_dtype
+from gpubench.backends.shared.sides import refusal, side_case, view_of
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
 from gpubench.result.case import Case
@@ -75,17 +76,22 @@ class StageLaunch(Launch):
 Step = tuple[Launch, Buffer]
 
 
-class PlacingSession(Session):
+class PlacingSession(
+    Session,
+    protocols.Places,
+    protocols.Chains,
+    protocols.Tunes,
+    protocols.MovesData,
+    protocols.Flushes,
+    protocols.HoldsArrays,
+):
     """A GPU's session and the CPU's for one workload; `place` says which stages run where."""
-
-    several = True
 
     def __init__(self, device: Device, gpu: Session, cpu: Session, op: Op) -> None:
         self.device, self.limits = device, gpu.limits
         self.threads, self.blas = cpu.threads, cpu.blas
-        self.tunes = gpu.tunes or cpu.tunes
         self.gpu, self.cpu = gpu, cpu
-        self.way = gpu.transfers("tuned")
+        self.way = protocols.transfers_of(gpu, "tuned")
         self.placement = ""
         # What a launch adds to is as it was before any launch, or what stood there before does not matter.
         self.keeps_state = bool(op.updated)
@@ -103,18 +109,20 @@ class PlacingSession(Session):
         """A stage that both sides have."""
         if op.stages:
             return Unsupported("a placed workload has the tuned form alone", reason="no-implementation")
+        for side in (self.gpu, self.cpu):
+            if not isinstance(side, protocols.Chains):
+                why = f"{side.device.backend} does not run several ops as one launch"
+                return Unsupported(why, reason="no-implementation")
         return refusal(op, case, self.gpu, self.cpu)
 
-    @override
     def place(self, placement: str) -> None:
         self.placement = placement
 
-    @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
         """Each side chooses its own kernel."""
         for letter in (GPU, CPU):
             side = self.side(letter)
-            if side.tunes:
+            if isinstance(side, protocols.Tunes):
                 buffers = [self.on(letter, value) for value in inputs]
                 side.tune(op, side_case(op, case, case.params, side), buffers)
 
@@ -134,12 +142,15 @@ class PlacingSession(Session):
         output = self.target(letter, stage.output)
         return side.compile(stage.op, case, inputs, None if case.form == "library" else output)
 
-    @override
-    def chain(self, steps: Sequence[Step], output: Buffer) -> PlacedLaunch | None:
-        """The stages as one launch; None where a side runs one op at a time."""
-        if any(side.chain((), None) is None for side in (self.gpu, self.cpu)):
-            return None
+    def chain(self, steps: protocols.Steps, output: Buffer) -> PlacedLaunch:
+        """Return the stages as one launch."""
         return PlacedLaunch(self, steps, output)
+
+    def chain_on(self, letter: str, steps: protocols.Steps) -> Launch:
+        """Return these steps of one side as one launch."""
+        side = self.side(letter)
+        assert isinstance(side, protocols.Chains)
+        return side.chain(steps, steps[-1][1])
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """The stages in order; what the GPU does is enqueued, what the CPU does has ended."""
@@ -175,7 +186,6 @@ class PlacingSession(Session):
                 return value
         return Value(shape, dtype)
 
-    @override
     def free(self, buffer: Value) -> None:
         buffer.forget()
         self._spare.append(buffer)
@@ -198,7 +208,6 @@ class PlacingSession(Session):
         else:
             self.way.download(buffer.device, host)
 
-    @override
     def transfers(self, form: Form) -> Transfers:
         found = Transfers(self)
         found.staging = self.way.staging
@@ -207,7 +216,7 @@ class PlacingSession(Session):
     def buffer(self, letter: str, value: Value) -> Buffer:
         """The value's memory on a side, whatever it holds."""
         if letter == CPU:
-            return self.cpu.view(value.array)
+            return view_of(self.cpu, value.array)
         if value.device is None:
             value.device = self.gpu.allocate(value.shape, value.dtype)
         return value.device
@@ -233,8 +242,7 @@ class PlacingSession(Session):
 
     # ---------------------------------------------------------------- what a prediction is made of
 
-    @override
-    def side_times(self, steps: Sequence[Step]) -> tuple[SideReading, SideReading] | None:
+    def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
         """Built once for the rounds of them. Each side runs its chain before it is read, or the times were those of
         threads that sleep and of caches that hold the other's work."""
         if self._timed is None or self._timed[0] is not steps:
@@ -243,19 +251,17 @@ class PlacingSession(Session):
         on_cpu, on_gpu = (self._read(letter, *ours) for letter, ours in self._timed[1].items())
         return None if on_cpu is None or on_gpu is None else (on_cpu, on_gpu)
 
-    def _joined(self, letter: str, steps: Sequence[Step]) -> tuple[list[Step], Launch]:
+    def _joined(self, letter: str, steps: protocols.Steps) -> tuple[list[Step], Launch]:
         ours = self.bound(letter, steps)
-        chain = self.side(letter).chain(ours, ours[-1][1])
-        assert chain is not None
-        return ours, chain
+        return ours, self.chain_on(letter, ours)
 
-    def _read(self, letter: str, steps: Sequence[Step], chain: Launch) -> SideReading | None:
+    def _read(self, letter: str, steps: protocols.Steps, chain: Launch) -> SideReading | None:
         side = self.side(letter)
-        _, whole_s = side.waited([partial(side.run, chain)] * 2)
-        reading = side.stage_times(steps)
+        _, whole_s = clocked(side, [partial(side.run, chain)] * 2, side.sync)
+        reading = side.stage_times(steps) if isinstance(side, protocols.TimesStages) else None
         return None if reading is None else SideReading(reading, whole_s)
 
-    def bound(self, letter: str, steps: Sequence[Step]) -> list[Step]:
+    def bound(self, letter: str, steps: protocols.Steps) -> list[Step]:
         """The steps as those of one side."""
         return [
             (self.compiled(letter, launch), self.target(letter, output))
@@ -264,7 +270,6 @@ class PlacingSession(Session):
             for launch, output in steps
         ]
 
-    @override
     def copy_times(self, buffer: Value) -> tuple[float, float]:
         """Both copies end with a wait. What is on either side does not change: it is sent there and back."""
         self.on(CPU, buffer)
@@ -281,15 +286,15 @@ class PlacingSession(Session):
 
     # ---------------------------------------------------------------- the device itself
 
-    @override
     def flush(self) -> None:
-        self.gpu.flush()
+        empty_caches(self.gpu)
 
-    @override
     def clock(self) -> float:
         return self.gpu.clock()
 
-    @override
+    def close(self) -> None:
+        """The sides are closed by the session that placed this one between them."""
+
     def forget(self) -> None:
         """Give back what is spare."""
         self._ran = self._timed = None
@@ -300,14 +305,14 @@ class PlacingSession(Session):
 class PlacedLaunch(Launch):
     """Stages with their values; the segments of each placement are made when it is run first."""
 
-    def __init__(self, session: PlacingSession, steps: Sequence[Step], output: Buffer) -> None:
+    def __init__(self, session: PlacingSession, steps: protocols.Steps, output: Buffer) -> None:
         self._session, self._steps = session, steps
         self._segments: dict[str, list[Segment | HostCall]] = {}
         self.output = output
         self.staging = session.way.staging
 
     def run(self, placement: str) -> None:
-        """Once, in order. Steps that are not the whole workload run on the GPU: a kernel is being chosen."""
+        """Once, in order. protocols.Steps that are not the whole workload run on the GPU: a kernel is being chosen."""
         if len(placement) != len(self._steps):
             placement = GPU * len(self._steps)
         if placement not in self._segments:
@@ -379,8 +384,7 @@ class Segment:
                 self._chains.clear()
             steps = self._session.bound(self.letter, self._steps)
             arrays = [value.array for value in self._uses.values()] if self.letter == CPU else []
-            chain = self._side.chain(steps, steps[-1][1])
-            assert chain is not None
+            chain = self._session.chain_on(self.letter, steps)
             key = tuple(map(id, arrays))
             self._chains[key] = (chain, arrays)
         return self._chains[key][0]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpubench.backends.contract import Buffer, HostCall, Launch, Recording, Session, StageReading
+from gpubench.backends.contract.protocols import Chains, Records, Steps, TimesStages
 from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.result.run import StageTimes
 
@@ -19,8 +20,6 @@ LEAST_ROUNDS = 3
 LONG_S = 0.005
 # Stages that are read in one go: few enough for the stamps of any device.
 TOGETHER = 256
-
-Steps = Sequence[tuple[Launch, Buffer]]
 
 
 class _Round(NamedTuple):
@@ -44,7 +43,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     """
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
-    if chain is None:
+    if chain is None or not isinstance(session, TimesStages):
         return None
     names = [stage.name for stage in workspace.op.stages]
     steps = chain.steps(workspace.buffers, timer.launch.output)
@@ -61,7 +60,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         call, nothing = _warm(session, timer.launch), _warm(session, empty)
         hosts_s = _hosts_s(steps, reading)
         stamping_s = reading.span_s - hosts_s - once.span_s if once is not None else None
-        recording = session.recording(timer.launch)
+        recording = session.recording(timer.launch) if isinstance(session, Records) else None
         if recording is not None:  # less that of an empty launch, whose time is known with its wait
             recording = Recording(*(max(0.0, seconds - nothing.issued_s) for seconds in recording))
         alone_s = _alone(session, steps, reading.steps_s)
@@ -108,8 +107,9 @@ def _timed(session: Session, launch: Launch) -> _Call:
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
     """The plain chain of what the device does, as one step; what the host does before it is done."""
     own = [step for step in steps if not isinstance(step[0], HostCall)]
-    chained = session.chain(own, own[-1][1]) if own else None
-    return (chained, own[-1][1]) if chained is not None else None
+    if not own or not isinstance(session, Chains):
+        return None
+    return session.chain(own, own[-1][1]), own[-1][1]
 
 
 def _hosts_s(steps: Steps, reading: StageReading) -> float:
@@ -118,7 +118,7 @@ def _hosts_s(steps: Steps, reading: StageReading) -> float:
     return sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
 
 
-def _alone(session: Session, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
+def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
     """Seconds of each step by itself, behind a run of its own where it is short."""
     found: list[float] = []
     for start in range(0, len(steps), TOGETHER):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -39,7 +41,8 @@ def test_more_is_never_fewer(units: int, one: float, other: float) -> None:
 
 def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
     entered: list[str] = []
-    beside = CompanionThread(lambda: entered.append(threading.current_thread().name))
+    session: Any = SimpleNamespace(enter=lambda: entered.append(threading.current_thread().name))
+    beside = CompanionThread(session)
     meeting = threading.Barrier(2, timeout=10)
     for _ in range(3):
         beside.both(meeting.wait, meeting.wait)  # each waits for the other: in turn they would never meet
@@ -49,7 +52,8 @@ def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
 
 
 def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
-    beside = CompanionThread(lambda: None)
+    session: Any = SimpleNamespace()
+    beside = CompanionThread(session)
     done: list[int] = []
 
     def fail() -> None:

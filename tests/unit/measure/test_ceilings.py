@@ -190,6 +190,9 @@ class Scripted(Session):
     def clock(self):
         return 0.0
 
+    def close(self):
+        pass
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):

@@ -22,7 +22,7 @@ from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.shared import GUARD
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.result.case import Case
 
 ROWS, WIDTH = 50, 12
@@ -327,14 +327,3 @@ def test_torch_computes_such_an_op():
     report = conformance.suite(backends.load("torch"), "torch:cpu", [OP], conformance.Checks(around=False))
     assert report.findings == []
     assert report.checked
-
-
-def test_a_backend_that_does_not_know_of_them_is_not_asked(session):
-    case = Case(OP.name, OP.group, {"n": 3}, "float32", "library", "resident", "numpy:0")
-    assert refusal(session, OP, case) is None
-    session.several = False
-    refused = refusal(session, OP, case)
-    assert refused is not None
-    assert refused.reason == "no-implementation"
-    plain = replace(OP, inputs=OP.inputs[1:], more_outputs=())
-    assert refusal(session, plain, case) is None

@@ -29,7 +29,7 @@ class Stub:
         self.case = SimpleNamespace(calls=calls, regime="resident")
         self.asked = []
         self.repeat = 1
-        self.session = SimpleNamespace(time=lambda launch, repeat: launch_s * repeat)
+        self.session = SimpleNamespace(time=lambda launch, repeat, cold: launch_s * repeat)
         self.launch = None
 
     def sample_s(self, repeat):
@@ -323,7 +323,7 @@ def test_a_split_flushes_its_gpu(offers):
 
 def test_without_a_device_clock_there_is_no_count():
     stub = Stub(0.0, 1e-3)
-    stub.session.time = lambda launch, repeat: None
+    stub.session.time = lambda launch, repeat, cold: None
     stub.session.device = backends.load("numpy").devices()[0]
     assert timer.calibrate_hot(stub) is None
 

@@ -115,7 +115,7 @@ def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(sessio
 def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path, monkeypatch):
     ticks = itertools.count(step=0.5)
     monkeypatch.setattr(session, "clock", lambda: next(ticks))
-    monkeypatch.setattr(session, "recording", lambda launch: Recording(0.25, 9.0))
+    session.recording = lambda launch: Recording(0.25, 9.0)
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
     assert (found.first_recording_s, found.recording_s) == ([0.0], [9.0 - 0.5])
 

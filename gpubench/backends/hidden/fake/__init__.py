@@ -22,12 +22,14 @@ from gpubench.backends.contract import (
     Backend,
     Buffer,
     HostCall,
+    Joins,
     Launch,
+    Observed,
     Session,
     StageReading,
     Transfers,
     Work,
-    override,
+    protocols,
 )
 from gpubench.backends.hidden.fake.links import GANGS, FakeLinks, hot_after_s, slower
 from gpubench.backends.shared.host import host_dtype, no_overhead
@@ -109,7 +111,7 @@ class FakeLaunch(Launch):
 class FakeChain(FakeLaunch):
     """Launches in order as one. What they made is where the next one reads it: on the CPU in the caller's array."""
 
-    def __init__(self, session: FakeSession, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> None:
+    def __init__(self, session: FakeSession, steps: protocols.Steps, output: Buffer) -> None:
         super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))
         self.output = output
         self._session, self._steps = session, steps
@@ -174,11 +176,20 @@ class HostTime:
         return self.seconds
 
 
-class FakeSession(Session):
+class FakeSession(
+    Session,
+    protocols.LaunchClock,
+    protocols.MovesData,
+    protocols.FreshMemory,
+    protocols.Fills,
+    protocols.ComparesBuffers,
+    protocols.SharesBuffers,
+    protocols.KnownCeilings,
+    protocols.Chains,
+    protocols.TimesStages,
+    protocols.ScriptedPair,
+):
     """Host time and device time as two numbers that costs push forward."""
-
-    several = True
-    parts = True
 
     def __init__(self, device: Device, word: str, host: HostTime | None = None) -> None:
         import numpy as np
@@ -213,9 +224,6 @@ class FakeSession(Session):
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
         return None
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        return self._np.empty(shape, host_dtype(dtype))
-
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """An array, unless it exceeds the device or the device is `fake:oom`."""
         self._spend(ALLOC_S)
@@ -223,17 +231,17 @@ class FakeSession(Session):
             raise DeviceOutOfMemory("scripted: no memory left")
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
-    @override
     def free(self, buffer: Buffer) -> None:
         """The array goes with its last reference, and the pool takes note."""
         self._spend(FREE_S)
 
-    @override
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         self._spend(FRESH_S)
         return self.allocate(shape, dtype)
 
-    @override
+    def free_fresh(self, buffer: Buffer) -> None:
+        """The array goes with its last reference."""
+
     def transfers(self, form: Form) -> FakeTransfers:
         return FakeTransfers(self, form)
 
@@ -243,7 +251,6 @@ class FakeSession(Session):
     def download(self, buffer: Buffer, host: Array) -> None:
         self._copy_out(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
 
-    @override
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))
 
@@ -263,15 +270,12 @@ class FakeSession(Session):
         if self._word != "cpu":
             self._spend(cost_s)
 
-    @override
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         buffer.array = self._np.full(shape, value, host_dtype(dtype))
 
-    @override
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
         return None if self._word == "cpu" else FakeBuffer(buffer.array.copy())
 
-    @override
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         got = buffer.array
         fits = got.shape == shape and got.dtype == host_dtype(dtype)
@@ -302,8 +306,7 @@ class FakeSession(Session):
         launch.reads = inputs
         return launch
 
-    @override
-    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> FakeChain:
+    def chain(self, steps: protocols.Steps, output: Buffer) -> FakeChain:
         return FakeChain(self, steps, output)
 
     def _fill(self, target: Buffer, compute: Callable[[], Buffer]) -> None:
@@ -315,8 +318,7 @@ class FakeSession(Session):
             else:
                 place.array = made.array
 
-    @override
-    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
+    def stage_times(self, steps: protocols.Steps) -> StageReading:
         """What each step pretends to take, and all of them in a row."""
         self.run(self.chain(steps, None))
         self.sync()
@@ -344,8 +346,7 @@ class FakeSession(Session):
         """The host waits for the device; the wait itself takes one step of the clock."""
         self._wait()
 
-    @override
-    def both(self, aside: Work, here: Work, at_once: Callable[[Work, Work], None]) -> None:
+    def both(self, aside: Work, here: Work) -> None:
         """One after the other; on the clock both begin now, and the longer one tells when they are done."""
         began = self._host.seconds
         aside()
@@ -354,15 +355,12 @@ class FakeSession(Session):
         here()
         self._host.seconds = max(self._host.seconds, ended)
 
-    @override
     def cpu_beside(self) -> FakeSession:
         return FakeSession(_actor("cpu"), "cpu", self._host)
 
-    @override
     def view(self, array: Array) -> FakeBuffer:
         return FakeBuffer(array)
 
-    @override
     def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """The model's kernel time; None on the CPU and on `fake:no-clock`."""
         if self.device.clock is None:
@@ -375,7 +373,6 @@ class FakeSession(Session):
         """Costs the fixed part alone."""
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
-    @override
     def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling]:
         """Those of the cost model, which need no measuring; `fake:implausible` is five times faster than it says."""
         cpu, name = self._word == "cpu", self.device.id
@@ -388,9 +385,11 @@ class FakeSession(Session):
             found.append(Ceiling(device_id=name, upload_bytes_per_s=rate, download_bytes_per_s=rate))
         return [*found, *(Ceiling(device_id=name, dtype=dtype, flops_per_s=flops_per_s) for dtype in compute)]
 
-    @override
     def clock(self) -> float:
         return self._host.read()
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _wait(self) -> None:
         self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
@@ -420,7 +419,7 @@ def _sleep_for_ever() -> NoReturn:
         time.sleep(60)
 
 
-class FakeBackend(Backend):
+class FakeBackend(Backend, Observed, Joins):
     """The actors. `fake:unavailable` is not listed and refuses to open."""
 
     name = "fake"
@@ -437,16 +436,13 @@ class FakeBackend(Backend):
     def devices(self) -> list[Device]:
         return [_actor(word) for word in (*WORDS, *_twins())]
 
-    @override
     def joined(self) -> list[Device]:
         """The equal GPUs."""
         return [_actor(word) for word in _twins()]
 
-    @override
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
         return FakeLinks(ordinals, word)
 
-    @override
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
@@ -461,8 +457,7 @@ class FakeBackend(Backend):
             raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
         return FakeSession(_actor(word), word)
 
-    @override
-    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]] | None:
+    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
         """Steady clocks, and one actor for each way in which they are not."""
         word, numbers = device_id.partition(":")[2], itertools.count()
 
@@ -486,7 +481,6 @@ class FakeBackend(Backend):
 
         return read
 
-    @override
     def users(self, device_id: str) -> Mapping[str, int]:
         return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
 

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Sequence
 
-from gpubench.backends.contract import override
 from gpubench.backends.shared.links import HostLinks
 from gpubench.kernels.contract.op import Array
 
@@ -49,37 +48,30 @@ class FakeLinks(HostLinks):
             for pair in itertools.combinations(ordinals, 2)
         }
 
-    @override
     def clock(self) -> float:
         self._now += 1e-9
         return self._now
 
-    @override
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().copy(pairs, sent, got)
         self._spend(sent[0].nbytes, got)
 
-    @override
     def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().all_reduce(sent, got)
         self._spend(2 * self._others(sent[0].nbytes), got)
 
-    @override
     def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().reduce_scatter(sent, got)
         self._spend(self._others(sent[0].nbytes), got)
 
-    @override
     def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().all_gather(sent, got)
         self._spend(self._others(got[0].nbytes), got)
 
-    @override
     def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().all_to_all(sent, got)
         self._spend(self._others(sent[0].nbytes), got)
 
-    @override
     def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
         super().broadcast(sent, got)
         self._spend(sent[0].nbytes, got)

@@ -1,0 +1,328 @@
+"""The contract between the worker and a backend: a Backend opens a Session on one device.
+
+A `Session` has what every device needs, all of it. What only some devices have is a small protocol: a session that
+derives from it has it, and the worker asks by `isinstance`.
+Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
+Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else. A
+state is both: a launch adds to it, and adds the same again when it is repeated.
+Where an op has several outputs, `output` is a tuple of buffers, here and in a launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from gpubench.base.errors import BackendError
+from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
+from gpubench.result.case import Case
+from gpubench.result.run import Blas, Device, DeviceKind, StageClock, Staging
+
+Buffer = Any
+Work = Callable[[], None]
+
+
+class Launch:
+    """One prepared, repeatable execution.
+
+    `output` holds the result once it has run; the library form puts a fresh array there each time. `kernel_hash` has
+    twelve digits that change with the implementation. `kernel_name` is the candidate that was chosen, where there was a
+    choice. `staging` tells how the launch moves its data, if not as the session's transfers do.
+    """
+
+    output: Buffer = None
+    kernel_hash: str | None = None
+    kernel_name: str | None = None
+    staging: Staging | None = None
+
+
+class Call(Launch):
+    """A launch that is one call, whose result is the output."""
+
+    def __init__(self, function: Callable[[], Any], kernel_hash: str | None = None) -> None:
+        self._function = function
+        self.kernel_hash = kernel_hash
+
+    def __call__(self) -> None:
+        self.output = self._function()
+
+
+class HostCall(Launch):
+    """A step of a chain that the host does: what `call` returns goes up to the output, in order with the launches."""
+
+    def __init__(self, session: Session, call: Callable[[], Any], output: Buffer) -> None:
+        self._session, self._call = session, call
+        self.output = output
+
+    def __call__(self) -> None:
+        """Do it, and send what it made."""
+        for buffer, made in zip(each(self.output), each(self._call()), strict=True):
+            self._session.upload(buffer, made)
+
+
+class StageReading(NamedTuple):
+    """Seconds of each step of a chain, and from the begin of the first to the end of the last; `clock` read them."""
+
+    steps_s: list[float]
+    span_s: float
+    clock: StageClock
+
+
+class Recording(NamedTuple):
+    """Seconds in which the host records and submits a launch: until the device has its first commands, and with what it
+    records while the device works."""
+
+    first_s: float
+    whole_s: float
+
+
+class SideReading(NamedTuple):
+    """The steps of a chain on one side, and the seconds of the same chain and its wait without readings."""
+
+    steps: StageReading
+    whole_s: float
+
+
+class Transfers:
+    """One way to move data. As it stands: by the session's own calls, from ordinary memory.
+
+    `copies`: threads of its own copy between the caller's array and staging memory.
+    """
+
+    staging: Staging = "pageable"
+    copies = False
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order with launches; complete when the session's `sync` returns."""
+        self._session.upload(buffer, host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out, in order with launches; complete when it returns."""
+        self._session.download(buffer, host)
+
+    def use_threads(self, count: int | None) -> None:
+        """Copy with at most so many threads from now on, None: as many as usual."""
+
+
+class Links(ABC):
+    """What moves data among the ranks of a gang. Calls enqueue on the ranks that they concern; `sync` waits for all.
+    Both are made inside of `guard`.
+
+    `xp` is the array library of the buffers, one float32 vector a rank. `copier` and `library` name what carries a
+    plain copy, and a collective.
+    """
+
+    ranks: int
+    xp: Any
+    copier: str
+    library: str
+
+    @abstractmethod
+    def on(self, rank: int) -> AbstractContextManager[Any]:
+        """Work with the arrays of that rank meanwhile."""
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Errors of the vendor become ours meanwhile. It is entered once for many calls, as that takes longer than one.
+        As it stands: there is no vendor."""
+        return contextlib.nullcontext()
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when all ranks are done."""
+
+    @abstractmethod
+    def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """What the first rank of each pair sent becomes what the second got."""
+
+    @abstractmethod
+    def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Each rank gets the sum of what all sent."""
+
+    @abstractmethod
+    def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Each rank gets its part of the sum."""
+
+    @abstractmethod
+    def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Each rank gets what all sent, one after the other."""
+
+    @abstractmethod
+    def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Each rank gets its part of what each sent."""
+
+    @abstractmethod
+    def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Each rank gets what rank 0 sent."""
+
+    def clock(self) -> float:
+        """The host clock in seconds. As it stands: the host's own."""
+        import time
+
+        return time.perf_counter()
+
+    def array(self, rank: int, count: int) -> Array:
+        """A new vector of that rank, full of NaN. Raises DeviceOutOfMemory."""
+        with self.on(rank):
+            return self.xp.full(count, float("nan"), dtype="float32")
+
+    def fetched(self, array: Array) -> tuple[Any, Array]:
+        """The array in host memory, and the library that has it there."""
+        return self.xp, array
+
+    def close(self) -> None:
+        """Free everything; never raises. As it stands: there is nothing to free."""
+
+
+class Session(ABC):
+    """One open device, held by one worker for as long as the worker lives."""
+
+    device: Device
+    limits: Limits
+    threads: int | None = None  # those of a CPU
+    blas: Blas | None = None  # what the library calls for products
+    lacks: str | None = None  # once a case was compiled: what is missing that would make the CPU faster
+
+    @abstractmethod
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Return why the case cannot run here, from declarations and limits, without allocation; None if it can."""
+
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+        """Return a C-contiguous host array: pageable for the library form, the backend's best for tuned. Of NumPy's own
+        dtypes alone, where a session has no better memory."""
+        import numpy as np
+
+        return np.empty(shape, dtype)
+
+    @abstractmethod
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
+        """Return a buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Take the buffer back. Without a pool it goes with its last reference."""
+
+    @abstractmethod
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order with launches; complete when `sync` returns."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out, in order with launches; complete when it returns."""
+
+    @abstractmethod
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        """Do all untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
+        them cached by `case.form_id`. Cheap when repeated with the same buffers. Raises BuildError."""
+
+    @abstractmethod
+    def run(self, launch: Any, repeat: int = 1) -> None:
+        """Enqueue `repeat` launches of this session in order and return: no wait."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when all enqueued work is done and readable. Raises DeviceLost."""
+
+    @abstractmethod
+    def empty_launch(self) -> Launch:
+        """Return a launch that takes the path of a real one and does no work."""
+
+    def clock(self) -> float:
+        """Read the host clock in seconds: monotonic, only differences count. A scripted device has one of its own."""
+        return time.perf_counter()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything; idempotent; never raises."""
+
+
+# ---------------------------------------------------------------- backends
+
+
+class Backend(ABC):
+    """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
+
+    name: str
+    forms: tuple[Form, ...]
+    kinds: tuple[DeviceKind, ...] = ("gpu",)  # of its devices, software adapters apart
+    # Tuned kernels that it brings along, by the op's name: they come before those that the op declares for it.
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}
+    # What its name alone stands for, by what follows the colon of the ids; None: all of its devices.
+    default_devices: tuple[str, ...] | None = None
+    # Backends that come before it on a GPU that both have, unless somebody names it.
+    yields_to: tuple[str, ...] = ()
+    scripted_time: bool = (
+        False  # its sessions have a clock of their own, which the machine's load does not touch
+    )
+    gangs: tuple[str, ...] = ()  # words that name gangs of its devices, beside their ordinals
+
+    @abstractmethod
+    def devices(self) -> list[Device]:
+        """List each physical device once, without opening it. Raises BackendUnavailable."""
+
+    @abstractmethod
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
+        """Open one device. Raises BackendUnavailable. The library is imported here, not before.
+
+        `autotune`: where kernels are chosen by trying them; False: take the defaults.
+        """
+
+
+@runtime_checkable
+class ListsCpus(Protocol):
+    """A backend that tells its CPUs sooner than an import takes."""
+
+    @abstractmethod
+    def host_devices(self) -> list[Device]:
+        """List those of `devices` that are CPUs. Raises BackendUnavailable."""
+
+
+@runtime_checkable
+class Preloads(Protocol):
+    """A backend whose library takes a while to import."""
+
+    @abstractmethod
+    def preload(self) -> None:
+        """Import what opening a device needs, and touch no device: who uses a GPU is asked before a worker of ours
+        does. Raises nothing: `open` tells what is wrong."""
+
+
+@runtime_checkable
+class Observed(Protocol):
+    """A backend that reads clocks and users of GPUs that have neither a UUID nor a PCI address."""
+
+    @abstractmethod
+    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
+        """Return what reads the clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU, once a call.
+        It is called in a process of its own."""
+
+    @abstractmethod
+    def users(self, device_id: str) -> Mapping[str, int]:
+        """Return who else is on such a device: the fields of `monitor.Users` that are not 0."""
+
+
+@runtime_checkable
+class Joins(Protocol):
+    """A backend whose devices make gangs."""
+
+    @abstractmethod
+    def joined(self) -> list[Device]:
+        """List those of `devices` that make gangs, by ordinal. Raises BackendUnavailable."""
+
+    @abstractmethod
+    def links(self, ordinals: Sequence[int], word: str = "") -> Links:
+        """Return what joins these devices to a gang; `word` stands for them where a gang has a name. Raises
+        BackendUnavailable."""
+
+    @abstractmethod
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """Open the devices of these ordinals side by side in one worker: the ranks of a gang. Raises
+        BackendUnavailable."""
