@@ -121,7 +121,8 @@ class CallSession(Session, LaunchClock, CoreClock):
             buffer.value = before
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
-        """Move a result to the host, as the caller has it then."""
+        """Wait for the whole device, and move a result to the host, as the caller has it then."""
+        self.sync()
         with Translated(self._function):
             # The scripted device keeps its results in arrays.
             result = buffer.array.item() if hasattr(buffer, "array") else buffer

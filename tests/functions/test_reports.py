@@ -76,6 +76,13 @@ def test_a_comparison_says_that_the_text_changed(gpubench, folder: Path) -> None
     assert "text of options.total" not in compared.stdout
 
 
+def test_the_time_of_a_copied_call_is_told_in_parts(gpubench, folder: Path) -> None:
+    report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
+    copied = [row for row in report["cases"] if "options.total" in row["id"] and "transfer-always" in row["id"]]
+    assert len(copied) == 3
+    assert all(row["anatomy"]["launch_s"] > 0 for row in copied)
+
+
 CLAIMS = """
 [[claims]]
 claim = "the GPU adds up"
