@@ -11,7 +11,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.placement import placements
-from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
+from gpubench.analysis.speedup import FUNCTIONS, Speedup, SpeedupKind, cpu_limit
 from gpubench.analysis.stages import stages
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.curves import stats
@@ -33,7 +33,7 @@ _SEVERITIES: dict[WarningCode, Severity] = {
     "noisy": "warning", "unstable": "warning", "too-short": "warning", "first-slow": "info", "drift": "warning",
     "contended": "warning", "throttled": "warning", "power-cap": "info", "implausible": "error",
     "software-device": "warning", "no-device-clock": "info", "transfer-mismatch": "warning",
-    "stage-mismatch": "warning", "placement-mismatch": "warning",
+    "stage-mismatch": "warning", "placement-mismatch": "warning", "call-waits": "info",
 }  # fmt: skip
 # Advice never names an option that was given already.
 _GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
@@ -48,6 +48,8 @@ def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
     known |= {(finding.code, "") for finding in stored if not finding.ids}
     about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
     about_cases = [*_about_cases(run, cases, known), *_retaken(run, cases), *_failed_sessions(run, cases)]
+    waiting = find_waiting(run)
+    about_cases += [_case_finding(run, "call-waits", waiting)] if waiting else []
     missed: dict[WarningCode, list[str]] = {
         "stage-mismatch": [row.id for row in stages(analysis) if row.mismatch],
         "placement-mismatch": [row.id for row in placements(analysis) if row.mismatch],
@@ -111,6 +113,31 @@ def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarnin
         )
         for (session, reason, detail), where in sorted(ids.items())
     ]  # fmt: skip
+
+
+# A launch that takes such a share of a call that is waited for, and grows so many times over the sizes, waits itself.
+WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
+
+
+def find_waiting(run: Run) -> list[str]:
+    """Return the ids of users' functions whose calls return once their work is done: the host's part of a call grows
+    with its size as the whole call does."""
+    times: dict[tuple[str, str, str], dict[int, tuple[float, float, str]]] = {}
+    kinds = {device.id: device.kind for device in run.devices}
+    for outcome in run.outcomes:
+        case = outcome.case
+        if isinstance(outcome, Measurement) and case.group == FUNCTIONS and kinds.get(case.device_id) == "gpu":
+            launches = [second for part in outcome.parts for second in part.launch_s or ()]
+            singles = [second for part in outcome.parts for second in part.single_s or ()]
+            if launches and singles:
+                by_size = times.setdefault((case.op, case.device_id, case.form_id), {})
+                by_size[case.params["n"]] = (stats.median(launches), stats.median(singles), outcome.id)
+    return [
+        largest[2]
+        for by_size in times.values()
+        for smallest, largest in [(by_size[min(by_size)], by_size[max(by_size)])]
+        if largest[0] >= WAITING_SHARE * largest[1] and largest[0] >= WAITING_GROWTH * smallest[0]
+    ]
 
 
 def _session_name(run: Run, index: int) -> str:

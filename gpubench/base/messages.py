@@ -165,6 +165,9 @@ WARNINGS: dict[str, Entry] = {
     "bad-function": Entry(
         "a function of your file was left out: it raises, changes its inputs, or differs from itself",
         "mend it; docs/your-own-function.md shows how each case is written"),
+    "call-waits": Entry(
+        "a call of your function returns once its work on the device is done: calls in a row gain nothing",
+        "leave out what reads a result on the host: .item(), float(x), if x.any(), print(x)"),
     "not-compiled": Entry(
         "functions of your file are measured as they are written alone: they are no formulas of single elements",
         "nothing; arithmetic, comparisons, where and elementary functions of vectors are compiled as well"),

@@ -9,6 +9,7 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.findings import find_waiting
 from gpubench.report import render
 from gpubench.report.sections.anatomy import rest_text
 from gpubench.result.run import Parts
@@ -132,3 +133,19 @@ def test_markdown_tells_when_the_first_result_is_there():
     assert "503 ms |" in text
     mismatch = run_of([measured(case(), 1e-3), measured(always_case, 2 * SUM_S, cold_s=1e-4, parts=PARTS)])
     assert "first result" not in render([mismatch], "markdown", sections=["anatomy"])
+
+
+def waiting(launches: dict[int, float], single_s: float) -> list[str]:
+    rows = []
+    for n, launch_s in launches.items():
+        what = case("mine.f", n=n, regime="transfer-always", device="cupy:0")
+        what = msgspec.structs.replace(what, group="function")
+        parts = msgspec.structs.replace(PARTS, launch_s=[launch_s], single_s=[single_s])
+        rows.append(measured(what, 5e-3, parts=parts))
+    return find_waiting(run_of(rows))
+
+
+def test_a_call_that_waits_by_itself_is_told_by_its_time():
+    assert len(waiting({1000: 1e-5, 10**6: 9.5e-4}, 1e-3)) == 1
+    assert waiting({1000: 1e-5, 10**6: 1e-5}, 1e-3) == []
+    assert waiting({1000: 9.0e-4, 10**6: 9.5e-4}, 1e-3) == []  # many launches, whatever the size
