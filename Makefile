@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 # Workers of pytest-xdist; beyond eight the longest tests decide.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 # Each worker takes neighbours, so that what the tests of a file share is made once, and takes over what another has left.
-PYTEST = TESTS_EXPECT="vulkan consumers chromium $$(cat .setup/expects 2>/dev/null)" .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
+PYTEST = TESTS_EXPECT="vulkan consumers chromium torch" .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
 
 # Tests start gpubench thousands of times; without kept bytecode each start compiles the whole package, four times the work.
 export PYTHONDONTWRITEBYTECODE =

@@ -128,9 +128,7 @@ install_gpubench() {
 # CUDA, several gigabytes: so pip tells which file it would take, and only a small one is taken.
 need_torch() {
     [ "$goal" = test ] || return 0
-    # Where it could be had, a test that lacks it fails.
-    : >.setup/expects
-    .venv/bin/python -c 'import torch' 2>/dev/null && echo torch >.setup/expects && return 0
+    .venv/bin/python -c 'import torch' 2>/dev/null && return 0
     for more in "" "--retries=1 --extra-index-url=https://download.pytorch.org/whl/cpu"; do
         # shellcheck disable=SC2086
         url=$(.venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --no-deps \
@@ -138,11 +136,10 @@ need_torch() {
             sed -n 's/^ *"url": "\(.*\)".*/\1/p' | head -n 1)
         case $url in
             *cpu-* | *macosx*)
-                .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch @ $url" &&
-                    echo torch >.setup/expects && return 0 ;;
+                .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch @ $url" && return 0 ;;
         esac
     done
-    say "note: no build of PyTorch for the CPU alone is at hand: its tests are skipped"
+    say "note: no build of PyTorch for the CPU alone is at hand: its tests fail"
 }
 
 mkdir -p .setup

@@ -192,3 +192,33 @@ def test_a_policy_keeps_what_it_derived_and_reads_no_other(monkeypatch, tmp_path
     monkeypatch.setattr(policy, "_code_stamp", lambda: b"edited")
     assert ask() == first
     assert len(derived) == 4
+
+
+# A kernel, as far as gpubench can tell, that runs each cell and shows the value of its last line.
+KERNEL = """
+import ast, json, sys, types
+
+shell = types.SimpleNamespace(kernel=object())
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+cells = json.load(open(sys.argv[1], encoding="utf-8"))["cells"]
+for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+    tree = ast.parse("".join(cell["source"]))
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<cell>", "exec"))
+    value = eval(compile(ast.Expression(last.value), "<cell>", "eval")) if last else None
+    if value is not None:
+        print(value._repr_html_())
+"""
+
+
+def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
+    notebook = Path(__file__).parents[2] / "examples" / "your_own_function.ipynb"
+    ended = subprocess.run(
+        [sys.executable, "kernel.py", str(notebook)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("call_price") > 3
+    assert "pairwise" in ended.stdout
+    assert "<table" in ended.stdout
+    assert "Measuring session.call_price" in ended.stderr  # a notebook shows progress

@@ -39,9 +39,10 @@ def said(report: dict, code: str) -> str:
 
 @pytest.mark.torch
 @pytest.mark.vulkan
-def test_the_page_runs_as_it_stands(gpubench, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "your-own-function.md").read_text(encoding="utf-8")
-    (tmp_path / "options.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-function.md"])
+def test_the_pages_run_as_they_stand(gpubench, tmp_path: Path, page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8").partition("# Your own function\n")[2]
+    (tmp_path / "options.py").write_text(text.split("```python\n")[1].split("```")[0], encoding="utf-8")
     report = measure(
         gpubench, "options.py", "--sizes", "256", "--backends", "numpy,torch,wgpu", "--allow-software"
     )
@@ -50,8 +51,21 @@ def test_the_page_runs_as_it_stands(gpubench, tmp_path: Path) -> None:
     assert "options.call_price/n=256/float32/tuned/resident@numpy:0" in ids
     assert "options.call_price/n=256/float32/library/resident@torch:cpu" in ids
     assert "options.call_price/n=256/float32/tuned/transfer-always@wgpu:0" in ids
-    assert "options.pairwise/n=256/float32/library/resident@torch:cpu" in ids
-    assert "measured as written: pairwise (takes other inputs" in said(report, "not-compiled")
+    if "def pairwise" in text:
+        assert "options.pairwise/n=256/float32/library/resident@torch:cpu" in ids
+        assert "measured as written: pairwise (takes other inputs" in said(report, "not-compiled")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-function.md"])
+def test_the_pages_run_with_cupy(gpubench, tmp_path: Path, page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8").partition("# Your own function\n")[2]
+    (tmp_path / "options.py").write_text(text.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    ids = times(measure(gpubench, "options.py", "--sizes", "256", "--backends", "numpy,cupy"))
+    for form in ("library", "tuned"):
+        assert f"options.call_price/n=256/float32/{form}/transfer-always@cupy:0" in ids
+    if "def pairwise" in text:
+        assert "options.pairwise/n=256/float32/library/resident-waited@cupy:0" in ids
 
 
 BAD = """
