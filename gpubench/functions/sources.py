@@ -15,7 +15,7 @@ from gpubench.base import processes, units
 from gpubench.base.errors import UsageError, suggest
 from gpubench.base.messages import WARNINGS
 from gpubench.functions import manifest
-from gpubench.functions.describe import Code, make_op
+from gpubench.functions.describe import Code, Description, make_op
 from gpubench.functions.manifest import CodeSource
 from gpubench.functions.trial import TrialReport, TrialRequest
 from gpubench.result.run import RunWarning
@@ -146,7 +146,9 @@ def _child_alone(*_: object) -> object:
 
 
 def _try_out(request: TrialRequest) -> TrialReport:
-    """Ask the child. Each function that ends it, or that takes too long, is left out of the next attempt."""
+    """Ask the child, and again without the functions that are known, if one ends it or takes too long. A function that
+    did so at its first size is left out; at a larger one the run will tell."""
+    known: list[Description] = []
     wrong: dict[str, str] = {}
     while True:
         command = processes.python("gpubench.functions.trial", msgspec.json.encode(request).decode())
@@ -162,11 +164,17 @@ def _try_out(request: TrialRequest) -> TrialReport:
             report = msgspec.json.decode(ended.message, type=TrialReport)
         except msgspec.DecodeError:
             report = TrialReport(broken=_end(ended))
-        report.wrong.update(wrong)
+        others_took_it = ended.status is None and bool(report.functions)
+        known += report.functions
+        if report.partial is not None:
+            known.append(report.partial)
+        elif report.trying and not others_took_it:
+            wrong[report.trying] = f"its first call {_end(ended)}"
         if not report.trying:
+            report.functions = sorted(known, key=lambda description: report.known.index(description.name))
+            report.wrong.update(wrong)
             return report
-        wrong[report.trying] = report.wrong[report.trying] = f"its first call {_end(ended)}"
-        request.skip.append(report.trying)
+        request.skip = [*wrong, *(description.name for description in known)]
 
 
 def _end(ended: processes.Ended) -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
@@ -50,9 +50,11 @@ class TrialRequest(msgspec.Struct):
 
 
 class TrialReport(msgspec.Struct):
-    """The state of a trial so far. `trying` is the function at hand, `broken` why the source has none."""
+    """The state of a trial so far. `trying` is the function at hand, `partial` what its first sizes told, `broken` why
+    the source has none."""
 
     functions: list[Description] = []
+    partial: Description | None = None
     wrong: dict[str, str] = {}
     known: list[str] = []
     trying: str = ""
@@ -69,9 +71,16 @@ class Trial(msgspec.Struct):
     peak: int
 
 
-def describe(name: str, function: UserFunction, request: TrialRequest) -> Description:
-    """Try a function and describe it. Raises PluginError, which says what is wrong."""
-    trials = _trials(function, request)
+def describe(name: str, function: UserFunction, request: TrialRequest) -> Iterator[Description]:
+    """Try a function at one size after the other, and describe it after each. Raises PluginError, which says what is
+    wrong."""
+    trials: list[Trial] = []
+    for trial in _trials(function, request):
+        trials.append(trial)
+        yield _description(name, function, request, trials)
+
+
+def _description(name: str, function: UserFunction, request: TrialRequest, trials: list[Trial]) -> Description:
     first = trials[0]
     arguments = function.arguments
     names = arguments if len(arguments) == len(first.inputs) else [f"x{i}" for i in range(len(first.inputs))]
@@ -103,31 +112,30 @@ def _dtypes(function: UserFunction) -> list[Any]:
     return [LONG_DTYPES.get(word.strip(), word.strip()) for word in function.dtypes.split(",")]
 
 
-def _trials(function: UserFunction, request: TrialRequest) -> list[Trial]:
+def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
     """Calls at a few sizes. Raises PluginError if no size works."""
-    sizes = sorted(request.sizes)
-    trials: list[Trial] = []
-    problem = ""
+    sizes, problem, first = sorted(request.sizes), "", None
     for n in sizes or LOWEST:
         try:
-            trials.append(_call(function, n, request.dtype))
+            first = last = _call(function, n, request.dtype)
             break
         except PluginError as error:
             problem = problem or str(error)
-    if not trials:
+    if first is None:
         raise PluginError(problem)
-    steps = [trials[0].n * FACTOR**k for k in range(1, MOST_SIZES)]
-    for n in [n for n in sizes if n > trials[0].n][:2] if sizes else steps:
-        last, times = trials[-1], SECOND if len(trials) == 1 else 1
+    yield first
+    steps = [first.n * FACTOR**k for k in range(1, MOST_SIZES)]
+    for count, n in enumerate([n for n in sizes if n > first.n][:2] if sizes else steps, 1):
+        times = SECOND if count == 1 else 1
         if last.seconds > times * SHORT_S or last.peak > times * SMALL_BYTES:
-            break
-        if len(trials) >= 3 and last.seconds > TELLING_S:
-            break
+            return
+        if count >= 3 and last.seconds > TELLING_S:
+            return
         try:
-            trials.append(_call(function, n, request.dtype))
+            last = _call(function, n, request.dtype)
         except PluginError:  # a skip of its own, in the run
-            break
-    return trials
+            return
+        yield last
 
 
 def _call(function: UserFunction, n: int, dtype: str) -> Trial:
@@ -275,11 +283,16 @@ def main(text: str) -> NoReturn:
         report.trying = name
         tell()
         try:
-            report.functions.append(describe(name, loaded.functions[name], request))
+            for description in describe(name, loaded.functions[name], request):
+                report.partial = description
+                tell()
         except PluginError as error:
             report.wrong[name] = str(error)
         except BaseException as error:
             report.wrong[name] = f"it raises {where(error, loaded.functions[name])}"
+        if report.partial is not None and name not in report.wrong:
+            report.functions.append(report.partial)
+        report.partial = None
     report.trying = ""
     tell()
     os._exit(0)

@@ -284,6 +284,35 @@ def test_more_that_functions_do(gpubench, tmp_path: Path) -> None:
     assert lossy.startswith("in float32 NumPy's own result is off by")
 
 
+ENDS = """
+import os
+
+@gpubench.function
+def ends(xp, x):
+    if len(x) > 300:
+        os._exit(7)
+    return xp.sort(x)
+
+@gpubench.function
+def after(xp, x):
+    return xp.sort(x)
+
+@gpubench.function
+def pairs(xp, x):
+    return xp.sum(xp.abs(x[:, None] - x), axis=1)
+"""
+
+
+def test_a_larger_size_costs_itself_alone(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, ENDS)
+    report = measure(gpubench, "mine.py", "--sizes", "256,10M", "--backends", "numpy", status=1)
+    reasons = {case["id"].split("/float32")[0]: case["reason"] for case in report["cases"]}
+    assert reasons == {
+        "mine.ends/n=256": None, "mine.ends/n=10485760": "worker-crashed", "mine.after/n=256": None,
+        "mine.after/n=10485760": None, "mine.pairs/n=256": None, "mine.pairs/n=10485760": "out-of-memory",
+    }  # fmt: skip
+
+
 def test_own_names_on_the_screen(gpubench, tmp_path: Path) -> None:
     write(tmp_path, "@gpubench.function\ndef add(xp, a, b):\n    return a + b\n")
     for ops, name in (((), "add  "), (("--ops", "add"), "mine.add")):
