@@ -24,8 +24,6 @@ from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
-from gpubench.measure.twins import SIZES as TWIN_SIZES
-from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.result import selectors
 from gpubench.result.case import GANG, QUEUED, TF32, Case
@@ -255,7 +253,7 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=cpu_load.unread if choice.scripted else cpu_load.read,
-        twins=_twins(choice, devices, machine), equal=equal,
+        left_out=_left_out(choice, devices, machine), equal=equal, equip=choice.equipped,
         once_s=_once_s(settings.budget_s) if options.budget is None and settings.budget_s else 0.0,
         whole=options.budget is not None,
         repeats=not options.no_repeats
@@ -290,17 +288,17 @@ def _once_s(budget_s: float) -> float:
     return max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S)
 
 
-def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:
-    """The equal GPUs that the search leaves out, by the first backend that drives them, and what they are compared
-    by."""
-    if not choice.twins:
-        return TwinSpec()
+def _left_out(
+    choice: DeviceSelection, devices: Sequence[Device], machine: Any
+) -> tuple[tuple[Target, ...], ...]:
+    """Return the equal GPUs that the search leaves out, by the first backend that drives them."""
     measured = {device.id: device for device in devices}
-    groups = [
-        tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
-        for group in choice.twins
-    ]
-    return TwinSpec(_once_each(groups), {name: choice.equipped(kernels.load(name)) for name in TWIN_SIZES})
+    return _once_each(
+        [
+            tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
+            for group in choice.twins
+        ]
+    )
 
 
 def _crossings(choice: DeviceSelection) -> bool:

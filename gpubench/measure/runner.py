@@ -13,7 +13,7 @@ import msgspec
 from gpubench.base import cpu_load, units
 from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.base.messages import WARNINGS
-from gpubench.measure import monitor, split_search, together, twins
+from gpubench.measure import monitor, split_search
 from gpubench.measure.case_run import (
     DEVICE_LOST,
     LEAST_BLOCKS,
@@ -23,6 +23,7 @@ from gpubench.measure.case_run import (
     to_be_tried,
     warn_once,
 )
+from gpubench.measure.companion import Companion, Occasion, companions
 from gpubench.measure.pace import Pace
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Step, Workload, asked
@@ -40,11 +41,9 @@ from gpubench.measure.recorder import (
 from gpubench.measure.schedule import RunSpec, Schedule, searched
 from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep
-from gpubench.measure.stages import time_stages
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import (
-    Device,
     Failure,
     Measurement,
     Outcome,
@@ -154,6 +153,7 @@ class _Runner:
         self.settings = spec.settings
         self.sink = sink
         self.recorder = Recorder(spec.run, _telling(save, sink))
+        self._companions = companions(spec, self.recorder)
         self.gone: dict[str, DeviceGone] = {}
         self._given_another_try: set[str] = set()
         self._scratch = Scratch(host_bytes=spec.constraints.host_bytes)
@@ -214,7 +214,7 @@ class _Runner:
             self.settings,
             self._scratch.folder,
             self.gone,
-            [*measured, *self._twins()],
+            [*measured, *(device for companion in self._companions for device in companion.devices())],
             self.spec.run.machine,
             self.spec.spares,
         )
@@ -243,7 +243,7 @@ class _Runner:
                 break
             unused = False
             self._scratch.serve({item.series.key for item in step.workloads})
-            under_way = StepRun(runtime, step)
+            under_way = StepRun(runtime, step, self._companions)
             under_way.sample()
             search.measured(step)
         if under_way is not None:
@@ -251,10 +251,8 @@ class _Runner:
         self.recorder.session(pool.entered(record))
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(self._schedule.plan, measured, self.settings, self.spec.run.machine))
-        if self.settings.scales("weak") and not self.spec.check_only:
-            self._work_together(pool, index)
-        if self._begun == 1 and self._twins():
-            self._check_twins(pool, index)
+        for companion in self._companions:
+            companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._left_s))
         self._warn_telemetry(pool)
         self._tell_once()
         pool.close()
@@ -303,31 +301,6 @@ class _Runner:
         found = monitor.warning(pool.monitor.absent())
         if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
             self.recorder.warn(found)
-
-    def _twins(self) -> list[Device]:
-        """The equal GPUs that the search leaves out, where the budget has a share for a look at them."""
-        if self.spec.check_only or self.settings.budget_s is None:
-            return []
-        return [target.device for group in self.spec.twins.groups for target in group[1:]]
-
-    def _check_twins(self, pool: WorkerPool, index: int) -> None:
-        """In the share of the budget that the search left for it, or what is left of that."""
-        assert self.settings.budget_s is not None
-        until = time.monotonic() + min(self._left_s(), twins.SHARE * self.settings.budget_s)
-        found = twins.check(
-            pool, self.spec.twins, self.spec.constraints, index, lambda: until - time.monotonic()
-        )
-        self.recorder.twins(found)
-
-    def _work_together(self, pool: WorkerPool, index: int) -> None:
-        """The largest size of each curve on all equal GPUs, as long as the budget holds a whole case."""
-        for group in self.spec.equal:
-            for item in together.largest(self._schedule.plan):
-                for count in self.settings.ranks or [len(group)]:
-                    if count > len(group) or self._left_s() < together.seconds(count):
-                        continue
-                    found = together.weak(pool, group[:count], item, self.spec.constraints, index)
-                    self.recorder.together(found)
 
     def _tell_once(self) -> None:
         """What a machine's first run took longer for, where that is worth a word."""
@@ -384,7 +357,7 @@ class _Runner:
             self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
-        share -= twins.SHARE if self._twins() else 0.0
+        share -= sum(companion.share for companion in self._companions)
         return self._left_of(share / max(self._sessions, 1))
 
     def _out_of_budget(self) -> bool:
@@ -409,8 +382,8 @@ class StepRun:
     """A step under way: every case of its workloads that is to be tried in this session, all of them interleaved.
     Outcomes go to the recorder."""
 
-    def __init__(self, runtime: Runtime, step: Step) -> None:
-        self.step = step
+    def __init__(self, runtime: Runtime, step: Step, companions: Sequence[Companion] = ()) -> None:
+        self.step, self._companions = step, companions
         self._runtime = runtime
         self._runs = [
             CaseRun(
@@ -448,8 +421,9 @@ class StepRun:
                 if run.unsettled and not run.over:
                     sweep(run)
             _rounds(runtime, self.step.workloads[0].key if self.step.workloads else "", runs)
-            for workload in self.step.workloads:
-                time_stages(runtime, workload, runs)
+            for companion in self._companions:
+                for workload in self.step.workloads:
+                    companion.follow_cases(runtime, workload, runs)
         for run in runs:
             run.ask_to_finish()
         self.took_s = time.monotonic() - began

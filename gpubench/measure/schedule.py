@@ -30,7 +30,6 @@ from gpubench.measure.plan import (
     workload,
 )
 from gpubench.measure.recorder import Progress, Recorder
-from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.result.case import Case
 from gpubench.result.run import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
@@ -44,7 +43,8 @@ class RunSpec(msgspec.Struct, frozen=True):
     machine. `spares` are workers that import already. `once_s`: by so much at most the budget grows with the time
     that a machine's first run takes to choose its kernels. `whole`: somebody named the budget, which is used up.
     `repeats`: a session that others disturbed is measured again.
-    `twins` are equal GPUs that the search leaves out, `equal` the groups of all equal ones.
+    `left_out` are equal GPUs that the search leaves out, each group behind the one that is measured in its place,
+    `equal` the groups of all equal ones. `equip` gives an op the kernels that backends bring along.
     """
 
     run: Run
@@ -59,8 +59,9 @@ class RunSpec(msgspec.Struct, frozen=True):
     once_s: float = 0.0
     whole: bool = False
     repeats: bool = True
-    twins: TwinSpec = TwinSpec()
+    left_out: tuple[tuple[Target, ...], ...] = ()
     equal: tuple[tuple[Target, ...], ...] = ()
+    equip: Callable[[Op], Op] = lambda op: op
 
     @property
     def settings(self) -> Settings:

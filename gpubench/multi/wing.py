@@ -6,5 +6,6 @@ _OPS = ("allgather", "allreduce", "alltoall", "broadcast", "p2p", "p2p_both", "r
 WING = Wing(
     ops={name: f"gpubench.multi.ops.{name}:OP" for name in _OPS},
     backends={"gang": "gpubench.multi.gang:BACKEND"},
+    companions={"equal GPUs": "gpubench.multi.companion:EqualCompanion"},
     timers={"collective": "gpubench.multi.collective_timer:CollectiveTimer"},
 )

@@ -8,5 +8,6 @@ _OPS = (
 WING = Wing(
     ops={name: f"gpubench.workloads.ops.{name}:OP" for name in _OPS},
     workspaces={"stages": "gpubench.workloads.worker.workspace:ChainWorkspace"},
+    companions={"stages": "gpubench.workloads.measured_stages:StageCompanion"},
     two_sides={"stages": "gpubench.workloads.worker.placing:PlacingSession"},
 )

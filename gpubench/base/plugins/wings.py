@@ -33,6 +33,8 @@ class Wing(NamedTuple):
     workspaces: Mapping[str, str] = {}
     timers: Mapping[str, str] = {}
     two_sides: Mapping[str, str] = {}
+    # By a name of its own: the class, a Companion of `measure`, of what is measured of a run beside its cases.
+    companions: Mapping[str, str] = {}
 
 
 @functools.cache

@@ -11,11 +11,11 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.contract import Recording, StageReading
 from gpubench.kernels.contract.op import Ladder, Stage
-from gpubench.measure import stages as choosing
 from gpubench.measure.plan import Workload
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
+from gpubench.workloads import measured_stages as choosing
 from gpubench.workloads.worker import stages
 from gpubench.workloads.worker.workspace import ChainWorkspace
 from gpubench.workloads.workload import workload
@@ -190,7 +190,7 @@ def chosen(n, cpu_s, gpu_s, sizes=(), op="ffn"):
     ]  # fmt: skip
     TIMED.clear()
     item = Workload(loaded, {"n": n}, "float32", tuple(one.case for one in runs))
-    choosing.time_stages(Around(sizes), item, runs)
+    choosing.StageCompanion(None, None).follow_cases(Around(sizes), item, runs)
     return list(TIMED)
 
 

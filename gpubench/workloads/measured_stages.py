@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure.case_run import CaseRun, Runtime
+from gpubench.measure.companion import Companion
 from gpubench.measure.plan import Workload
 from gpubench.result.case import QUEUED, RESIDENT, WAITED
 from gpubench.result.run import Measurement
@@ -18,13 +19,16 @@ NEAR = 1.5
 FALL = 4
 
 
-def time_stages(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-    """At the ends of the sizes, and where both sides are about equal: once for each device."""
-    if not workload.op.stages or not _telling(runtime, workload, runs):
-        return
-    for run in _one_a_device(workload, runs):
-        if not runtime.out_of_budget():
-            run.time_stages(min(LIMIT_S, runtime.left_s()))
+class StageCompanion(Companion):
+    """The stages of workloads, timed at the ends of the sizes, and where both sides are about equal."""
+
+    def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
+        """Time the stages once for each device."""
+        if not workload.op.stages or not _telling(runtime, workload, runs):
+            return
+        for run in _one_a_device(workload, runs):
+            if not runtime.out_of_budget():
+                run.time_stages(min(LIMIT_S, runtime.left_s()))
 
 
 def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:

@@ -4,16 +4,15 @@ measured, in turns, inside a share of the budget."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import msgspec
-
+from gpubench import kernels
 from gpubench.curves.stats import median
-from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
-from gpubench.measure.equal_gpus import EqualGpus, OnDevice, cases_of
-from gpubench.measure.plan import Constraints, Series, Target
+from gpubench.measure.plan import Series
+from gpubench.measure.schedule import RunSpec
 from gpubench.measure.worker_pool import WorkerPool
+from gpubench.multi.equal_gpus import EqualGpus, OnDevice, cases_of
 from gpubench.result.run import TwinTimes
 
 # Of the budget, and in it the time for opening the GPUs.
@@ -26,25 +25,15 @@ ROUNDS, SAMPLES = 8, 3
 SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 
 
-class TwinSpec(msgspec.Struct, frozen=True):
-    """The GPUs that are left out, each behind the one that is measured in its place, and the ops that tell them
-    apart."""
-
-    groups: tuple[tuple[Target, ...], ...] = ()
-    ops: Mapping[str, Op] = {}
-
-
-def check(
-    pool: WorkerPool, spec: TwinSpec, constraints: Constraints, session: int, left_s: Callable[[], float]
-) -> list[TwinTimes]:
+def check(pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]) -> list[TwinTimes]:
     """What each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
-    left = [target.device.id for group in spec.groups for target in group[1:]]
+    left = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in left if device_id not in pool.workers])
     found: list[TwinTimes] = []
-    for group in spec.groups:
+    for group in spec.left_out:
         gpus = EqualGpus(pool)
-        for op in spec.ops.values():
-            cases = cases_of(Series(op, "float32"), SIZES[op.name], group, constraints)
+        for name, n in SIZES.items():
+            cases = cases_of(Series(spec.equip(kernels.load(name)), "float32"), n, group, spec.constraints)
             if cases and left_s() > 0:
                 found += _times(gpus, cases, session, left_s)
     return found

@@ -12,9 +12,9 @@ from typing import Literal
 
 from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
-from gpubench.measure.equal_gpus import EqualGpus, OnDevice, cases_of
 from gpubench.measure.plan import Constraints, Series, Target, Workload
 from gpubench.measure.worker_pool import WorkerPool
+from gpubench.multi.equal_gpus import EqualGpus, OnDevice, cases_of
 from gpubench.result.run import TogetherTimes
 
 WARM_UP_S, ALONE_S, TOGETHER_S = 1.0, 3.0, 10.0
