@@ -12,8 +12,8 @@ from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.placement import placements
 from gpubench.analysis.speedup import FUNCTIONS, Speedup, SpeedupKind, cpu_limit
-from gpubench.analysis.stages import stages
 from gpubench.base.messages import WARNINGS, WarningCode
+from gpubench.base.plugins import wings
 from gpubench.curves import stats
 from gpubench.result.case import Case
 from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures_of
@@ -51,9 +51,10 @@ def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
     waiting = find_waiting(run)
     about_cases += [_case_finding(run, "call-waits", waiting)] if waiting else []
     missed: dict[WarningCode, list[str]] = {
-        "stage-mismatch": [row.id for row in stages(analysis) if row.mismatch],
-        "placement-mismatch": [row.id for row in placements(analysis) if row.mismatch],
+        "placement-mismatch": [row.id for row in placements(analysis) if row.mismatch]
     }
+    for code, place in wings.brought("warnings").items():
+        missed[code] = wings.find(place)(analysis)
     about_cases += [_case_finding(run, code, ids) for code, ids in missed.items() if ids]
     found = [*stored, *about_run, *about_cases]
     gravity = {"error": 0, "warning": 1, "info": 2}

@@ -7,5 +7,6 @@ WING = Wing(
     ops={name: f"gpubench.multi.ops.{name}:OP" for name in _OPS},
     backends={"gang": "gpubench.multi.gang:BACKEND"},
     companions={"equal GPUs": "gpubench.multi.companion:EqualCompanion"},
+    answers={"links": "gpubench.multi.answer:answer_part"},
     timers={"collective": "gpubench.multi.collective_timer:CollectiveTimer"},
 )

@@ -9,5 +9,6 @@ WING = Wing(
     ops={name: f"gpubench.workloads.ops.{name}:OP" for name in _OPS},
     workspaces={"stages": "gpubench.workloads.worker.workspace:ChainWorkspace"},
     companions={"stages": "gpubench.workloads.measured_stages:StageCompanion"},
+    warnings={"stage-mismatch": "gpubench.workloads.stages:mismatched"},
     two_sides={"stages": "gpubench.workloads.worker.placing:PlacingSession"},
 )

@@ -243,7 +243,7 @@ class Places(Protocol):
 
     @abstractmethod
     def place(self, placement: str) -> None:
-        """Run the stages where this says from now on: a letter each, as in `gpubench.placement`."""
+        """Run the stages where this says from now on: a letter each, as in `gpubench.workloads.assignment`."""
 
     @abstractmethod
     def side_times(self, steps: Steps) -> tuple[SideReading, SideReading] | None:

@@ -35,6 +35,10 @@ class Wing(NamedTuple):
     two_sides: Mapping[str, str] = {}
     # By a name of its own: the class, a Companion of `measure`, of what is measured of a run beside its cases.
     companions: Mapping[str, str] = {}
+    # By the code of a warning: the function from an analysis to the ids of the cases that it is about.
+    warnings: Mapping[str, str] = {}
+    # By a name of its own: the function that makes the AnswerPart of an analysis.
+    answers: Mapping[str, str] = {}
 
 
 @functools.cache

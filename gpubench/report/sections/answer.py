@@ -12,15 +12,12 @@ import msgspec
 from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import ALWAYS, AnswerCell, MachineAnswer, Trouble, answer
-from gpubench.analysis.collectives import collectives
 from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.overheads import overheads
 from gpubench.analysis.placement import placements
 from gpubench.analysis.samples import count_sessions
-from gpubench.analysis.scaling import scaling
-from gpubench.analysis.twins import twin_checks
 from gpubench.base import units
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.installation import quote
@@ -28,7 +25,7 @@ from gpubench.base.plugins.sections import section
 from gpubench.base.table import table_lines
 from gpubench.base.units import format_seconds, listed
 from gpubench.report.layout import Cell, Line, RenderOptions, Section, Table, visible
-from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_context, links_table
+from gpubench.report.sections.answer_part import answer_part
 from gpubench.report.sections.answer_table import (
     forms_table,
     one_op_table,
@@ -49,7 +46,6 @@ from gpubench.report.sections.answer_text import (
     with_own_names,
 )
 from gpubench.report.sections.baseline import cpu_names, threads_text
-from gpubench.report.sections.collectives import slow_links
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
@@ -166,9 +162,7 @@ def _screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
 ) -> Screen:
     found = with_own_names(answer(analysis, by_device=options.by_device))
-    alike = [printable(one.text) for one in twin_checks(analysis)]
-    alone_there = found.absence is not None and bool(collectives(analysis))
-    links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
+    part = answer_part(analysis, alone=found.absence is not None)
     needed = (
         *_best_code(found),
         *_on_host(found),
@@ -176,18 +170,16 @@ def _screen(
         *_unmeasured(analysis.run, found),
         *_splits(analysis),
         *_adapters(analysis.run),
-        *alike,
-        *links,
+        *part.needed,
     )
     ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
     # Why there is no GPU says what was looked for, as long as one could have been found.
-    looked = looked_for(analysis.run) if found.absence is not None and not alone_there else ""
-    sides = links_context(analysis) if alone_there else sides_line(analysis.run, found, options.width)
-    # The table of the scaling, which a run prints below, has the times of gangs beside those of one GPU.
-    table = None if found.times and scaling(analysis).strong else answer_table(found)
+    looked = looked_for(analysis.run) if found.absence is not None and part.table is None else ""
+    sides = part.context or sides_line(analysis.run, found, options.width)
+    table = None if found.times and part.times_below else answer_table(found)
     screen = Screen(
         sentences=_first_lines(analysis, found),
-        table=links_table(analysis) if alone_there and table is None else table,
+        table=part.table if table is None else table,
         context=tuple(text for text in (looked, sides) if text),
         troubles=(*_troubles(found), *_lost(analysis), *_shared_gpus(analysis)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
@@ -198,9 +190,9 @@ def _screen(
 
 
 def _first_lines(analysis: Analysis, found: MachineAnswer) -> tuple[tuple[str, ...], ...]:
-    """Of gangs alone what they are measured for, else the answer, in wordings that get shorter."""
-    gangs = gang_sentences(analysis) if found.absence is not None else ()
-    return (gangs,) if gangs else _sentences(found)
+    """Return what a wing says of a run without a GPU beside a CPU, else the answer, in wordings that get shorter."""
+    own = answer_part(analysis, alone=True).sentences if found.absence is not None else ()
+    return (own,) if own else _sentences(found)
 
 
 def _sentences(found: MachineAnswer) -> tuple[tuple[str, ...], ...]:

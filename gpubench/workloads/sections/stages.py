@@ -6,12 +6,12 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.stages import Stages, stages
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
 from gpubench.report.layout import Cell, Column, CsvValue, RenderOptions, Section, Table, cells
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
+from gpubench.workloads.stages import Stages, stages
 
 TITLE = "Where the time of a workload goes"
 _MEANING = (

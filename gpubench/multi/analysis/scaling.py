@@ -17,9 +17,9 @@ from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import paired
-from gpubench.analysis.together import Weak, weak
 from gpubench.curves import compare
 from gpubench.curves.stats import Interval, median
+from gpubench.multi.analysis.together import Weak, weak
 from gpubench.result.case import GANG, RESIDENT, beside_size, gang_ranks
 from gpubench.result.run import Measurement, Run
 

@@ -7,12 +7,15 @@ from itertools import groupby
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
-from gpubench.analysis.collectives import CollectiveResult, collectives, declared_path
-from gpubench.analysis.scaling import GangFrom, scaling
-from gpubench.analysis.together import Weak
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.units import format_bytes, format_rate, listed
+from gpubench.multi.analysis.collectives import CollectiveResult, collectives, declared_path
+from gpubench.multi.analysis.scaling import GangFrom, scaling
+from gpubench.multi.analysis.together import Weak
+from gpubench.multi.analysis.twins import twin_checks
+from gpubench.multi.sections.collectives import slow_links
 from gpubench.report.layout import Cell, Column, Table
+from gpubench.report.sections.answer_part import AnswerPart
 from gpubench.report.sections.answer_table import bare_table
 from gpubench.report.sections.answer_text import size_text
 from gpubench.report.wording import mark, with_text
@@ -22,6 +25,20 @@ BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
 COPIES = ("p2p", "p2p_both")
 _FIRST = (*COPIES, "allreduce")  # what people ask for, then the others by name
 _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
+
+
+def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
+    """Return what several GPUs add to an answer: GPUs that are not alike, slow links; alone what they gain."""
+    there = alone and bool(collectives(analysis))
+    return AnswerPart(
+        needed=(
+            *(printable(check.text) for check in twin_checks(analysis)), *slow_links(analysis),
+            *([BUSBW] if there else []),
+        ),
+        sentences=gang_sentences(analysis) if alone else (),
+        context=links_context(analysis) if there else "", table=links_table(analysis) if there else None,
+        times_below=bool(scaling(analysis).strong),
+    )  # fmt: skip
 
 
 def gang_sentences(analysis: Analysis) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
-from gpubench.analysis.stages import Stages, stages
 from gpubench.fleet.nodes import merged
 from gpubench.report import render
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
 from gpubench.result.case import RESIDENT, WAITED
 from gpubench.result.run import Outcome, Run, StageClock
+from gpubench.workloads.stages import Stages, stages
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
 from tests.unit.report.samples import stages_run
 

@@ -187,3 +187,8 @@ def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[
 def _typical(sessions: Iterable[list[float]]) -> float:
     """Median over the sessions of their medians."""
     return median([median(values) for values in sessions])
+
+
+def mismatched(analysis: Analysis) -> list[str]:
+    """Return the cases whose stages miss the whole."""
+    return [row.id for row in stages(analysis) if row.mismatch]

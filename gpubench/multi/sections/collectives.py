@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.collectives import CollectiveResult, collectives, declared_path, slow_pairs
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.units import format_bytes, format_rate
+from gpubench.multi.analysis.collectives import CollectiveResult, collectives, declared_path, slow_pairs
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
 from gpubench.report.wording import device_text, legend, mark, time_text
 from gpubench.result.machine import LinkPath

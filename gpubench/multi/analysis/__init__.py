@@ -1,0 +1,1 @@
+"""What is derived of several GPUs from the file of a run."""

@@ -1,0 +1,1 @@
+"""The sections of reports on networks."""
