@@ -471,7 +471,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "surrogates": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, name='\\ud800') for d in super().devices()]\nBACKEND = B()", "surrogates"),
     "no text": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, driver=b'\\xff', name=None) for d in super().devices()]\nBACKEND = B()", "what no message can hold"),
     "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
-    "earlier": ("from gpubench.backends.contract import Backend, Session", "written for an earlier contract"),
+    "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract"),
     "forms": (_BACKEND + "class B(Backend):\n    forms = None\nBACKEND = B()", "TypeError"),
 }  # fmt: skip
 

@@ -243,7 +243,7 @@ class Places(Protocol):
 
     @abstractmethod
     def place(self, placement: str) -> None:
-        """Run the stages where this says from now on: a letter each, as in `gpubench.workloads.assignment`."""
+        """Run the stages where this says from now on: a letter each, `c` or `g`."""
 
     @abstractmethod
     def side_times(self, steps: Steps) -> tuple[SideReading, SideReading] | None:
