@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import (
     EXACT,
     ITEMSIZE,
@@ -24,11 +23,11 @@ from gpubench.kernels.contract.op import (
     Split,
     counted_by,
 )
-from gpubench.kernels.templates import ceil_div, fold, group_threads, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, fold, group_threads, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage
+from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _CLASSES = 2048
 _BLOCK = 256 * 1024  # elements that one thread takes at a time
@@ -54,21 +53,11 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    require_dtype(dtype, DTYPES, "CUDA")
     n, classes = _rows(params)
     lanes = _lanes(n, classes)
+    text = f"const int ACROSS = {lanes};\n{_KERNEL}"
     blocks = ceil_div(max(n, 1), _THREADS // lanes)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(f"{n} rows take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
-    source = f"{prelude(dtype)}\nconst int ACROSS = {lanes};\n{_KERNEL}"
-    step = CudaPass(
-        source,
-        "gpubench_argmax",
-        (blocks, 1, 1),
-        (_THREADS, 1, 1),
-        ("z", "out", n, classes),
-        options=options(dtype),
-    )
+    step = kernel_pass("argmax", dtype, text, blocks, _THREADS, ("z", "out", n, classes))
     return CudaProgram((step,) * (n > 0))
 
 
@@ -118,22 +107,16 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     lanes, threads = _lanes(n, classes), group_threads(limits, _THREADS)
     lanes, rows = min(lanes, threads), max(threads // lanes, 1)
     storage, grid = elements(dtype), fold(ceil_div(max(n, 1), rows), limits)
-    header = "\n".join(storage.header)
     folded = "\n".join(fold_lanes("bests", "better({a}, {b})", lanes))
-    text = f"""{header}
-struct Params {{ rows: u32, columns: u32, }}
-@group(0) @binding(0) var<storage, read> z_: array<{storage.stored}>;
-@group(0) @binding(1) var<storage, read_write> out_: array<i32>;
-@group(0) @binding(2) var<uniform> p: Params;
+    before = f"""
 struct Best {{ value: {storage.real}, place: u32, }}
 var<workgroup> bests: array<Best, {threads}>;
 fn better(a: Best, b: Best) -> Best {{
   if (b.value > a.value || (b.value == a.value && b.place < a.place)) {{ return b; }}
   return a;
 }}
-@compute @workgroup_size({threads})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+"""
+    body = f"""
   let lane = thread % {lanes}u;
   let index = (group.y * groups.x + group.x) * {rows}u + thread / {lanes}u;
   let row = min(index, p.rows - 1u) * p.columns;
@@ -147,8 +130,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   bests[thread] = best;
 {folded}
   if (lane == 0u && index < p.rows) {{ out_[index] = i32(bests[thread].place); }}
-}}
 """
+    text = shader({"z_": storage.stored, "out_": "i32"}, threads, body, params="rows columns", before=before)
     step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
     return WgslProgram((step,) if n else ())
 

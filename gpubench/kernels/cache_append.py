@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import elements, require_storage
+from gpubench.kernels.templates.wgsl import elements, require_storage, shader
 
 _WIDTH = 256
 _THREADS = 256
@@ -74,17 +73,9 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without tokens. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    require_dtype(dtype, DTYPES, "CUDA")
     units, width = 2 * params["n"] * _width(params), _width(params)
-    blocks = ceil_div(max(units, 1), _THREADS)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(
-            f"{units} elements take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit"
-        )
-    step = CudaPass(
-        prelude(dtype) + _KERNEL, "gpubench_cache_append", (blocks, 1, 1), (_THREADS, 1, 1),
-        ("qkv", "start", "cache", units, width), options=options(dtype),
-    )  # fmt: skip
+    blocks, arguments = ceil_div(max(units, 1), _THREADS), ("qkv", "start", "cache", units, width)
+    step = kernel_pass("cache_append", dtype, _KERNEL, blocks, _THREADS, arguments)
     return CudaProgram((step,) * (units > 0))
 
 
@@ -106,27 +97,19 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     n, width, size = params["n"], _width(params), ITEMSIZE[dtype]
     require_bindings({"qkv": 3 * n * width * size, "cache": 2 * _room(params) * width * size}, limits)
     storage = elements(dtype)
-    header = "\n".join(storage.header)
-    text = f"""{header}
-struct Params {{ units: u32, width: u32, last: u32, }}
-@group(0) @binding(0) var<storage, read> qkv: array<{storage.stored}>;
-@group(0) @binding(1) var<storage, read> start: array<i32>;
-@group(0) @binding(2) var<storage, read_write> cache: array<{storage.stored}>;
-@group(0) @binding(3) var<uniform> p: Params;
-@compute @workgroup_size({_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+    buffers = {"qkv": storage.stored, "start": "i32", "cache": storage.stored}
+    body = f"""
   let i = (group.y * groups.x + group.x) * {_THREADS}u + thread;
   if (i >= p.units) {{ return; }}
   let row = i / (2u * p.width);
   let column = i % (2u * p.width);
   let place = min(u32(start[0]) + row, p.last);
   cache[place * 2u * p.width + column] = qkv[row * 3u * p.width + p.width + column];
-}}
 """
+    text = shader(buffers, _THREADS, body, params="units width last", writes=("cache",))
     uniform = (2 * n * width, width, _room(params) - 1)
     grid = fold(ceil_div(max(2 * n * width, 1), _THREADS), limits)
-    step = WgslPass(text, grid, ("qkv", "start", "cache"), uniform=uniform)
+    step = WgslPass(text, grid, tuple(buffers), uniform=uniform)
     return WgslProgram((step,) if n else ())
 
 

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Candidate, CudaPass, CudaProgram, Kernel, Limits
+from gpubench.kernels.contract.kernel import Candidate, CudaProgram, Kernel, Limits
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_dtype, winograd
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.matmul import wgsl
 from gpubench.kernels.templates.matmul.register import Patches
@@ -188,14 +187,10 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     if _by_winograd(params, dtype, limits):
         return winograd_cuda.program(n, channels, filters, side, dtype, limits)
     tile = _tile(params, dtype, limits)
-    grid = tile.grid(params)
-    if grid[0] > MOST_BLOCKS or grid[1] > limits.max_groups_per_dimension:
-        raise Unsupported(f"{grid[0]} by {grid[1]} blocks are more than a CUDA grid has", reason="limit")
     shape = f"const int PIXELS = {tile.pixels}, LANES_A_SIDE = {tile.lanes}, GROUPS = {tile.groups};\n"
-    step = CudaPass(
-        prelude(dtype) + shape + _CUDA, "gpubench_conv2d", grid, (tile.pixels * tile.groups, 1, 1),
-        ("x", "w", "out", n * side * side, channels, filters, side), options=options(dtype),
-    )  # fmt: skip
+    arguments = ("x", "w", "out", n * side * side, channels, filters, side)
+    threads = tile.pixels * tile.groups
+    step = kernel_pass("conv2d", dtype, shape + _CUDA, tile.grid(params), threads, arguments)
     return CudaProgram((step,))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
-    CudaPass,
     CudaProgram,
     Kernel,
     Limits,
@@ -23,11 +22,11 @@ from gpubench.kernels.contract.kernel import (
     WgslProgram,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import compiled_kernel, numba_candidates, numba_prelude
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage
+from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _CLASSES = 10
 _STEP = 256  # by which a division cannot round
@@ -146,15 +145,9 @@ def run(z, labels, loss, dz, first, last, slot, m, s):
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    require_dtype(dtype, DTYPES, "CUDA")
     n, classes = _logits(params)
-    blocks = ceil_div(max(n, 1), _ROWS)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(f"{n} rows take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
-    step = CudaPass(
-        prelude(dtype) + _KERNEL, "gpubench_cross_entropy", (blocks, 1, 1), (_LANES * _ROWS, 1, 1),
-        ("z", "labels", "loss", "dz", n, classes), options=options(dtype),
-    )  # fmt: skip
+    blocks, arguments = ceil_div(max(n, 1), _ROWS), ("z", "labels", "loss", "dz", n, classes)
+    step = kernel_pass("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
     return CudaProgram((step,) * (n > 0))
 
 
@@ -200,18 +193,7 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
         )
     require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
     storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
-    header = "\n".join(storage.header)
-    text = f"""{header}
-struct Params {{ rows: u32, columns: u32, }}
-@group(0) @binding(0) var<storage, read> z_: array<{storage.stored}>;
-@group(0) @binding(1) var<storage, read> labels: array<i32>;
-@group(0) @binding(2) var<storage, read_write> loss: array<{storage.stored}>;
-@group(0) @binding(3) var<storage, read_write> dz: array<{storage.stored}>;
-@group(0) @binding(4) var<uniform> p: Params;
-var<workgroup> folded: array<f32, {_LANES * _ROWS}>;
-@compute @workgroup_size({_LANES * _ROWS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+    body = f"""
   let lane = thread % {_LANES}u;
   let index = (group.y * groups.x + group.x) * {_ROWS}u + thread / {_LANES}u;
   let row = min(index, p.rows - 1u) * p.columns;
@@ -233,8 +215,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var i = lane; i < p.columns; i += {_LANES}u) {{
     dz[row + i] = {storage.stored}((exp(f32(z_[row + i]) - top) / total - select(0.0, 1.0, i == label)) * by);
   }}
-}}
 """
+    stored = storage.stored
+    text = shader(
+        {"z_": stored, "labels": "i32", "loss": stored, "dz": stored}, _LANES * _ROWS, body, params="rows columns",
+        before=f"var<workgroup> folded: array<f32, {_LANES * _ROWS}>;", writes=("loss", "dz"),
+    )  # fmt: skip
     step = WgslPass(text, grid, ("z", "labels", "loss", "dz"), uniform=(n, classes))
     return WgslProgram((step,) if n else ())
 

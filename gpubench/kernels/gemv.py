@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
@@ -44,9 +43,9 @@ from gpubench.kernels.templates import (
     require_dtype,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, blas, widen
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES, vector_shape
-from gpubench.kernels.templates.wgsl import Storage, elements, real_dtype, require_storage, whole_units
+from gpubench.kernels.templates.wgsl import Storage, elements, real_dtype, require_storage, shader, whole_units
 
 # ---------------------------------------------------------------- CPU
 
@@ -128,29 +127,21 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
 
 def _cuda_program(layout: CudaGemv, m: int, n: int, dtype: str) -> CudaProgram:
     """The launch, or the two launches, of one layout."""
-    blocks = ceil_div(m, layout.block_rows)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(f"{m} rows take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}")
+    blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
     whole = layout.parts == 1
     target = "out" if whole else "partial"
-    first = CudaPass(
-        _cuda_source(layout, dtype), "gpubench_gemv", (blocks, layout.parts, 1), (_THREADS, 1, 1),
-        ("a", "x", target, m, n), options=options(dtype),
-    )  # fmt: skip
+    first = kernel_pass("gemv", dtype, _cuda_source(layout, dtype), blocks, _THREADS, ("a", "x", target, m, n))
     if whole:
         return CudaProgram((first,))
-    second = CudaPass(
-        prelude(dtype) + _ADD_PARTS, "gpubench_gemv_add", (ceil_div(m, _THREADS // 32), 1, 1), (_THREADS, 1, 1),
-        ("partial", "out", m, layout.parts), options=options(dtype),
-    )  # fmt: skip
+    arguments = ("partial", "out", m, layout.parts)
+    second = kernel_pass("gemv_add", dtype, _ADD_PARTS, ceil_div(m, _THREADS // 32), _THREADS, arguments)
     return CudaProgram((first, second), {"partial": m * layout.parts * max(4, ITEMSIZE[dtype])})
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
     """The translation unit of the first launch; it depends on the layout only."""
     whole = layout.parts == 1
-    return f"""{prelude(dtype)}
-const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
+    return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
 typedef {"stored" if whole else "real"} result;
 __device__ __forceinline__ result finish(real value) {{ return {"narrow(value)" if whole else "value"}; }}
@@ -299,30 +290,19 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
     """One pass: chunk z of row r goes to out_[r * chunks + z]. Without weights it adds up the rows of A."""
-    names = ("a", "x") if weighted else ("a",)
-    lines = [
-        *dict.fromkeys([*storage.header, *(["enable f16;"] if result == "f16" else [])]),
-        "struct Params { m: u32, units: u32, span: u32, chunks: u32, }",
-        *(
-            f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;"
-            for i, name in enumerate(names)
-        ),
-        f"@group(0) @binding({len(names)}) var<storage, read_write> out_: array<{result}>;",
-        f"@group(0) @binding({len(names) + 1}) var<uniform> p: Params;",
-        f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;",
-        *storage.functions,
-        *_main(storage, result, layout, weighted),
-    ]
-    return "\n".join(lines) + "\n"
+    names = ("a_", "x_") if weighted else ("a_",)
+    sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
+    return shader(
+        {**dict.fromkeys(names, storage.unit), "out_": result}, layout.threads,
+        _main(storage, result, layout, weighted), params="m units span chunks",
+        before="\n".join([sums, *storage.functions]),
+    )  # fmt: skip
 
 
-def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> list[str]:
+def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> str:
     threads, lanes, rows = layout.threads, layout.lanes, range(layout.rows)
     apart = threads // lanes  # rows that neighbouring groups of lanes work on at a time
     lines = [
-        f"@compute @workgroup_size({threads})",
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-        "        @builtin(local_invocation_index) thread: u32) {",
         f"  let lane = thread & {lanes - 1}u;",
         f"  let row = (group.y * groups.x + group.x) * {layout.group_rows}u + (thread >> {log2(lanes)}u);",
         "  let end = min((group.z + 1u) * p.span, p.units);",
@@ -352,7 +332,7 @@ def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> li
         value = f"{result}(sums[thread + {r * threads}u])"
         guard = f"lane == 0u && row + {r * apart}u < p.m"
         lines.append(f"  if ({guard}) {{ out_[(row + {r * apart}u) * p.chunks + group.z] = {value}; }}")
-    return [*lines, "}"]
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------- the op

@@ -4,33 +4,20 @@
 it. The mask comes from the given h, so that no rounding can flip it.
 """
 
-from typing import Any
-
 from gpubench.kernels.contract.op import Array, Tolerance
 from gpubench.kernels.templates.linear import linear, norms
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
-
-
-def _expr(xp: Array, dy: Array, w: Array, h: Array) -> Array:
-    return xp.where(h > 0, dy @ w.T, 0)
 
 
 def _scale(xp: Array, dy: Array, w: Array, h: Array) -> Array:
     return norms(xp, dy, w.T)
 
 
-def _cpu(np: Any, out: Array, room: Any, h: Array) -> None:
-    np.copyto(out, 0, where=~(h > 0))
-
-
 OP = linear(
     name="linear_grad_relu",
     summary="out = dy w^T where h > 0, else 0",
     turned=True,
-    epilogue=Epilogue(
-        {"h": "all"}, cpu=_cpu, wgsl="select(V(), v, h > V())", cuda="select(h > real(0), v, real(0))", flops=1
-    ),
-    expr=_expr,
+    epilogue=Epilogue({"h": "all"}, lambda m, v, h: m.where(h > 0, v, 0), flops=1),
     library={"torch": lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0)},
     tolerance=Tolerance(8, scale=_scale),
 )

@@ -14,15 +14,15 @@ from typing import Any
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.linear import norms
 from gpubench.kernels.templates.norm import EPSILON, across, rows
-from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage
+from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _NORM = kernels.load("layernorm")
 _VOCABULARY = 2048
@@ -98,15 +98,8 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     require_dtype(dtype, DTYPES, "CUDA")
     _row_bytes(params, dtype)
     width, vocabulary = _weights(params)
-    blocks = ceil_div(vocabulary, _COLUMNS)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(
-            f"{vocabulary} columns take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit"
-        )
-    step = CudaPass(
-        f"{prelude(dtype)}\nconst int D = {width};\n{_KERNEL}", "gpubench_norm_linear_last", (blocks, 1, 1),
-        (_THREADS, 1, 1), ("x", "g", "c", "w", "out", params["n"], vocabulary), options=options(dtype),
-    )  # fmt: skip
+    text, arguments = f"const int D = {width};\n{_KERNEL}", ("x", "g", "c", "w", "out", params["n"], vocabulary)
+    step = kernel_pass("norm_linear_last", dtype, text, ceil_div(vocabulary, _COLUMNS), _THREADS, arguments)
     return CudaProgram((step,))
 
 
@@ -170,22 +163,11 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     size = ITEMSIZE[dtype] * width
     require_bindings({"x": params["n"] * size, "w": vocabulary * size}, limits)
     storage, grid = elements(dtype), fold(ceil_div(vocabulary, _COLUMNS), limits)
-    real, header = storage.real, "\n".join(storage.header)
+    real = storage.real
     whole = "\n".join(fold_lanes("sums", "{a} + {b}", _THREADS, "thread"))
     shared = "\n".join(fold_lanes("sums", "{a} + {b}", _SHARES, f"thread % {_SHARES}u"))
-    text = f"""{header}
-struct Params {{ base: u32, vocabulary: u32, }}
-@group(0) @binding(0) var<storage, read> x_: array<{storage.stored}>;
-@group(0) @binding(1) var<storage, read> g_: array<{storage.stored}>;
-@group(0) @binding(2) var<storage, read> c_: array<{storage.stored}>;
-@group(0) @binding(3) var<storage, read> w_: array<{storage.stored}>;
-@group(0) @binding(4) var<storage, read_write> out_: array<{storage.stored}>;
-@group(0) @binding(5) var<uniform> p: Params;
-var<workgroup> row: array<{real}, {width}>;
-var<workgroup> sums: array<{real}, {_THREADS}>;
-@compute @workgroup_size({_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+    memory = f"var<workgroup> row: array<{real}, {width}>;\nvar<workgroup> sums: array<{real}, {_THREADS}>;"
+    body = f"""
   var total = {real}();
   for (var i = thread; i < {width}u; i += {_THREADS}u) {{
     row[i] = {real}(x_[p.base + i]);
@@ -215,8 +197,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   if (thread < {_COLUMNS}u && column < p.vocabulary) {{
     out_[column] = {storage.stored}(sums[thread * {_SHARES}u]);
   }}
-}}
 """
+    buffers = dict.fromkeys(("x_", "g_", "c_", "w_", "out_"), storage.stored)
+    text = shader(buffers, _THREADS, body, params="base vocabulary", before=memory)
     uniform = ((params["n"] - 1) * width, vocabulary)
     return WgslProgram((WgslPass(text, grid, ("x", "g", "c", "w", "out"), uniform=uniform),))
 

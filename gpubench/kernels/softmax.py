@@ -229,14 +229,12 @@ _LOWEST = "-3.4028234e38"
 
 def _source(rows: WgslRows) -> str:
     lines = [
-        *rows.header(("x",), ("tops", "sums")),
         *rows.loads(("x",)),
         *_maximum(rows),
         *_sum(rows),
         *_output(rows),
-        "}",
     ]
-    return "\n".join(lines) + "\n"
+    return rows.shader(("x",), ("tops", "sums"), lines)
 
 
 def _maximum(rows: WgslRows) -> list[str]:

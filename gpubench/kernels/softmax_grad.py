@@ -139,7 +139,7 @@ CUDA = CudaRowKernel("softmax_grad", _INPUTS, _choose_cuda)
 
 def _source(rows: WgslRows) -> str:
     storage = rows.storage
-    lines = [*rows.header(_INPUTS, ("sums",)), *rows.loads(_INPUTS)]
+    lines = rows.loads(_INPUTS)
     products = [rows.kept(k, product) for k in range(rows.held) for product in _products(rows, k)]
     lines.append(f"  var total = {products[0]};")
     lines += [f"  total += {product};" for product in products[1:]]
@@ -152,7 +152,7 @@ def _source(rows: WgslRows) -> str:
     ]
     lines += [rows.store(k, _value(rows, k)) for k in range(rows.held)]
     lines += rows.loop([*again, f"    if (live) {{ out_[row + u] = {_value(rows)}; }}"])
-    return "\n".join([*lines, "}"]) + "\n"
+    return rows.shader(_INPUTS, ("sums",), lines)
 
 
 def _pairs(rows: WgslRows, k: int | str) -> list[tuple[str, str]]:

@@ -29,9 +29,9 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.templates.cuda import DTYPES, options, prelude
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import elements, real_dtype, require_storage
+from gpubench.kernels.templates.wgsl import elements, real_dtype, require_storage, shader
 
 _COLUMNS = 256
 _BLOCK = 256 * 1024  # halves that one thread widens at a time
@@ -110,11 +110,9 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
     def step(given: str, taken: str, rows: int, grid: tuple[int, int, int], chunk: int) -> CudaPass:
         types = {"partial": "real"}
-        text = _cuda_source(dtype, types.get(given, "stored"), types.get(taken, "stored"))
+        text = _cuda_source(types.get(given, "stored"), types.get(taken, "stored"))
         arguments = (given, taken, rows, columns, chunk)
-        return CudaPass(
-            text, "gpubench_sum_rows", grid, (_ACROSS * _DOWN, 1, 1), arguments, options=options(dtype)
-        )
+        return kernel_pass("sum_rows", dtype, text, grid, _ACROSS * _DOWN, arguments)
 
     first = step("x", "out" if whole else "partial", n, (cut.across, cut.chunks, 1), cut.rows)
     if whole:
@@ -123,10 +121,9 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     return CudaProgram((first, second), {"partial": cut.chunks * columns * max(4, ITEMSIZE[dtype])})
 
 
-def _cuda_source(dtype: str, given: str, taken: str) -> str:
+def _cuda_source(given: str, taken: str) -> str:
     read = "wide(x[row * columns + column])" if given == "stored" else "x[row * columns + column]"
-    return f"""{prelude(dtype)}
-const int ACROSS = {_ACROSS}, DOWN = {_DOWN};
+    return f"""const int ACROSS = {_ACROSS}, DOWN = {_DOWN};
 extern "C" __global__ void __launch_bounds__(ACROSS * DOWN)
 gpubench_sum_rows(const {given}* __restrict__ x, {taken}* __restrict__ out, long long rows, long long columns,
                   long long chunk) {{
@@ -181,15 +178,8 @@ def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
 def _wgsl_source(dtype: str, *, wide_in: bool, wide_out: bool) -> str:
     storage = elements(dtype)
     given, taken = (storage.real if wide else storage.stored for wide in (wide_in, wide_out))
-    header = "\n".join(storage.header)
-    return f"""{header}
-struct Params {{ rows: u32, columns: u32, chunk: u32, }}
-@group(0) @binding(0) var<storage, read> x_: array<{given}>;
-@group(0) @binding(1) var<storage, read_write> out_: array<{taken}>;
-@group(0) @binding(2) var<uniform> p: Params;
-var<workgroup> sums: array<{storage.real}, {_ACROSS * _DOWN}>;
-@compute @workgroup_size({_ACROSS * _DOWN})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+    shared = f"var<workgroup> sums: array<{storage.real}, {_ACROSS * _DOWN}>;"
+    body = f"""
   let column = group.x * {_ACROSS}u + (thread & {_ACROSS - 1}u);
   let read = min(column, p.columns - 1u);
   let end = min((group.y + 1u) * p.chunk, p.rows);
@@ -202,8 +192,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (thread >= {_ACROSS}u || column >= p.columns) {{ return; }}
   for (var slice = 1u; slice < {_DOWN}u; slice++) {{ total += sums[slice * {_ACROSS}u + thread]; }}
   out_[group.y * p.columns + column] = {taken}(total);
-}}
 """
+    buffers = {"x_": given, "out_": taken}
+    return shader(buffers, _ACROSS * _DOWN, body, params="rows columns chunk", before=shared)
 
 
 OP = Op(

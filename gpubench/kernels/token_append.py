@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS
+from gpubench.kernels.templates.cuda import kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.wgsl import shader
 
 _THREADS = 256
 _VOCABULARY = 2048
@@ -63,13 +63,8 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    require_dtype(dtype, DTYPES, "CUDA")
-    blocks = ceil_div(max(params["n"], 1), _THREADS)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(
-            f"{params['n']} ids take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit"
-        )
-    step = CudaPass(_KERNEL, "gpubench_token_append", (blocks, 1, 1), (_THREADS, 1, 1), (*_NAMES, params["n"]))
+    blocks, arguments = ceil_div(max(params["n"], 1), _THREADS), (*_NAMES, params["n"])
+    step = kernel_pass("token_append", dtype, _KERNEL, blocks, _THREADS, arguments, exact=True)
     return CudaProgram((step,))
 
 
@@ -91,21 +86,12 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return WgslProgram((WgslPass(_TEXT, grid, _NAMES, uniform=(params["n"], max(_room(params), 1) - 1)),))
 
 
-_TEXT = f"""
-struct Params {{ count: u32, last: u32, }}
-@group(0) @binding(0) var<storage, read> ids: array<i32>;
-@group(0) @binding(1) var<storage, read> start: array<i32>;
-@group(0) @binding(2) var<storage, read_write> sequence: array<i32>;
-@group(0) @binding(3) var<storage, read_write> next: array<i32>;
-@group(0) @binding(4) var<uniform> p: Params;
-@compute @workgroup_size({_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+_BODY = f"""
   let i = (group.y * groups.x + group.x) * {_THREADS}u + thread;
   if (i < p.count) {{ sequence[min(u32(start[0]) + i, p.last)] = ids[i]; }}
   if (i == 0u) {{ next[0] = start[0] + i32(p.count); }}
-}}
 """
+_TEXT = shader(dict.fromkeys(_NAMES, "i32"), _THREADS, _BODY, params="count last", writes=_NAMES[2:])
 
 
 def _fits(params: Params) -> str | None:

@@ -6,12 +6,17 @@ toolkit, which is not there on every machine that has a driver and CuPy.
 
 from __future__ import annotations
 
+from typing import Any
+
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import CudaPass
 from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.templates import require_dtype
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-# The CUDA limit of a block on every device, and of a grid in x.
+# The CUDA limit of a block on every device, and of a grid in x and in y.
 MOST_THREADS = 1024
-MOST_BLOCKS = 2**31 - 1
+MOST_BLOCKS, MOST_BLOCKS_ACROSS = 2**31 - 1, 65535
 # Half precision is divided to 2 ulp of float, a 4096th of its own rounding; float and double stay IEEE.
 # A subnormal float16 is an ordinary float: only there may the arithmetic take subnormal floats as 0.
 _OPTIONS = {"float16": ("--prec-div=false", "-ftz=true"), "bfloat16": ("--prec-div=false",)}
@@ -54,9 +59,20 @@ def lanes(dtype: str) -> int:
     return 16 // ITEMSIZE[dtype]
 
 
-def options(dtype: str) -> tuple[str, ...]:
-    """NVRTC's options beside the text."""
-    return _OPTIONS.get(dtype, ())
+def kernel_pass(
+    name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
+    arguments: tuple[Any, ...], *, exact: bool = False,
+) -> CudaPass:  # fmt: skip
+    """The launch of the kernel `gpubench_NAME` that the text behind the prelude defines; `exact`: with IEEE arithmetic
+    in half precision too. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
+    block = (threads, 1, 1) if isinstance(threads, int) else threads
+    if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
+        taken = " x ".join(str(extent) for extent in grid if extent > 1)
+        raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
+    given = () if exact else _OPTIONS.get(dtype, ())
+    return CudaPass(f"{prelude(dtype)}\n{text}", f"gpubench_{name}", grid, block, arguments, options=given)
 
 
 def prelude(dtype: str) -> str:

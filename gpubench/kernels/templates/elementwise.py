@@ -23,7 +23,6 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
-    CudaPass,
     CudaProgram,
     Kernel,
     Limits,
@@ -62,10 +61,9 @@ from gpubench.kernels.templates.cpu import (
     numba_prelude,
     numba_signature,
 )
-from gpubench.kernels.templates.cuda import MOST_BLOCKS, options, prelude
-from gpubench.kernels.templates.cuda import lanes as cuda_lanes
+from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.formula import Formula, declared
-from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, vectors
+from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, shader, vectors
 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
 LADDER = Ladder(low=2**10, high=2**24)
@@ -216,26 +214,22 @@ class CudaElement(msgspec.Struct, frozen=True):
         n = params["n"]
         if n == 0:
             return CudaProgram(())
-        blocks = ceil_div(ceil_div(n, cuda_lanes(dtype)), BLOCK_THREADS)
-        if blocks > MOST_BLOCKS:
-            raise Unsupported(f"{n} elements take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}")
+        blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*self.formula.names, "out", n)
         # A plain division stays correctly rounded; beside an exponential the short one is no worse.
-        step = CudaPass(
-            _cuda_source(self, dtype), f"gpubench_{self.op}", (blocks, 1, 1), (BLOCK_THREADS, 1, 1),
-            (*self.formula.names, "out", n), options=() if self.formula.exact else options(dtype),
-        )  # fmt: skip
+        step = kernel_pass(
+            self.op, dtype, _cuda_source(self), blocks, BLOCK_THREADS, arguments, exact=self.formula.exact
+        )
         return CudaProgram((step,))
 
 
-def _cuda_source(body: CudaElement, dtype: str) -> str:
+def _cuda_source(body: CudaElement) -> str:
     """The whole translation unit; the kernel's arguments are the inputs, `out` and n (64-bit)."""
     names = body.formula.names
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
-    lanes = ", ".join(f"{name}.lane[k]" for name in names)
+    lane = ", ".join(f"{name}.lane[k]" for name in names)
     scalars = ", ".join(f"{name}_[k]" for name in names)
-    return f"""{prelude(dtype)}
-{_cuda_element(body.formula)}
+    return f"""{_cuda_element(body.formula)}
 
 extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ out_, long long n) {{
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -244,7 +238,7 @@ extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ o
 {loads}
     Pack result;
     #pragma unroll
-    for (int k = 0; k < LANES; ++k) result.lane[k] = element({lanes});
+    for (int k = 0; k < LANES; ++k) result.lane[k] = element({lane});
     reinterpret_cast<Pack*>(out_)[i] = result;
   }} else if (i == whole) {{
     #pragma unroll 1
@@ -307,18 +301,10 @@ class WgslElement(msgspec.Struct, frozen=True):
 def _wgsl_source(formula: Formula, dtype: str, threads: int, per_thread: int) -> str:
     """The whole shader text."""
     storage = vectors(dtype)
-    lines = ["struct Params { n: u32, }"]
-    for i, name in enumerate(formula.names):
-        lines.append(f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;")
-    last = len(formula.names)
-    lines.append(f"@group(0) @binding({last}) var<storage, read_write> out_: array<{storage.unit}>;")
-    lines.append(f"@group(0) @binding({last + 1}) var<uniform> p: Params;")
-    lines += [
-        *_wgsl_functions(formula, storage),
-        *_wgsl_guarded(formula, storage),
-        *_wgsl_main(formula, storage, threads, per_thread),
-    ]
-    return "\n".join(lines) + "\n"
+    before = "\n".join([*_wgsl_functions(formula, storage), *_wgsl_guarded(formula, storage)])
+    body = "\n".join(_wgsl_main(formula, storage, threads, per_thread))
+    buffers = {f"{name}_": storage.unit for name in (*formula.names, "out")}
+    return shader(buffers, threads, body, params="n", before=before)
 
 
 def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
@@ -371,9 +357,6 @@ def _wgsl_half_stores() -> list[str]:
 def _wgsl_main(formula: Formula, storage: Storage, threads: int, per_thread: int) -> list[str]:
     shift = log2(storage.width)
     lines = [
-        f"@compute @workgroup_size({threads})",
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-        "        @builtin(local_invocation_index) thread: u32) {",
         f"  let base = (group.y * groups.x + group.x) * {threads * per_thread}u;",
         *(f"  let i{k} = base + thread + {k * threads}u;" for k in range(per_thread)),
         f"  if (base + {threads * per_thread}u <= (p.n >> {shift}u)) {{",
@@ -385,4 +368,4 @@ def _wgsl_main(formula: Formula, storage: Storage, threads: int, per_thread: int
         lines.append(f"    out_[i{k}] = apply({', '.join(f'{name}{k}' for name in formula.names)});")
     lines.append("  } else {")
     lines += [f"    guarded(i{k});" for k in range(per_thread)]
-    return [*lines, "  }", "}"]
+    return [*lines, "  }"]

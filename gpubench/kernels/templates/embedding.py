@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
@@ -30,11 +29,11 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import require_storage, whole_units
+from gpubench.kernels.templates.wgsl import require_storage, shader, whole_units
 
 _WIDTH, _VOCABULARY = 256, 2048
 _BLOCK = 256 * 1024  # elements that one thread takes at a time
@@ -144,20 +143,12 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 def _cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without ids. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    require_dtype(dtype, DTYPES, "CUDA")
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
     units = n * _width(params) // width
-    blocks = ceil_div(max(units, 1), _THREADS)
-    if blocks > MOST_BLOCKS:
-        raise Unsupported(f"{units} units take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
-    if n == 0:
-        return CudaProgram(())
-    kernel = _KERNEL if started else _AT_ZERO
-    step = CudaPass(
-        f"{prelude(dtype)}\nconst int WIDTH = {width};\n{kernel}", "gpubench_embedding", (blocks, 1, 1),
-        (_THREADS, 1, 1), (*_names(started), units, _width(params) // width), options=options(dtype),
-    )  # fmt: skip
-    return CudaProgram((step,))
+    text = f"const int WIDTH = {width};\n{_KERNEL if started else _AT_ZERO}"
+    arguments = (*_names(started), units, _width(params) // width)
+    step = kernel_pass("embedding", dtype, text, ceil_div(max(units, 1), _THREADS), _THREADS, arguments)
+    return CudaProgram((step,) * (n > 0))
 
 
 _KERNEL = f"""
@@ -198,28 +189,19 @@ def _wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProg
     storage = whole_units(dtype, width)
     across = width // storage.width
     parts = zip(storage.decoded("entry"), storage.decoded("position"), strict=True)
-    head = "\n".join([*storage.header, *storage.functions])
-    out = 3 + started
-    start = "@group(0) @binding(3) var<storage, read> start: array<i32>;\n" * started
     first = "min(u32(start[0]), p.first)" if started else "p.first"
-    text = f"""{head}
-struct Params {{ units: u32, across: u32, last: u32, first: u32, }}
-@group(0) @binding(0) var<storage, read> ids: array<i32>;
-@group(0) @binding(1) var<storage, read> table: array<{storage.unit}>;
-@group(0) @binding(2) var<storage, read> positions: array<{storage.unit}>;
-{start}@group(0) @binding({out}) var<storage, read_write> out_: array<{storage.unit}>;
-@group(0) @binding({out + 1}) var<uniform> p: Params;
-@compute @workgroup_size({_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+    kinds = {"ids": "i32", "start": "i32"}
+    buffers = {("out_" if name == "out" else name): kinds.get(name, storage.unit) for name in _names(started)}
+    body = f"""
   let i = (group.y * groups.x + group.x) * {_THREADS}u + thread;
   if (i >= p.units) {{ return; }}
   let row = i / p.across;
   let entry = table[min(u32(ids[row]), p.last) * p.across + i % p.across];
   let position = positions[{first} * p.across + i];
   out_[i] = {storage.encoded(*(f"{a} + {b}" for a, b in parts))};
-}}
 """
+    functions = "\n".join(storage.functions)
+    text = shader(buffers, _THREADS, body, params="units across last first", before=functions)
     latest = _context(params) - n if started else 0
     uniform = (n * across, across, _vocabulary(params) - 1, latest)
     grid = fold(ceil_div(max(n * across, 1), _THREADS), limits)

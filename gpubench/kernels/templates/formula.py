@@ -10,6 +10,7 @@ the result, by which the result of a user's function is judged.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ _UNARY = (
     "exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf",
 )  # fmt: skip
 # Those that round once at most, in any precision: WGSL has no other function in float64.
-_EXACT = ("abs", "negative", "where", "fma", *_OPERATORS, *_COMPARISONS, *_LOGICAL)
+_CHOICES = {"maximum": ">", "minimum": "<"}
+_EXACT = ("abs", "negative", "where", "fma", *_CHOICES, *_OPERATORS, *_COMPARISONS, *_LOGICAL)
 # NumPy's older names, and its own of what the array API calls otherwise.
 _ALIASES = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "fabs": "abs", "absolute": "abs", "true_divide": "divide",
@@ -269,23 +271,19 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
     return Symbol("where", (condition, _operand(a), _operand(b)))
 
 
-def _choose(name: str) -> Callable[[Any, Any], Any]:
-    """The `greater` or the `less` of two values, or a NaN if either is one."""
+def _limited(name: str) -> Callable[[Any, Any], Any]:
+    """The step `name` of two values, a number last."""
 
-    def choose(a: Any, b: Any) -> Any:
-        a, b = (b, a) if isinstance(b, Symbol) and not isinstance(a, Symbol) else (_operand(a), _operand(b))
-        if not isinstance(b, Symbol):  # which is no NaN: a stays unless the number is known to win
-            return _where(Symbol("less" if name == "greater" else "greater", (a, _operand(b))), b, a)
-        return _where(Symbol("logical_or", (Symbol(name, (a, b)), Symbol("not_equal", (a, a)))), a, b)
+    def limited(a: Any, b: Any) -> Symbol:
+        a, b = _operand(a), _operand(b)
+        return Symbol(name, (a, b) if isinstance(a, Symbol) else (b, a))
 
-    return choose
+    return limited
 
 
-_LARGER, _SMALLER = _choose("greater"), _choose("less")
 _MADE: dict[str, Callable[..., Any]] = {
-    "maximum": _LARGER,
-    "minimum": _SMALLER,
-    "clip": lambda x, low, high: _SMALLER(_LARGER(x, low), high),
+    **{name: _limited(name) for name in _CHOICES},
+    "clip": lambda x, low, high: _limited("minimum")(_limited("maximum")(x, low), high),
     "square": lambda x: x * x,
     "pow": _power,
     "power": _power,
@@ -359,10 +357,9 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     def _write(self, language: Language, number: str) -> tuple[list[str], str]:
         """A line for each step that is used twice or lies deep, and the text of the result."""
-        uses: dict[int, int] = {}
-        for step in self.steps:
-            for operand in step.operands:
-                uses[id(operand)] = uses.get(id(operand), 0) + 1
+        uses = Counter(id(operand) for step in self.steps for operand in step.operands)
+        # The text of a maximum has its operands twice.
+        uses.update(id(operand) for step in self.steps for operand in step.operands if step.call in _CHOICES)
         # By step the text, how tightly it binds (5: as a name), and how deep its parentheses are.
         texts: dict[int, tuple[str, int, int]] = {}
         lines: list[str] = []
@@ -377,14 +374,51 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
             return texts[id(operand)] if operand.operands else (operand.call, 5, 0)
 
         for step in self.steps:
-            words, tight = _spell(step.call, [text(operand) for operand in step.operands], language)
-            depth = 1 + max(text(operand)[2] for operand in step.operands)
+            operands = [text(operand) for operand in step.operands]
+            words, tight = _spell(
+                step.call, operands, language, number=not isinstance(step.operands[-1], Symbol)
+            )
+            depth = 1 + max(deep for _, _, deep in operands)
             if step is not self.result and (uses[id(step)] > 1 or depth > _DEEPEST):
                 name = f"step_{len(lines)}"
                 lines.append(language.step.format(name, words))
                 words, tight, depth = name, 5, 0
             texts[id(step)] = words, tight, depth
         return lines, text(self.result)[0]
+
+    def fill(self, np: Any, out: Array, room: Callable[[Array], Array], *beside: Array) -> None:
+        """Compute it by NumPy into the array of its first input, from those of the others, without arrays of its own:
+        `room(out)` gives one to work in."""
+        values: dict[str, Array] = dict(zip(self.names, (out, *beside), strict=True))
+        left = Counter(_key(x) for step in self.steps for x in step.operands if isinstance(x, Symbol))
+        ours: set[str] = {self.names[0]}
+        free: list[Array] = []
+        for step in self.steps:
+            given = [values[_key(x)] if isinstance(x, Symbol) else x for x in step.operands]
+            keys = [_key(x) if isinstance(x, Symbol) else "" for x in step.operands]
+            left.subtract(filter(None, keys))
+            if step.call in (*_COMPARISONS, *_LOGICAL):
+                values[_key(step)] = _compute(np, step.call, given)
+                continue
+            # What is read last is written over: of a choice its first value, of a sum of three none but the last.
+            places = {"where": keys[1:2], "fma": {*keys[:2]} - {*keys[2:]}}.get(step.call, keys)
+            spare = [key for key in dict.fromkeys(keys) if key in ours and not left[key]]
+            target = next((values[key] for key in spare if key in places), None)
+            if target is None:
+                target = free.pop() if free else room(out)
+            if step.call == "where":
+                if target is not given[1]:
+                    np.copyto(target, given[1])
+                np.copyto(target, given[2], where=np.logical_not(given[0]))
+            elif step.call == "fma":
+                np.add(np.multiply(given[0], given[1], out=target), given[2], out=target)
+            else:
+                _compute(np, step.call, given, out=target)
+            free += [values[key] for key in spare if values[key] is not target]
+            ours = (ours - {*spare}) | {_key(step)}
+            values[_key(step)] = target
+        if values[_key(self.result)] is not out:
+            np.copyto(out, values[_key(self.result)])
 
     def tolerance(self) -> Tolerance:
         """A first-order bound of what rounding each step does to the result; next to a jump either side is right."""
@@ -408,14 +442,12 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         def of(operand: Any) -> tuple[Array, Array]:
             if not isinstance(operand, Symbol):
                 return operand, abs(operand)  # it may have no exact place in the dtype
-            return spreads[operand.call] if not operand.operands else spreads[_key(operand)]
+            return spreads[_key(operand)]
 
         for step in self.steps:
             values, errors = zip(*map(of, step.operands), strict=True)
             value = _compute(xp, step.call, values)
-            if step.operands[0] is step.operands[-1] and step.call == "not_equal":  # asks for a NaN
-                error = xp.zeros_like(value)
-            elif step.call in _COMPARISONS:  # True where round-off may swap it
+            if step.call in _COMPARISONS:  # True where round-off may swap it
                 error = xp.abs(values[0] - values[1]) <= UNITS * u * (errors[0] + errors[1] + xp.abs(values[0]))
             elif step.call in _LOGICAL:
                 error = errors[0] | errors[1]
@@ -456,8 +488,9 @@ class Arrays:
         return self._xp.asarray(self._xp.frompyfunc(math.erf, 1, 1)(x), x.dtype)
 
 
-def _key(step: Symbol) -> str:
-    return f"step {id(step)}"
+def _key(value: Symbol) -> str:
+    """The name of an input, and of a step one of its own."""
+    return f"step {id(value)}" if value.operands else value.call
 
 
 def _number(value: float, language: Language) -> str:
@@ -465,9 +498,18 @@ def _number(value: float, language: Language) -> str:
     return repr(value) if language.number == "{}" else repr(value).removesuffix(".0")
 
 
-def _spell(call: str, operands: Sequence[tuple[str, int, int]], language: Language) -> tuple[str, int]:
-    """The text of a step, and how tightly it binds."""
+def _spell(
+    call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
+) -> tuple[str, int]:
+    """The text of a step, and how tightly it binds. `number`: its last operand is one, and so no NaN."""
     words = [word for word, _, _ in operands]
+    if call in _CHOICES:
+        a, b = words
+        if number:
+            lost, order = {">": "<", "<": ">"}[_CHOICES[call]], (b, a)
+            return language.functions["where"].format(f"{a} {lost} {b}", *order), 5
+        either = "or" if language.step == "{} = {}" else "||"
+        return language.functions["where"].format(f"({a} {_CHOICES[call]} {b}) {either} ({a} != {a})", a, b), 5
     if call in language.functions:
         return language.functions[call].format(*words), 5
     if call == "negative":
@@ -488,10 +530,10 @@ def _inside(operand: tuple[str, int, int], least: int) -> str:
     return word if tight >= least else f"({word})"
 
 
-def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
+def _compute(xp: Array, call: str, values: Sequence[Any], **into: Array) -> Array:
     """The step on arrays, by NumPy's names."""
     old = {name: older for older, name in _ALIASES.items() if older.startswith("arc")} | {"pow": "power"}
-    return getattr(Arrays(xp), old.get(call, call))(*values)
+    return getattr(Arrays(xp), old.get(call, call))(*values, **into)
 
 
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:

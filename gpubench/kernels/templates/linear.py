@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,11 +54,15 @@ def norms(xp: Array, x: Array, w: Array) -> Array:
     return rows * xp.sqrt(xp.sum(w * w, axis=-2, keepdims=True))
 
 
-def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False, **formulas: Any) -> Op:
+def linear(
+    name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
+    expr: Callable[..., Array] | None = None, **formulas: Any,
+) -> Op:  # fmt: skip
     """The op that multiplies rows x with weights w and applies `epilogue`, whose operands are the inputs after them.
 
     `turned`: the rows are gradients dy, and the weights are stored m x k, as those of the layer that they go back
-    through. `formulas` are the op's `expr`, `library`, `tolerance` and `reference`.
+    through. `expr` is an array expression that is better than the epilogue's formula of the product, and `formulas` are
+    the op's `library` and `tolerance`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
@@ -68,13 +72,14 @@ def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
         else Operand(other, rows_out, "normal")
         for other, along in epilogue.operands.items()
     )
+    on_arrays = partial(_product, turned, epilogue.traced.on_arrays(epilogue.formula))
     names = (x, w.name)
     cut = {x: 0, **{other: 0 for other, along in epilogue.operands.items() if along == "all"}}
     return Op(
         name=name, group="layers", summary=summary, params={"n": "number of rows"}, options=_OPTIONS,
         sizes=Ladder(low=1, high=16384), dtypes=WORKING_DTYPES,
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
-        flops=partial(_flops, epilogue.flops),
+        flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
         blas=("numpy", "torch"),
         slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
@@ -85,6 +90,12 @@ def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
         },
         **formulas,
     )  # fmt: skip
+
+
+def _product(
+    turned: bool, formula: Callable[..., Array], xp: Array, x: Array, w: Array, *beside: Array
+) -> Array:
+    return formula(xp, x @ (w.T if turned else w), *beside)
 
 
 def _weights(turned: bool, params: Params) -> Shape:
@@ -107,14 +118,14 @@ def _fits(params: Params) -> str | None:
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
     """Slabs of rows on all threads, or all rows at once; halves in float32, rounded once on the way out."""
-    scratch = ThreadScratch(np)
+    scratch, finish = ThreadScratch(np), epilogue.traced.fill
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
         x, w, *beside = inputs
         n, widest, half = len(x), max(w.shape), output.dtype == np.float16
         if n < blocks.threads * _FEWEST_ROWS and not half:
             np.matmul(x, w.T if turned else w, out=output)
-            epilogue.cpu(np, output, np.empty_like, *beside)
+            finish(np, output, np.empty_like, *beside)
             return
         kind = np.dtype(np.float32) if half else output.dtype
         if half:
@@ -135,7 +146,7 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
             with np.errstate(all="ignore"):
                 target = room(out) if half else out
                 np.matmul(widen(np, part, room(part)) if half else part, weights, out=target)
-                epilogue.cpu(np, target, room, *others)
+                finish(np, target, room, *others)
                 if half:
                     np.copyto(out, target, casting="same_kind")
 

@@ -224,7 +224,7 @@ _LOOPING = """  real total = 0;
 
 def _source(centred: bool, found: WgslRows) -> str:
     storage, whole = found.storage, _whole(centred)
-    lines = [*found.header(("x", *whole), ("sums",)), *found.loads(("x",), whole)]
+    lines = found.loads(("x",), whole)
     lines += [f"  let columns = {storage.real}(p.units * {storage.width}u);"]
     if centred:
         lines += ["  var total = " + _added(found, lambda part: part) + ";"]
@@ -244,7 +244,7 @@ def _source(centred: bool, found: WgslRows) -> str:
         f"    let {name} = {name}_[{at}u];" for name, at in (("x", "row + "), *((name, "") for name in whole))
     ]
     lines += found.loop([*again, f"    if (live) {{ out_[row + u] = {_value(found, whole, '')}; }}"])
-    return "\n".join([*lines, "}"]) + "\n"
+    return found.shader(("x", *whole), ("sums",), lines)
 
 
 def _square(part: str) -> str:

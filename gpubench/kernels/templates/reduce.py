@@ -21,7 +21,6 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
-    CudaPass,
     CudaProgram,
     Kernel,
     Limits,
@@ -31,17 +30,17 @@ from gpubench.kernels.contract.kernel import (
     WgslProgram,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, Tolerance, counted_by
-from gpubench.kernels.templates import ceil_div, group_threads, log2, require_buffers, require_dtype, windows
+from gpubench.kernels.templates import ceil_div, group_threads, log2, require_buffers, windows
 from gpubench.kernels.templates.cpu import (
     compiled_kernel,
     numba_candidates,
     numba_prelude,
     numba_signature,
 )
-from gpubench.kernels.templates.cuda import DTYPES, lanes, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
 from gpubench.kernels.templates.formula import Formula, declared, trace
-from gpubench.kernels.templates.wgsl import LANES, Storage, real_dtype, require_storage, vectors
+from gpubench.kernels.templates.wgsl import LANES, Storage, real_dtype, require_storage, shader, vectors
 
 # The array libraries' name of the function of two results.
 Join = Literal["add", "maximum"]
@@ -206,13 +205,10 @@ class CudaReduction(msgspec.Struct, frozen=True):
         n = params["n"]
         if self.join == "maximum":
             _refuse_nothing(n)
-        require_dtype(dtype, DTYPES, "CUDA")
         grid = self.grid(n, dtype)
         blocks = max(1, min(grid.tiles(n, dtype), grid.blocks))
-        step = CudaPass(
-            _cuda_source(self, dtype, grid), f"gpubench_{self.op}", (blocks, 1, 1), (grid.threads, 1, 1),
-            (*self.element.names, "out", "partial", "ticket", n), options=options(dtype),
-        )  # fmt: skip
+        arguments = (*self.element.names, "out", "partial", "ticket", n)
+        step = kernel_pass(self.op, dtype, _cuda_source(self, dtype, grid), blocks, grid.threads, arguments)
         return CudaProgram((step,), {"partial": grid.blocks * max(4, ITEMSIZE[dtype]), "ticket": 16})
 
     def grid(self, n: int, dtype: str) -> ReductionGrid:
@@ -245,8 +241,7 @@ def _cuda_source(body: CudaReduction, dtype: str, grid: ReductionGrid) -> str:
     packs = ", ".join(f"{name}[VECTORS]" for name in names)
     values = ", ".join(f"{name}[k].lane[j]" for name in names)
     scalars = ", ".join(f"{name}_[whole * LANES + threadIdx.x]" for name in names)
-    return f"""{prelude(dtype)}
-const int THREADS = {grid.threads}, VECTORS = {grid.vectors};
+    return f"""const int THREADS = {grid.threads}, VECTORS = {grid.vectors};
 {_LARGER["double" if dtype == "float64" else "float"]}
 __device__ __forceinline__ real join(real a, real b) {{ return {join}; }}
 __device__ __forceinline__ real element({arguments}) {{ {widened} {body.element.statements("cuda", "return {};")} }}
@@ -396,24 +391,16 @@ def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
 def _wgsl_source(body: WgslReduction, storage: Storage, result: str, threads: int) -> str:
     """The text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
     names, join = body.element.names, _WGSL_JOINS[body.join][0]
-    last = len(names)
-    lines = [
-        *(["enable f16;"] if result == "f16" else []),
-        "struct Params { n: u32, first: u32, low: u32, }",
-        *(
-            f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;"
-            for i, name in enumerate(names)
-        ),
-        f"@group(0) @binding({last}) var<storage, read_write> out_: array<{result}>;",
-        f"@group(0) @binding({last + 1}) var<uniform> p: Params;",
+    before = [
         f"var<workgroup> shared_: array<{storage.real}, {threads}>;",
         *storage.functions,
         f"fn join_parts(a: {storage.part}, b: {storage.part}) -> {storage.part} {{ return {join}; }}",
         f"fn join(a: {storage.real}, b: {storage.real}) -> {storage.real} {{ return {join}; }}",
         *_wgsl_element(body.element, storage),
-        *_main(body, storage, result, threads),
     ]
-    return "\n".join(lines) + "\n"
+    buffers = {**{f"{name}_": storage.unit for name in names}, "out_": result}
+    main = _main(body, storage, result, threads)
+    return shader(buffers, threads, main, params="n first low", before="\n".join(before))
 
 
 def _wgsl_element(formula: Formula, storage: Storage) -> list[str]:
@@ -434,12 +421,9 @@ def _joined(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_joined(values[1:])})"
 
 
-def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> list[str]:
+def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> str:
     accumulators = [f"a{k}" for k in range(_UNROLL)]
-    return [
-        f"@compute @workgroup_size({threads})",
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-        "        @builtin(local_invocation_index) thread: u32) {",
+    lines = [
         f"  let whole = p.n >> {log2(storage.width)}u;",
         f"  let rest = p.n & {storage.width - 1}u;",
         f"  let stride = groups.x * {threads}u;",
@@ -460,8 +444,8 @@ def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> l
         "  workgroupBarrier();",
         *_tree(threads),
         f"  if (thread == 0u) {{ out_[p.first + group.x] = {result}(shared_[0]); }}",
-        "}",
     ]
+    return "\n".join(lines)
 
 
 def _tail(body: WgslReduction, storage: Storage) -> list[str]:

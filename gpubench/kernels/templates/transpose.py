@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
-    CudaPass,
     CudaProgram,
     Limits,
     NumbaPass,
@@ -37,8 +37,8 @@ from gpubench.kernels.templates.cpu import (
     numba_signature,
     thread_counts,
 )
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
-from gpubench.kernels.templates.wgsl import LANES, Storage, elements, require_storage, vectors
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
+from gpubench.kernels.templates.wgsl import LANES, Storage, elements, require_storage, shader, vectors
 
 # ---------------------------------------------------------------- CPU
 
@@ -139,18 +139,9 @@ def build_cuda(rows: int, columns: int, dtype: str) -> CudaProgram:
         text, block = squares(dtype, tile), (tile.threads, 1, 1)
         across, down = ceil_div(columns, tile.across * width), ceil_div(rows, tile.down * width)
     else:
-        text, block = prelude(dtype) + _BY_ELEMENT, _ELEMENT_BLOCK
+        text, block = _BY_ELEMENT, _ELEMENT_BLOCK
         across, down = ceil_div(columns, _ELEMENT_SIDE), ceil_div(rows, _ELEMENT_SIDE)
-    if across * down > MOST_BLOCKS:
-        raise Unsupported(f"{across * down} blocks exceed CUDA's {MOST_BLOCKS}")
-    step = CudaPass(
-        text,
-        "gpubench_transpose",
-        (across * down, 1, 1),
-        block,
-        ("x", "out", rows, columns),
-        options=options(dtype),
-    )
+    step = kernel_pass("transpose", dtype, text, across * down, block, ("x", "out", rows, columns))
     return CudaProgram((step,))
 
 
@@ -161,8 +152,7 @@ def squares(dtype: str, tile: CudaTile) -> str:
         raise Unsupported(
             f"a tile of {shared} bytes exceeds the 49152 bytes of shared memory that every device has"
         )
-    return f"""{prelude(dtype)}
-const int DOWN = {tile.down}, ACROSS = {tile.across}, THREADS = {tile.threads};
+    return f"""const int DOWN = {tile.down}, ACROSS = {tile.across}, THREADS = {tile.threads};
 const bool BY_ROWS = {"true" if tile.by_rows else "false"};
 const int SQUARES = DOWN * ACROSS / THREADS;
 {_SQUARES}"""
@@ -253,6 +243,7 @@ extern "C" __global__ void __launch_bounds__(SIDE * STEP) gpubench_transpose(
 # ---------------------------------------------------------------- WGSL
 
 _BINDINGS = ("x", "out")
+_SHADER = partial(shader, params="rows columns step_x step_y")
 _SIDE, _SIDE_ROWS = 32, 8
 
 
@@ -349,13 +340,8 @@ def _vector_source(storage: Storage, tile: WgslTile) -> str:
   }}"""
         for j in range(width)
     )
-    return f"""struct Params {{ rows: u32, columns: u32, step_x: u32, step_y: u32, }}
-@group(0) @binding(0) var<storage, read> x_: array<{storage.unit}>;
-@group(0) @binding(1) var<storage, read_write> out_: array<{storage.unit}>;
-@group(0) @binding(2) var<uniform> p: Params;
-var<workgroup> tile: array<{storage.unit}, {width * tile.threads}>;
-@compute @workgroup_size({tile.threads})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+    shared = f"var<workgroup> tile: array<{storage.unit}, {width * tile.threads}>;"
+    body = f"""
   let across = p.columns >> {bits}u;
   let down = p.rows >> {bits}u;
   let c = thread & {tile.across - 1}u;
@@ -375,8 +361,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let top = group_x * {width * tile.across}u;
   let left = group_y * {tile.down}u + v;
 {stores}
-}}
 """
+    return _SHADER({"x_": storage.unit, "out_": storage.unit}, tile.threads, body, before=shared)
 
 
 def _element_source(dtype: str) -> str:
@@ -385,14 +371,8 @@ def _element_source(dtype: str) -> str:
     The tile's rows are one element longer, so that a column does not fall into a single memory bank.
     """
     storage = elements(dtype)
-    enable = "".join(f"{line}\n" for line in storage.header)
-    return f"""{enable}struct Params {{ rows: u32, columns: u32, step_x: u32, step_y: u32, }}
-@group(0) @binding(0) var<storage, read> x_: array<{storage.stored}>;
-@group(0) @binding(1) var<storage, read_write> out_: array<{storage.stored}>;
-@group(0) @binding(2) var<uniform> p: Params;
-var<workgroup> tile: array<array<{storage.stored}, {_SIDE + 1}>, {_SIDE}>;
-@compute @workgroup_size({_SIDE}, {_SIDE_ROWS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {{
+    shared = f"var<workgroup> tile: array<array<{storage.stored}, {_SIDE + 1}>, {_SIDE}>;"
+    body = f"""
   let x = (group.x + group.z * p.step_x) * {_SIDE}u;
   let y = (group.y + group.z * p.step_y) * {_SIDE}u;
   for (var i = local.y; i < {_SIDE}u; i += {_SIDE_ROWS}u) {{
@@ -406,5 +386,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) l
       out_[(x + i) * p.rows + y + local.x] = tile[local.x][i];
     }}
   }}
-}}
 """
+    buffers = {"x_": storage.stored, "out_": storage.stored}
+    return _SHADER(buffers, f"{_SIDE}, {_SIDE_ROWS}", body, before=shared)

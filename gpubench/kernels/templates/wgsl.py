@@ -7,6 +7,9 @@ compiles it to wrong values.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 
 from gpubench.base.errors import Unsupported
@@ -77,6 +80,39 @@ class Storage(msgspec.Struct, frozen=True):
                 for a, b in zip(values[::2], values[1::2], strict=True)
             ]
         return values[0]
+
+
+# The names that the body of an entry point may use of what the device tells a thread.
+_BUILTINS = {
+    "group": ("workgroup_id", "vec3<u32>"), "groups": ("num_workgroups", "vec3<u32>"),
+    "thread": ("local_invocation_index", "u32"), "id": ("global_invocation_id", "vec3<u32>"),
+    "local": ("local_invocation_id", "vec3<u32>"),
+}  # fmt: skip
+
+
+def shader(
+    buffers: Mapping[str, str], threads: object, body: str, *, params: str = "", before: str = "",
+    writes: tuple[str, ...] = ("out_",),
+) -> str:  # fmt: skip
+    """The whole text of a kernel: `buffers` by name in binding order, with the type of their elements, of which it
+    writes those in `writes`; `params`, words that name the u32 of the uniform `p`; what stands `before` the entry point
+    of so many `threads`, and its `body`."""
+    lines = ["enable f16;"] if any("f16" in kind for kind in buffers.values()) else []
+    if params:
+        lines.append(f"struct Params {{ {' '.join(f'{name}: u32,' for name in params.split())} }}")
+    lines += [
+        f"@group(0) @binding({i}) var<storage, read{'_write' * (name in writes)}> {name}: array<{kind}>;"
+        for i, (name, kind) in enumerate(buffers.items())
+    ]
+    if params:
+        lines.append(f"@group(0) @binding({len(buffers)}) var<uniform> p: Params;")
+    given = (
+        f"@builtin({builtin}) {name}: {kind}"
+        for name, (builtin, kind) in _BUILTINS.items()
+        if re.search(rf"\b{name}\b", body)
+    )
+    entry = f"@compute @workgroup_size({threads})\nfn main({', '.join(given)}) {{"
+    return "\n".join([*lines, before.strip(), entry, body.strip("\n"), "}\n"])
 
 
 def vectors(dtype: str) -> Storage:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram
+from gpubench.kernels.contract.kernel import CudaProgram
 from gpubench.kernels.templates import require_dtype
 from gpubench.kernels.templates.attention import CACHE_THREADS, LOWEST, Heads, cache_group, require_threads
-from gpubench.kernels.templates.cuda import DTYPES, lanes, options, prelude
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
 
 
 def build(append: bool, of: Heads, room: int, dtype: str) -> CudaProgram:
@@ -16,16 +16,13 @@ def build(append: bool, of: Heads, room: int, dtype: str) -> CudaProgram:
     require_threads(of)
     e, width = of.e, math.gcd(of.e, lanes(dtype))
     group = cache_group(e // width, room)
-    source = f"""{prelude(dtype)}
-const real LOWEST = real({LOWEST});
+    source = f"""const real LOWEST = real({LOWEST});
 const bool APPEND = {"true" if append else "false"};
 const int E = {e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
 const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
 {_KERNEL}"""
-    step = CudaPass(
-        source, "gpubench_attention_over_cache", (of.heads, 1, 1), (CACHE_THREADS, 1, 1),
-        ("qkv", "position", "cache", "out", of.width // width, room), options=options(dtype),
-    )  # fmt: skip
+    arguments = ("qkv", "position", "cache", "out", of.width // width, room)
+    step = kernel_pass("attention_over_cache", dtype, source, of.heads, CACHE_THREADS, arguments)
     return CudaProgram((step,))
 
 

@@ -16,7 +16,7 @@ from gpubench.kernels.templates.attention import (
     cache_group,
     require_threads,
 )
-from gpubench.kernels.templates.wgsl import Storage, require_storage, whole_units
+from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 
 def build(append: bool, of: Heads, room: int, dtype: str, limits: Limits) -> WgslProgram:
@@ -65,14 +65,7 @@ def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str
     }
     found = f"sums[(i * {units}u + lane) * {storage.parts}u + {{}}u]"
     ended = " ".join(f"sum{i} += {found.format(i)};" for i in parts)
-    start = "\n".join([*storage.header, *storage.functions])
-    return f"""{start}
-struct Params {{ room: u32, }}
-@group(0) @binding(0) var<storage, read> qkv_: array<{storage.unit}>;
-@group(0) @binding(1) var<storage, read> position: array<i32>;
-@group(0) @binding(2) var<storage, {"read_write" if append else "read"}> cache_: array<{storage.unit}>;
-@group(0) @binding(3) var<storage, read_write> out_: array<{storage.unit}>;
-@group(0) @binding(4) var<uniform> p: Params;
+    before = f"""{chr(10).join(storage.functions)}
 var<workgroup> scores: array<f32, {CACHE_THREADS}>;
 var<workgroup> tops: array<f32, {group.teams}>;
 var<workgroup> totals: array<f32, {group.teams}>;
@@ -82,8 +75,8 @@ fn row_at(j: u32, last: u32, which: u32, place: u32) -> {storage.unit} {{
 {new}  return cache_[(2u * j + which) * {across}u + place];
 }}
 fn score_of(i: u32) -> f32 {{ return {score}; }}
-@compute @workgroup_size({CACHE_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+"""
+    body = f"""
   let head = group.x * {units}u;
   let count = min(u32(position[0]), p.room - 1u) + 1u;
   let share = thread % {shares}u;
@@ -132,5 +125,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 {chr(10).join(f"  var sum{i} = {storage.part}();" for i in parts)}
   for (var i = 0u; i < {group.teams}u; i++) {{ all += totals[i]; {ended} }}
   out_[head + thread] = {storage.encoded(*(f"sum{i} / all" for i in parts))};
-}}
 """
+    buffers = {"qkv_": storage.unit, "position": "i32", "cache_": storage.unit, "out_": storage.unit}
+    return shader(
+        buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_")[: 1 + append]
+    )

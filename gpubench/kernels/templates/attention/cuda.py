@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import math
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Limits
+from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.templates import ceil_div, require_dtype
 from gpubench.kernels.templates.attention import KEYS, LANES, LOWEST, Heads, QueryLayout, layout
-from gpubench.kernels.templates.cuda import DTYPES, lanes, options, prelude
-
-_MOST_HEADS = 65535  # CUDA's limit of a grid in y
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
 
 
 def build(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without tokens. Raises Unsupported for another dtype, and for heads too many or too wide."""
     require_dtype(dtype, DTYPES, "CUDA")
     found = layout(of, 8 if dtype == "float64" else 4, limits)
-    if of.heads > _MOST_HEADS:
-        raise Unsupported(f"{of.heads} heads; a CUDA grid has {_MOST_HEADS}", reason="limit")
     if of.n == 0:
         return CudaProgram(())
-    step = CudaPass(
-        _source(of, found, dtype), "gpubench_attention", (ceil_div(of.n, found.group_rows), of.heads, 1),
-        (found.threads, 1, 1), ("qkv", "out", of.n, of.width), options=options(dtype),
-    )  # fmt: skip
+    grid, arguments = (ceil_div(of.n, found.group_rows), of.heads, 1), ("qkv", "out", of.n, of.width)
+    step = kernel_pass("attention", dtype, _source(of, found, dtype), grid, found.threads, arguments)
     return CudaProgram((step,))
 
 
 def _source(of: Heads, found: QueryLayout, dtype: str) -> str:
-    return f"""{prelude(dtype)}
-const int E = {of.e}, ROWS = {found.rows}, PARTS = {found.parts};
+    return f"""const int E = {of.e}, ROWS = {found.rows}, PARTS = {found.parts};
 const real LOWEST = real({LOWEST});
 const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))};
 {_KERNEL}"""

@@ -11,7 +11,7 @@ from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import ceil_div, require_bindings
 from gpubench.kernels.templates.attention import KEYS, LANES, LOWEST, Heads, QueryLayout, layout
-from gpubench.kernels.templates.wgsl import Storage, require_storage, whole_units
+from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 
 def build(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
@@ -49,14 +49,16 @@ class _Text(msgspec.Struct, frozen=True):
         return self.units * self.storage.parts
 
     def source(self) -> str:
-        lines = [*self._header(), *self._queries(), *self._keys()]
+        lines = [*self._begin(), *self._queries(), *self._keys()]
         half = self.layout.parts // 2
         while half:
             lines += self._merge(half)
             half //= 2
-        return "\n".join([*lines, *self._write(), "}"]) + "\n"
+        body, before = "\n".join([*lines, *self._write()]), [*self._shared(), *self.storage.functions]
+        buffers = {"qkv_": self.storage.unit, "out_": self.storage.unit}
+        return shader(buffers, self.layout.threads, body, params="n", before="\n".join(before))
 
-    def _header(self) -> list[str]:
+    def _shared(self) -> list[str]:
         storage, shared = self.storage, []
         if self.layout.parts > 1:
             pairs = self.layout.parts // 2 * self.layout.group_rows
@@ -65,17 +67,10 @@ class _Text(msgspec.Struct, frozen=True):
                 f"var<workgroup> tops: array<f32, {pairs}>;",
                 f"var<workgroup> totals: array<f32, {pairs}>;",
             ]
+        return shared
+
+    def _begin(self) -> list[str]:
         return [
-            *storage.header,
-            "struct Params { n: u32, }",
-            f"@group(0) @binding(0) var<storage, read> qkv_: array<{storage.unit}>;",
-            f"@group(0) @binding(1) var<storage, read_write> out_: array<{storage.unit}>;",
-            "@group(0) @binding(2) var<uniform> p: Params;",
-            *shared,
-            *storage.functions,
-            f"@compute @workgroup_size({self.layout.threads})",
-            "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-            "        @builtin(local_invocation_index) thread: u32) {",
             f"  let lane = thread & {LANES - 1}u;",
             f"  let part = thread / {LANES}u;",
             # The row blocks with the most keys come first: the last ones to end are short.

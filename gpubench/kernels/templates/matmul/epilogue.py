@@ -1,8 +1,7 @@
 """What is done to each element of a product before it is written: a bias, an activation, a sum, a mask.
 
-One scalar formula a language, in `v`, the element of the product, and the names of the operands. WGSL writes it in the
-type `V`, which is a few elements or one. CUDA applies it to what cuBLAS wrote, in a second pass over C, or to few rows
-before they are written.
+WGSL writes the formula in the type `V`, which is a few elements or one. CUDA applies it to what cuBLAS wrote, in a
+second pass over C, or to few rows before they are written. The CPU applies it to rows that are in its cache.
 """
 
 from __future__ import annotations
@@ -12,58 +11,48 @@ from typing import Any, Literal
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaPass
-from gpubench.kernels.contract.op import Array
 from gpubench.kernels.templates import ceil_div
-from gpubench.kernels.templates.cuda import MOST_BLOCKS, lanes, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
 from gpubench.kernels.templates.elementwise import GELU_SCALE as C
+from gpubench.kernels.templates.formula import Formula, trace
 
 _THREADS = 256
 
 
 class Epilogue(msgspec.Struct, frozen=True):
     """`operands`: by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C.
-
-    `flops` are those of an element. `cpu(np, out, room, *operands)` changes `out` in place; `room(out)` gives it an
-    array to work in.
-    `wgsl_functions` and `cuda_functions` are text that the formulas call; `exponential`: they call `exp`.
-    """
+    `formula` is that of the product's element `v` and of them; `flops` are those of an element."""
 
     operands: Mapping[str, Literal["across", "all"]]
-    cpu: Callable[..., None]
-    wgsl: str
-    cuda: str
+    formula: Callable[..., Any]
     flops: int
-    wgsl_functions: str = ""
-    cuda_functions: str = ""
-    exponential: bool = False
+
+    @property
+    def traced(self) -> Formula:
+        """The steps of the formula."""
+        return trace(self.formula, ["v", *self.operands])
 
     def finish(self) -> str:
         """The WGSL function `finish(v, ...)`."""
-        given = ", ".join(f"{name}: V" for name in ("v", *self.operands))
-        return f"{self.wgsl_functions}\nfn finish({given}) -> V {{ return {self.wgsl}; }}"
+        return self.traced.wgsl("finish", "V", "V({})")
 
     def cuda_finish(self) -> str:
         """The CUDA function `finish(v, ...)`."""
         reals = "".join(f", real {name}" for name in self.operands)
-        formula = f"__device__ __forceinline__ real finish(real v{reals}) {{ return {self.cuda}; }}"
-        return f"{self.cuda_functions}\n{formula}"
+        lines = self.traced.statements("cuda", "return {};")
+        return f"__device__ __forceinline__ real finish(real v{reals}) {{ {lines} }}"
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
         """The formula over all of `out`, in place. Raises Unsupported beyond CUDA's largest grid."""
         width = lanes(dtype) if columns % lanes(dtype) == 0 else 1
         units = rows * columns // width
-        blocks = ceil_div(units, _THREADS)
-        if blocks > MOST_BLOCKS:
-            raise Unsupported(f"{units} units take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}")
-        return CudaPass(
-            self._cuda_source(width, dtype), "gpubench_epilogue", (blocks, 1, 1), (_THREADS, 1, 1),
-            ("out", *self.operands, units, columns // width), options=options(dtype),
-        )  # fmt: skip
+        arguments = ("out", *self.operands, units, columns // width)
+        source, blocks = self._cuda_source(width), ceil_div(units, _THREADS)
+        return kernel_pass("epilogue", dtype, source, blocks, _THREADS, arguments)
 
-    def _cuda_source(self, width: int, dtype: str) -> str:
+    def _cuda_source(self, width: int) -> str:
         arrays = "".join(f", const stored* __restrict__ {name}_" for name in self.operands)
         index = {"across": "i % across", "all": "i"}
         loads = "\n".join(
@@ -71,8 +60,7 @@ class Epilogue(msgspec.Struct, frozen=True):
             for name, along in self.operands.items()
         )
         given = "".join(f", wide({name}.lane[j])" for name in self.operands)
-        return f"""{prelude(dtype)}
-const int WIDTH = {width};
+        return f"""const int WIDTH = {width};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
 {self.cuda_finish()}
 extern "C" __global__ void __launch_bounds__({_THREADS})
@@ -93,38 +81,10 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
 GELU_SLOPE = 1.13  # the largest, at 1.4
 
 
-def _gelu_cpu(np: Any, out: Array, room: Any, b: Array) -> None:
-    """z / (1 + exp(-2 c (z + 0.044715 z^3))), step by step in place."""
-    kind = out.dtype.type
-    power = room(out)
-    np.add(out, b, out=out)
-    np.multiply(out, out, out=power)
-    np.multiply(power, kind(-2 * C * CUBIC), out=power)
-    np.subtract(power, kind(2 * C), out=power)
-    np.multiply(power, out, out=power)
-    np.exp(power, out=power)
-    np.add(power, kind(1), out=power)
-    np.divide(out, power, out=out)
+def _gelu(m: Any, v: Any, b: Any) -> Any:
+    z = v + b
+    return z / (1 + m.exp(-2 * C * m.fma(CUBIC * z * z, z, z)))
 
 
-BIAS = Epilogue(
-    {"b": "across"},
-    cpu=lambda np, out, room, b: np.add(out, b, out=out),
-    wgsl="v + b",
-    cuda="v + b",
-    flops=1,
-)
-GELU = Epilogue(
-    {"b": "across"},
-    cpu=_gelu_cpu,
-    wgsl="gelu(v + b)",
-    wgsl_functions=f"""fn gelu(x: V) -> V {{
-  return x / (V(1.0) + exp(V({-2 * C!r}) * fma(V({CUBIC}) * x * x, x, x)));
-}}""",
-    exponential=True,
-    cuda="gelu(v + b)",
-    flops=10,
-    cuda_functions=f"""__device__ __forceinline__ real gelu(real x) {{
-  return x / (real(1) + exp(real({-2 * C!r}) * fma(real({CUBIC}) * x * x, x, x)));
-}}""",
-)
+BIAS = Epilogue({"b": "across"}, lambda m, v, b: v + b, flops=1)
+GELU = Epilogue({"b": "across"}, _gelu, flops=10)

@@ -22,10 +22,10 @@ from gpubench.kernels.templates import (
     multiprocessors,
     power_of_two_at_least,
 )
-from gpubench.kernels.templates.cuda import MOST_BLOCKS, lanes, options, prelude
+from gpubench.kernels.templates.cuda import MOST_BLOCKS, kernel_pass, lanes
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
 from gpubench.kernels.templates.matmul.row_norm import CUDA_SUMS, RowNorm
-from gpubench.kernels.templates.wgsl import Storage, elements, fold_lanes, require_storage, whole_units
+from gpubench.kernels.templates.wgsl import Storage, elements, fold_lanes, require_storage, shader, whole_units
 
 NAME = "few rows"
 MOST_ROWS = 16
@@ -108,10 +108,9 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
     blocks = ceil_div(m, block.columns)
     if blocks > MOST_BLOCKS or _cuda_bytes(product, block) > _CUDA_BYTES:
         return None
-    return CudaPass(
-        _cuda_source(product, block), "gpubench_few_rows", (blocks, ceil_div(n, block.rows), 1), (_THREADS, 1, 1),
-        (*product.names, "out", *product.operands, *product.across, n, m, k), options=options(dtype),
-    )  # fmt: skip
+    arguments = (*product.names, "out", *product.operands, *product.across, n, m, k)
+    grid = (blocks, ceil_div(n, block.rows), 1)
+    return kernel_pass("few_rows", dtype, _cuda_source(product, block), grid, _THREADS, arguments)
 
 
 def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
@@ -133,7 +132,7 @@ def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
         if of.turned
         else _CUDA_STRAIGHT.replace("SUMS", (CUDA_SUMS if norm else _CUDA_SUMS).strip(chr(10)))
     )
-    return f"""{prelude(product.dtype)}
+    return f"""
 const int ROWS = {of.rows}, UNITS = {of.units}, WIDTH = {of.width}, SHARES = {of.shares}, THREADS = {_THREADS};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
 {finish}{norm.cuda_head() if norm else ""}
@@ -259,32 +258,23 @@ def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threa
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"
     norm = of.norm(product)
-    units = {
-        "x": x.unit, "w": storage.unit, "out": out.unit, **dict.fromkeys(operands, out.unit),
-        **dict.fromkeys(product.across, single.unit),
-    }  # fmt: skip
-    buffers = "\n".join(
-        f"@group(0) @binding({i}) var<storage, {'read_write' if name == 'out' else 'read'}> {name}_in: array<{unit}>;"
-        for i, (name, unit) in enumerate(units.items())
-    )
-    halves = "enable f16;\n" if "f16" in (x.unit, out.unit) else ""
+    kinds = {"x": x.unit, "w": storage.unit, **dict.fromkeys(product.across, single.unit)}
+    names = ("x", "w", "out", *operands, *product.across)
+    buffers = {f"{name}_in": kinds.get(name, out.unit) for name in names}
     functions = "\n".join(storage.functions)
     inner = of.shares if of.turned else of.units
     low, high = f"thread & {inner - 1}u", f"thread >> {log2(inner)}u"
     share, unit = (low, high) if of.turned else (high, low)
     sums = f"array<{out.part}, {of.rows * out.parts}>"
     joined = ", ".join(f"a[{i}] + b[{i}]" for i in range(of.rows * out.parts))
-    return f"""{halves}struct Params {{ n: u32, columns: u32, length: u32, }}
-{buffers}
-@group(0) @binding({len(units)}) var<uniform> p: Params;
+    before = f"""
 alias V = {out.part};
 var<workgroup> sums: array<{sums}, {threads}>;
 fn joined(a: {sums}, b: {sums}) -> {sums} {{ return {sums}({joined}); }}
 {functions}
 {finish}{norm.wgsl_head(single.real) if norm else ""}
-@compute @workgroup_size({threads})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+"""
+    body = f"""
   let share = {share};
   let unit = {unit};
   let column = (group.y * groups.x + group.x) * {of.units}u + unit;
@@ -299,8 +289,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let found = sums[slot];
 {_wgsl_stores(of, out, operands)}
   }}
-}}
 """
+    return shader(buffers, threads, body, params="n columns length", before=before, writes=("out_in",))
 
 
 def _wgsl_loop(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm | None) -> str:

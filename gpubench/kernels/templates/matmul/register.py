@@ -15,7 +15,7 @@ from gpubench.kernels.templates import ceil_div, log2
 from gpubench.kernels.templates.matmul import Tile, sequence
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
 from gpubench.kernels.templates.matmul.operand import OperandTile
-from gpubench.kernels.templates.wgsl import LANES, elements
+from gpubench.kernels.templates.wgsl import LANES, elements, shader
 
 
 class Patches(msgspec.Struct, frozen=True):
@@ -163,7 +163,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 def source(layout: Layout) -> str:
     """The whole shader; bindings a, b, out and the operands of the epilogue."""
-    lines = [*_header(layout), *_thread(layout), *_addresses(layout)]
+    lines = [*_thread(layout), *_addresses(layout)]
     names = ("c", "total") if layout.block else ("c",)
     lines += [
         f"  var {name}{i}_{j} = {layout.real}();" for i, j in sorted(sequence(layout.tile)) for name in names
@@ -185,7 +185,8 @@ def source(layout: Layout) -> str:
         start = layout.whole * layout.tile.depth
         lines += [*layout.a.fetch_rest(start), *layout.b.fetch_rest(start), *publish, *_last_tile(layout)]
     blocks = [f"  c{i}_{j} += total{i}_{j};" for i, j in sorted(sequence(layout.tile)) if layout.block]
-    return "\n".join([*lines, *blocks, *_add_slices(layout), *_write(layout), "}"]) + "\n"
+    body = "\n".join([*lines, *blocks, *_add_slices(layout), *_write(layout)])
+    return shader(_buffers(layout), layout.tile.threads, body, before="\n".join(_before(layout)))
 
 
 def _end_block(layout: Layout) -> list[str]:
@@ -201,32 +202,24 @@ def _end_block(layout: Layout) -> list[str]:
     ]
 
 
-def _header(layout: Layout) -> list[str]:
+def _buffers(layout: Layout) -> dict[str, str]:
     a, b, stored = layout.a, layout.b, elements(layout.dtype).stored
-    unit_a, unit_b = (stored if one.loose or one.gather else f"vec4<{stored}>" for one in (a, b))
+    quad = f"vec4<{stored}>"
+    unit_a, unit_b = (stored if one.loose or one.gather else quad for one in (a, b))
+    out, unit = (layout.out, stored) if layout.scalar_stores else (f"vec4<{layout.out}>", quad)
+    beside = layout.epilogue.operands if layout.epilogue else ()
+    return {"a_": unit_a, "b_": unit_b, "out_": out, **{f"{name}_with": unit for name in beside}}
+
+
+def _before(layout: Layout) -> list[str]:
+    a, b = layout.a, layout.b
     vectors = max(layout.tile.depth * (a.pitch + b.pitch), layout.tile.handed)
-    out = layout.out if layout.scalar_stores else f"vec4<{layout.out}>"
-    beside = []
-    if layout.epilogue is not None:
-        unit = stored if layout.scalar_stores else f"vec4<{stored}>"
-        beside = [
-            *(
-                f"@group(0) @binding({3 + i}) var<storage, read> {name}_with: array<{unit}>;"
-                for i, name in enumerate(layout.epilogue.operands)
-            ),
-            f"alias V = {layout.vector};",
-            layout.epilogue.finish(),
-        ]
     return [
-        *(["enable f16;"] if stored == "f16" else []),
-        f"@group(0) @binding(0) var<storage, read> a_: array<{unit_a}>;",
-        f"@group(0) @binding(1) var<storage, read> b_: array<{unit_b}>;",
-        f"@group(0) @binding(2) var<storage, read_write> out_: array<{out}>;",
         f"var<workgroup> shared_: array<{layout.vector}, {vectors}>;",
         *a.functions(),
         *b.functions(),
         *([layout.patches.function(layout.real)] if layout.patches else []),
-        *beside,
+        *([f"alias V = {layout.vector};", layout.epilogue.finish()] if layout.epilogue else []),
     ]
 
 
@@ -237,8 +230,6 @@ def _thread(layout: Layout) -> list[str]:
         top = f"min({top}, {layout.m - tile.rows}u)"
         left = f"min({left}, {layout.quads - tile.columns // 4}u)"
     return [
-        f"@compute @workgroup_size({tile.threads})",
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {",
         f"  let member = thread & {tile.team - 1}u;",
         *_place(tile),
         *([f"  let slice = thread >> {log2(tile.team)}u;"] if tile.slices > 1 else []),

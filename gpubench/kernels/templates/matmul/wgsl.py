@@ -30,7 +30,7 @@ from gpubench.kernels.templates.matmul import (
     split,
 )
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
-from gpubench.kernels.templates.wgsl import LANES, elements, real_dtype, require_storage
+from gpubench.kernels.templates.wgsl import LANES, elements, real_dtype, require_storage, shader
 
 _PAD_THREADS = 64
 _SUM_THREADS = 256
@@ -103,7 +103,7 @@ class Product(msgspec.Struct, frozen=True):
     def require(self, limits: Limits) -> None:
         """Raise Unsupported if the device lacks the dtype, or does not bind a matrix at once."""
         require_storage(self.dtype, limits)
-        if self.dtype == "float64" and self.epilogue and self.epilogue.exponential:
+        if self.dtype == "float64" and self.epilogue and not self.epilogue.traced.exact:
             raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
         size = self.batch * ITEMSIZE[self.dtype]
         sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
@@ -202,27 +202,18 @@ def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
     """Add the splits of C up, element by element."""
     count, stored = layout.m * layout.n, elements(layout.dtype).stored
     value = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
-    beside = ""
+    buffers = {"in_": layout.real, "out_": stored, **{f"{name}_with": stored for name in product.beside}}
+    before = ""
     if product.epilogue is not None:
         index = {"across": f"i % {layout.n}u", "all": "i"}
         reads = (f"V({name}_with[{index[along]}])" for name, along in product.epilogue.operands.items())
         value = f"finish({', '.join((value, *reads))})"
-        beside = "\n".join(
-            f"@group(0) @binding({2 + i}) var<storage, read> {name}_with: array<{stored}>;"
-            for i, name in enumerate(product.beside)
-        )
-        beside += f"\nalias V = {layout.real};\n{product.epilogue.finish()}"
-    text = f"""{"enable f16;" if stored == "f16" else ""}
-@group(0) @binding(0) var<storage, read> in_: array<{layout.real}>;
-@group(0) @binding(1) var<storage, read_write> out_: array<{stored}>;
-{beside}
-@compute @workgroup_size({_SUM_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
+        before = f"alias V = {layout.real};\n{product.epilogue.finish()}"
+    body = f"""
   let i = (group.y * groups.x + group.x) * {_SUM_THREADS}u + thread;
   if (i < {count}u) {{ out_[i] = {stored}({value}); }}
-}}
 """
+    text = shader(buffers, _SUM_THREADS, body, before=before)
     grid = fold(ceil_div(count, _SUM_THREADS), limits)
     return WgslPass(text, grid, ("partials", "out", *product.beside))
 
@@ -238,11 +229,7 @@ def _pad(
         f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + {q}u]; }}"
         for q, lane in enumerate(LANES)
     )
-    text = f"""{"enable f16;" if stored == "f16" else ""}
-@group(0) @binding(0) var<storage, read> in_: array<{stored}>;
-@group(0) @binding(1) var<storage, read_write> out_: array<vec4<{stored}>>;
-@compute @workgroup_size({_PAD_THREADS})
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+    body = f"""
   let x = id.x;
   if (x >= {across}u) {{ return; }}
   for (var y = id.y; y < {down}u; y += groups.y) {{
@@ -252,8 +239,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 {copies}
     out_[(id.z * {down}u + y) * {across}u + x] = v;
   }}
-}}
 """
+    text = shader({"in_": stored, "out_": f"vec4<{stored}>"}, _PAD_THREADS, body)
     grid = _grid(ceil_div(across, _PAD_THREADS), min(down, limits.max_groups_per_dimension), batch, limits)
     return WgslPass(text, grid, (name, f"{name}_padded"))
 
@@ -286,35 +273,23 @@ def _grid(x: int, y: int, z: int, limits: Limits) -> tuple[int, int, int]:
 
 _SIDE = 16
 
-_HEADER = """struct Params { m: u32, n: u32, k: u32, }
-@group(0) @binding(0) var<storage, read> a_: array<f32>;
-@group(0) @binding(1) var<storage, read> b_: array<f32>;
-@group(0) @binding(2) var<storage, read_write> out_: array<f32>;
-@group(0) @binding(3) var<uniform> p: Params;
-"""
+_RUNG = partial(shader, dict.fromkeys(("a_", "b_", "out_"), "f32"), f"{_SIDE}, {_SIDE}", params="m n k")
 
 # Each thread walks a row of A and a column of B: 2 k reads for 2 k operations.
-NAIVE = f"""{_HEADER}
-@compute @workgroup_size({_SIDE}, {_SIDE})
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+NAIVE = _RUNG("""
   let row = id.y;
   let column = id.x;
-  if (row >= p.m || column >= p.n) {{ return; }}
+  if (row >= p.m || column >= p.n) { return; }
   var total = 0.0;
-  for (var k = 0u; k < p.k; k++) {{
+  for (var k = 0u; k < p.k; k++) {
     total = fma(a_[row * p.k + k], b_[k * p.n + column], total);
-  }}
+  }
   out_[row * p.n + column] = total;
-}}
-"""
+""")
 
 # The group loads a square of A and of B together, so each element comes from global memory once per group.
-TILED = f"""{_HEADER}
-var<workgroup> tile_a: array<array<f32, {_SIDE}>, {_SIDE}>;
-var<workgroup> tile_b: array<array<f32, {_SIDE}>, {_SIDE}>;
-
-@compute @workgroup_size({_SIDE}, {_SIDE})
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {{
+TILED = _RUNG(
+    f"""
   let row = min(id.y, p.m - 1u);
   let column = min(id.x, p.n - 1u);
   var total = 0.0;
@@ -330,5 +305,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_
     workgroupBarrier();
   }}
   if (id.y < p.m && id.x < p.n) {{ out_[row * p.n + column] = total; }}
-}}
-"""
+""",
+    before="\n".join(f"var<workgroup> tile_{x}: array<array<f32, {_SIDE}>, {_SIDE}>;" for x in "ab"),
+)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import msgspec
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Limits
+from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import ceil_div, power_of_two_at_least, require_dtype
-from gpubench.kernels.templates.cuda import DTYPES, MOST_BLOCKS, MOST_THREADS, lanes, options, prelude
+from gpubench.kernels.templates.cuda import DTYPES, MOST_THREADS, kernel_pass, lanes
 
 # 128 bytes of a row in each thread: 32 registers, which leaves room for two blocks of 512 threads.
 HELD_BYTES = 128
@@ -43,17 +43,13 @@ class CudaRows(msgspec.Struct, frozen=True):
         return self.units == self.lanes * self.held * self.cluster
 
     def blocks(self, rows: int) -> int:
-        """Blocks of the grid. Raises Unsupported beyond CUDA's largest grid."""
-        count = ceil_div(rows, self.threads // self.lanes) * self.cluster
-        if count > MOST_BLOCKS:
-            raise Unsupported(f"{rows} rows take {count} blocks; a CUDA grid has {MOST_BLOCKS}")
-        return count
+        """Blocks of the grid."""
+        return ceil_div(rows, self.threads // self.lanes) * self.cluster
 
-    def head(self, dtype: str) -> str:
+    def head(self) -> str:
         """Types, the layout as constants, and `across`: depends on the layout, not on the number of rows."""
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
-        return f"""{prelude(dtype)}
-const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
+        return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
 const bool WHOLE = {"true" if self.held and self.whole else "false"};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
@@ -105,11 +101,9 @@ class CudaRowKernel(msgspec.Struct, frozen=True):
         if count * columns == 0:
             return CudaProgram(())
         rows, body = self.choose(columns, dtype, limits)
-        step = CudaPass(
-            rows.head(dtype) + rows.kernel(self.name, self.inputs, body, self.across), f"gpubench_{self.name}",
-            (rows.blocks(count), 1, 1), (rows.threads, 1, 1), (*self.inputs, *self.across, into, count, columns),
-            options=options(dtype),
-        )  # fmt: skip
+        text = rows.head() + rows.kernel(self.name, self.inputs, body, self.across)
+        arguments = (*self.inputs, *self.across, into, count, columns)
+        step = kernel_pass(self.name, dtype, text, rows.blocks(count), rows.threads, arguments)
         return CudaProgram((step,))
 
 

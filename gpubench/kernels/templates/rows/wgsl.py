@@ -18,7 +18,7 @@ from gpubench.kernels.templates import (
     require_buffers,
     windows,
 )
-from gpubench.kernels.templates.wgsl import Storage, elements, fold_lanes, require_storage, vectors
+from gpubench.kernels.templates.wgsl import Storage, elements, fold_lanes, require_storage, shader, vectors
 
 _LARGEST_GROUP = 1024
 _SHORT_ROW_THREADS = 128  # threads of a group that several short rows share
@@ -59,31 +59,21 @@ class WgslRows(msgspec.Struct, frozen=True):
         first = f"lane + {self.held * self.lanes}u"
         return [f"  for (var u = {first}; u < p.units; u += {self.lanes}u) {{", *lines, "  }"]
 
-    def header(self, inputs: tuple[str, ...], shared: tuple[str, ...]) -> list[str]:
-        """Everything up to `row`, the first unit of the thread's row; `shared` names arrays of one real a thread."""
-        storage = self.storage
-        spread = log2(self.lanes)
-        last = len(inputs)
-        return [
-            *storage.header,
-            "struct Params { rows: u32, units: u32, }",
-            *(
-                f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;"
-                for i, name in enumerate(inputs)
-            ),
-            f"@group(0) @binding({last}) var<storage, read_write> out_: array<{storage.unit}>;",
-            f"@group(0) @binding({last + 1}) var<uniform> p: Params;",
-            *(f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared),
-            *storage.functions,
-            f"@compute @workgroup_size({self.threads})",
-            "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-            "        @builtin(local_invocation_index) thread: u32) {",
+    def shader(self, inputs: tuple[str, ...], shared: tuple[str, ...], lines: list[str]) -> str:
+        """The whole text. `lines` see `row`, the first unit of the thread's row; `shared` names arrays of one real a
+        thread."""
+        storage, spread = self.storage, log2(self.lanes)
+        memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
+        begin = [
             f"  let lane = thread & {self.lanes - 1}u;",
             f"  let index = (group.y * groups.x + group.x) * {self.threads // self.lanes}u + (thread >> {spread}u);",
             # A spare row repeats the last one and writes nothing: no thread may leave before a barrier.
             "  let live = index < p.rows;",
             "  let row = min(index, p.rows - 1u) * p.units;",
         ]
+        buffers = {f"{name}_": storage.unit for name in (*inputs, "out")}
+        before = "\n".join([*memory, *storage.functions])
+        return shader(buffers, self.threads, "\n".join([*begin, *lines]), params="rows units", before=before)
 
     def loads(self, inputs: tuple[str, ...], across: tuple[str, ...] = ()) -> list[str]:
         """`x0`, `x1`, ... for an input x: the units that this thread holds; of one row for all for those `across`."""

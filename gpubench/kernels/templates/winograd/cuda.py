@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Limits
+from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.templates import ceil_div
-from gpubench.kernels.templates.cuda import MOST_BLOCKS, options, prelude
+from gpubench.kernels.templates.cuda import kernel_pass
 from gpubench.kernels.templates.winograd import CHUNK, FILTER_THREADS, FILTERS, PRODUCTS, THREADS, TILES, grid
 
 
 def program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
     """x n C S S, w K C 3 3 -> out n K S S, sums in float32. Raises Unsupported beyond CUDA's largest grid."""
     blocks = grid(n, filters, side)
-    if blocks[0] > MOST_BLOCKS or blocks[1] > limits.max_groups_per_dimension:
-        raise Unsupported(f"{blocks[0]} by {blocks[1]} blocks are more than a CUDA grid has", reason="limit")
     padded = ceil_div(channels, CHUNK) * CHUNK
-    numbers = padded * blocks[1] * FILTERS
-    text, given = prelude(dtype) + _CONSTANTS + _KERNELS, options(dtype)
-    return CudaProgram(
-        (
-            CudaPass(
-                text, "gpubench_conv2d_filters", (ceil_div(numbers, FILTER_THREADS), 1, 1), (FILTER_THREADS, 1, 1),
-                ("w", "numbers", channels, filters, padded, numbers), options=given,
-            ),
-            CudaPass(
-                text, "gpubench_conv2d_tiles", blocks, (THREADS, 1, 1),
-                ("x", "numbers", "out", n, channels, filters, side), options=given,
-            ),
-        ),
-        {"numbers": 4 * PRODUCTS * numbers},
-    )  # fmt: skip
+    numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
+    of_filters = ("w", "numbers", channels, filters, padded, numbers)
+    of_tiles = ("x", "numbers", "out", n, channels, filters, side)
+    count = ceil_div(numbers, FILTER_THREADS)
+    passes = (
+        kernel_pass("conv2d_filters", dtype, text, count, FILTER_THREADS, of_filters),
+        kernel_pass("conv2d_tiles", dtype, text, blocks, THREADS, of_tiles),
+    )
+    return CudaProgram(passes, {"numbers": 4 * PRODUCTS * numbers})
 
 
 _CONSTANTS = f"""

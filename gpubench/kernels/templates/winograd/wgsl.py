@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
-from gpubench.kernels.templates.wgsl import elements, require_storage
+from gpubench.kernels.templates.wgsl import elements, require_storage, shader
 from gpubench.kernels.templates.winograd import (
     CHUNK,
     FILTER_THREADS,
@@ -18,6 +18,9 @@ from gpubench.kernels.templates.winograd import (
 )
 
 NAME = "winograd"
+# Quads of a stage: of the filters' numbers, and of all that it holds.
+_OF_FILTERS = CHUNK * PRODUCTS * FILTERS // 4
+_STAGE = _OF_FILTERS + CHUNK * PRODUCTS * TILES // 4
 _ROOM_BYTES = 2 * 4 * CHUNK * PRODUCTS * (FILTERS + TILES)
 
 
@@ -37,9 +40,16 @@ def program(n: int, channels: int, filters: int, side: int, dtype: str, limits: 
     scratch = {"numbers": 4 * PRODUCTS * count}
     sizes = {"x": size * n * channels * side**2, "w": size * 9 * filters * channels}
     require_bindings({**sizes, "out": size * n * filters * side**2, **scratch}, limits)
-    header = "\n".join(storage.header)
-    transform = f"{header}\n{_WGSL_FILTERS}".replace("STORED", storage.stored)
-    text = f"{header}\n{_wgsl_tiles(side % 2 == 0)}".replace("STORED", storage.stored)
+    buffers, even = {"w_": storage.stored, "numbers_": "f32"}, side % 2 == 0
+    transform = shader(
+        buffers, FILTER_THREADS, _WGSL_FILTERS, params="channels filters padded count", writes=("numbers_",)
+    )
+    unit = f"vec2<{storage.stored}>" if even else storage.stored
+    text = shader(
+        {"x_": storage.stored, "numbers_": "vec4<f32>", "out_": unit}, THREADS,
+        _wgsl_tiles(even).replace("STORED", storage.stored), params="channels filters edge across count rounds",
+        before=f"var<workgroup> room: array<vec4<f32>, {2 * _STAGE}>;",
+    )  # fmt: skip
     return WgslProgram(
         (
             WgslPass(transform, fold(ceil_div(count, FILTER_THREADS), limits), ("w", "numbers"),
@@ -52,13 +62,6 @@ def program(n: int, channels: int, filters: int, side: int, dtype: str, limits: 
 
 
 _WGSL_FILTERS = f"""
-struct Params {{ channels: u32, filters: u32, padded: u32, count: u32, }}
-@group(0) @binding(0) var<storage, read> w_: array<STORED>;
-@group(0) @binding(1) var<storage, read_write> numbers_: array<f32>;
-@group(0) @binding(2) var<uniform> p: Params;
-@compute @workgroup_size({FILTER_THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
   let i = (group.y * groups.x + group.x) * {FILTER_THREADS}u + thread;
   if (i >= p.count) {{ return; }}
   let block = i / (p.padded * {FILTERS}u);
@@ -83,14 +86,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     numbers_[to + {2 * FILTERS}u] = (half.x - half.y + half.z) * 0.5;
     numbers_[to + {3 * FILTERS}u] = half.z;
   }}
-}}
 """
 
 
 def _wgsl_tiles(even: bool) -> str:
     """`even`: the side of an image is, so that two pixels of the result are written at once."""
-    quads, of_filters = FILTERS // 4, CHUNK * PRODUCTS * FILTERS // 4
-    stage = of_filters + CHUNK * PRODUCTS * TILES // 4
+    quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
     sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
     multiply = "\n".join(
         f"      s{i}{h} += a{i // 4}.{'xyzw'[i % 4]} * b{h};" for i in range(8) for h in range(2)
@@ -106,15 +107,6 @@ def _wgsl_tiles(even: bool) -> str:
     )
     parts = "\n".join(_wgsl_part(part, even) for part in range(4))
     return f"""
-struct Params {{ channels: u32, filters: u32, edge: u32, across: u32, count: u32, rounds: u32, }}
-@group(0) @binding(0) var<storage, read> x_: array<STORED>;
-@group(0) @binding(1) var<storage, read> numbers_: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> out_: array<{"vec2<STORED>" if even else "STORED"}>;
-@group(0) @binding(3) var<uniform> p: Params;
-var<workgroup> room: array<vec4<f32>, {2 * stage}>;
-@compute @workgroup_size({THREADS})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {{
   let warp = thread / 32u;
   let lane = thread % 32u;
   let own = p.across * p.across;
@@ -193,7 +185,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   let y = mine % own / p.across * 2u;
   let z = mine % own % p.across * 2u;
 {parts}
-}}
 """
 
 
