@@ -64,7 +64,7 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     blocks, arguments = ceil_div(max(params["n"], 1), _THREADS), (*_NAMES, params["n"])
-    step = kernel_pass("token_append", dtype, _KERNEL, blocks, _THREADS, arguments, exact=True)
+    step = kernel_pass("token_append", dtype, _KERNEL, blocks, _THREADS, arguments)
     return CudaProgram((step,))
 
 

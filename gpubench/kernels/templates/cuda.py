@@ -61,17 +61,17 @@ def lanes(dtype: str) -> int:
 
 def kernel_pass(
     name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
-    arguments: tuple[Any, ...], *, exact: bool = False,
+    arguments: tuple[Any, ...],
 ) -> CudaPass:  # fmt: skip
-    """The launch of the kernel `gpubench_NAME` that the text behind the prelude defines; `exact`: with IEEE arithmetic
-    in half precision too. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    """The launch of the kernel `gpubench_NAME` that the text behind the prelude defines. Raises Unsupported for another
+    dtype, and beyond CUDA's largest grid."""
     require_dtype(dtype, DTYPES, "CUDA")
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
         taken = " x ".join(str(extent) for extent in grid if extent > 1)
         raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
-    given = () if exact else _OPTIONS.get(dtype, ())
+    given = _OPTIONS.get(dtype, ())
     return CudaPass(f"{prelude(dtype)}\n{text}", f"gpubench_{name}", grid, block, arguments, options=given)
 
 

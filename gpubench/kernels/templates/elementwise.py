@@ -215,10 +215,11 @@ class CudaElement(msgspec.Struct, frozen=True):
         if n == 0:
             return CudaProgram(())
         blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*self.formula.names, "out", n)
-        # A plain division stays correctly rounded; beside an exponential the short one is no worse.
-        step = kernel_pass(
-            self.op, dtype, _cuda_source(self), blocks, BLOCK_THREADS, arguments, exact=self.formula.exact
-        )
+        step = kernel_pass(self.op, dtype, _cuda_source(self), blocks, BLOCK_THREADS, arguments)
+        if (
+            self.formula.exact
+        ):  # a plain division stays correctly rounded; beside an exponential a short one is no worse
+            step = msgspec.structs.replace(step, options=())
         return CudaProgram((step,))
 
 
