@@ -159,10 +159,11 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's function by the fastest code on each side. `cpu`: that of the CPU beside NumPy at the largest size.
-    `cells`: from which size on the fastest GPU pays, by regime."""
+    """A user's function by the fastest code on each side. `cpu`: that of the CPU at the largest size, if it is not
+    NumPy. `cells`: from which size on the fastest GPU pays, by regime."""
 
     op: str
+    dtype: str
     extent: Extent
     cpu: BestForm | None
     cells: dict[str, AnswerCell]
@@ -256,15 +257,18 @@ def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
 
 
 def _best_code(run: Run, cases: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
-    for op in dict.fromkeys(curve.op for curve in curves):
-        own = [curve for curve in curves if curve.op == op]
-        forms = _forms(run, [row for row in cases if row.case.op == op])
-        cells = {
-            regime: threshold(best)
-            for regime in (WAITED, ALWAYS)
-            if (best := earliest(curve for curve in own if curve.regime == regime))
-        }
-        yield BestCode(op=op, extent=extent(own[0].case), cpu=forms[-1] if forms else None, cells=cells)
+    """Of the functions of which other code than the user's is the fastest on a side."""
+    for op, dtype in dict.fromkeys((curve.op, curve.dtype) for curve in curves):
+        own = [curve for curve in curves if (curve.op, curve.dtype) == (op, dtype)]
+        forms = _forms(run, [row for row in cases if (row.case.op, row.case.dtype) == (op, dtype)])
+        cpu = forms[-1] if forms and forms[-1].ratio is not None else None
+        if cpu is not None or any(curve.case.form != "library" for curve in own):
+            cells = {
+                regime: threshold(best)
+                for regime in (WAITED, ALWAYS)
+                if (best := earliest(curve for curve in own if curve.regime == regime))
+            }
+            yield BestCode(op=op, dtype=dtype, extent=extent(own[0].case), cpu=cpu, cells=cells)
 
 
 def held_against(analysis: Analysis, devices: Collection[str]) -> list[CaseResult]:

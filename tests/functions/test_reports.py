@@ -1,4 +1,4 @@
-"""What a run of a user's own functions gives is read by all that reads a run: the answer with its second line, the map,
+"""What a run of a user's own functions gives is read by all that reads a run: the answer, the map,
 advice, comparison, claims, gates and the formats of other programs."""
 
 import json
@@ -40,12 +40,7 @@ def folder(starter, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_answer_compares_what_is_written_and_then_the_best_code(gpubench, folder: Path) -> None:
-    answer = gpubench("report", "base.json", "--sections", "answer", cwd=folder).stdout
-    assert "against 2 CPU threads" in answer or "CPU thread" in answer
-    text = " ".join(answer.split())
-    assert "decay: compiled as one kernel" in text or "decay: no other code is faster on the CPU" in text
-    assert "at the best of both sides the GPU pays from" in text
+def test_the_answer_compares_what_is_written(gpubench, folder: Path) -> None:
     report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
     headlines = [row for row in report["speedups"] if row["kind"] == "headline"]
     assert {row["baseline_id"].split("/")[3] for row in headlines} == {"library"}

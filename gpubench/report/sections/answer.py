@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import ALWAYS, AnswerCell, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import ALWAYS, AnswerCell, BestCode, MachineAnswer, Trouble, answer
 from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.labels import OTHER_USERS
@@ -38,6 +38,7 @@ from gpubench.report.sections.answer_text import (
     backend_text,
     cell_text,
     factor_text,
+    gain_text,
     machine_sentences,
     named_size_text,
     op_sentence,
@@ -234,22 +235,29 @@ def _commands(found: MachineAnswer, width: int) -> str:
 
 
 def _best_code(found: MachineAnswer) -> list[str]:
-    """Say what other code than the user's text gives: on the CPU, and as the threshold of both sides at their best."""
+    """Say what other code than the user's text gives: on the CPU, and on both sides at their best."""
     texts = []
     for code in found.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
-        if cpu is not None and cpu.ratio is not None:
+        if cpu is not None:
             name = (
                 "compiled as one kernel" if cpu.form == "tuned" else f"by {backend_text(cpu.device_id or '')}"
             )
-            gain = factor_text(cpu.ratio, cpu.within)
+            gain = factor_text(cpu.ratio or 1.0, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
-        sizes = [cell_text(code.cells.get(regime), code.extent) for regime in (WAITED, ALWAYS)]
-        texts.append(
-            f"{code.op}: {text}; at the best of both sides the GPU pays from {sizes[0]}, copied {sizes[1]}."
-        )
+        both = [_best_text(code.cells.get(regime), code, named=found.named) for regime in (WAITED, ALWAYS)]
+        dtype = f" {code.dtype}" if len({other.dtype for other in found.best_code}) > 1 else ""
+        texts.append(f"{code.op}{dtype}: {text}; at the best of both sides {both[0]}, copied {both[1]}.")
     more = len(found.best_code) - _MOST_CODES
-    return [*texts, *([f"{more} more functions have faster code: gpubench report."] if more > 0 else [])]
+    return [*texts, *([f"Other code is faster for {more} more."] if more > 0 else [])]
+
+
+def _best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
+    """`GPU 14x` at the largest size if sizes were named, else `the GPU pays from 23 K`."""
+    if named and cell is not None and cell.gain is not None:
+        return gain_text(cell.gain)
+    text = cell_text(cell, code.extent)
+    return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
 
 
 def _on_host(found: MachineAnswer) -> list[str]:

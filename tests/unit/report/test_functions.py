@@ -1,0 +1,73 @@
+"""The answer about a user's own function: what is written on both sides, and below it the best code of both."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.thresholds import find_threshold
+from gpubench.report import analysed
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer import answer_screen
+from gpubench.result.run import Run
+from tests.unit.report.builders import case, measured, run_of
+
+SIZES = [2**k for k in range(8, 24, 2)]
+
+
+def seconds(fixed_s: float, each_s: float) -> dict[int, float]:
+    return {n: fixed_s + n * each_s for n in SIZES}
+
+
+def run(code: dict[tuple[str, str], dict[int, float]]) -> Run:
+    """A run of `mine.f` with these times by device and form, waited for on a GPU."""
+    rows = []
+    for (device, form), times in code.items():
+        for n, time in times.items():
+            regime = "resident" if device in ("numpy:0", "torch:cpu") else "resident-waited"
+            what = case("mine.f", n=n, form=form, device=device, regime=regime)
+            rows.append(measured(msgspec.structs.replace(what, group="function"), time))
+    return run_of(rows)
+
+
+WRITTEN = {("numpy:0", "library"): seconds(1e-6, 1e-8), ("cupy:0", "library"): seconds(1e-4, 1e-10)}
+COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seconds(2e-5, 1e-10)}
+
+
+def screen(run: Run) -> str:
+    (analysis,) = analysed([run])
+    lines = answer_screen(analysis, RenderOptions())
+    return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
+
+
+def test_numpy_as_written_stands_against_the_library_as_written():
+    both = run(WRITTEN | COMPILED)
+    assert find_threshold([both], "f", "waited").n == pytest.approx(1e4, rel=0.2)
+    headlines = [row for row in analyse(both).speedups if row.kind == "headline"]
+    assert {(row.case.case.form, row.baseline.case.form) for row in headlines} == {("library", "library")}
+
+
+def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():
+    text = screen(run(WRITTEN | COMPILED))
+    assert (
+        "f: compiled as one kernel 10x as fast as NumPy at n = 4 M; at the best of both sides the GPU pays from"
+        in text
+    )
+    (curve,) = analyse(run(WRITTEN | COMPILED)).best_code
+    assert curve.n == pytest.approx(2.1e4, rel=0.2)
+
+
+def test_pytorch_on_the_cpu_is_other_code():
+    text = screen(run(WRITTEN | {("torch:cpu", "library"): seconds(1e-6, 5e-9)}))
+    assert "f: by PyTorch 2.0x as fast as NumPy" in text
+
+
+def test_where_no_library_runs_it_on_a_gpu_all_code_competes():
+    compiled = run({("numpy:0", "library"): seconds(1e-6, 1e-8)} | COMPILED)
+    assert "best of both sides" not in screen(compiled)
+    assert find_threshold([compiled], "f", "waited").n == pytest.approx(2.1e4, rel=0.2)
+
+
+def test_what_is_written_alone_has_no_second_line():
+    assert "best of both sides" not in screen(run(WRITTEN))
