@@ -39,6 +39,7 @@ def main(file: Path) -> None:
             page = context.new_page()
             page.goto(page_file.as_uri())
             page.locator("[data-ready]").wait_for()
+            page.locator("[data-drawn]").wait_for()
             end = page.locator(last).first.bounding_box()
             clip = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"] + 16}
             page.screenshot(path=FOLDER / name, full_page=True, clip=clip)

@@ -268,7 +268,7 @@ def finished(chart: Any, description: str) -> dict[str, Any]:
 
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-# The CPU is grey: what everything else is set against.
+# The CPU is grey: what everything else is set against. On the map it has the third colour, the GPU the second.
 LIGHT = ("#5f6773", "#0072b2", "#c2570c", "#00845f", "#a8438c", "#8a6d00")
 DARK = ("#b6bec9", "#5cb3ea", "#f2935c", "#35c79d", "#e597cb", "#e3c04a")
 
@@ -276,6 +276,8 @@ DARK = ("#b6bec9", "#5cb3ea", "#f2935c", "#35c79d", "#e597cb", "#e3c04a")
 def theme(*, dark: bool = False) -> dict[str, Any]:
     """Vega-Lite's `config` on a light or a dark background; the background itself is left to the page."""
     ink, quiet, line = ("#e6e9ee", "#a9b1bd", "#39414d") if dark else ("#1d2329", "#5b6470", "#dfe3e8")
+    paper, even, colours = ("#14181d", "#39414d", DARK) if dark else ("#ffffff", "#e9ebee", LIGHT)
+    styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": colours[1]}
     axis = {
         "labelColor": quiet, "titleColor": quiet, "gridColor": line, "domainColor": line, "tickColor": line,
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8,
@@ -290,7 +292,8 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
             "offset": 6, "symbolOpacity": 1, "titleOrient": "left",
             "layout": {"top": {"direction": "vertical", "anchor": "start", "margin": 4}},
         },
-        "range": {"category": list(DARK if dark else LIGHT)},
+        "range": {"category": list(colours), "diverging": [colours[2], even, colours[1]]},
+        "style": {name: {"color": shade} for name, shade in styles.items()},
         "line": {"strokeWidth": 2}, "rule": {"color": quiet}, "text": {"color": ink, "fontSize": 12},
         "tick": {"thickness": 1.5},
     }  # fmt: skip

@@ -20,6 +20,9 @@ from gpubench.report.vega import results
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
 
+# A map is dark where its reader prefers that: lightness turns, hues stay.
+_FOLLOWS_READER = "<style>@media(prefers-color-scheme:dark){svg{filter:invert(.92) hue-rotate(180deg)}}</style>"
+_PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"(\.\d\d)\d+")  # a path needs no more than two decimals
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
@@ -46,23 +49,25 @@ def plots(
     """
     from gpubench.report.contents import chart_set
 
-    specs, maps = {}, {}
+    specs: dict[str, ChartRow] = {}
+    maps: dict[str, ChartRow] = {}
     for i, analysis in enumerate(analyses):
         before = f"{i + 1}-" if i else ""
-        drawn_map = _map(analysis, sections, follows_reader=format == "svg")
-        if drawn_map is not None:
-            maps[f"{before}map.{format}"] = drawn_map
+        drawn_map = _map(analysis, sections)
+        maps |= {} if drawn_map is None else {f"{before}map.{format}": drawn_map}
         found = chart_set(analysis, _look(sections, time_unit))
         for chart in found.charts:
             for name, spec in pictures(chart, found.series, origin(analysis)):
                 specs[_NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}") + f".{format}"] = spec
     overlay = _overlay(analyses, sections)
     maps |= {} if overlay is None else {f"machines.{format}": overlay}
-    texts, wanted = list(maps.values()), list(specs.values())
+    specs = maps | specs
+    wanted = list(specs.values())
     if format == "png":
-        yield from zip([*maps, *specs], [*rasters(texts), *pngs(wanted)], strict=True)
-    else:
-        yield from zip([*maps, *specs], [one.encode() for one in (*texts, *svgs(wanted))], strict=True)
+        yield from zip(specs, pngs(wanted), strict=True)
+        return
+    for name, text in zip(specs, svgs(wanted), strict=True):
+        yield name, (text.replace(">", f">{_FOLLOWS_READER}", 1) if name in maps else text).encode()
 
 
 def picture(
@@ -72,7 +77,7 @@ def picture(
     same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
     from gpubench.report.contents import chart_set
 
-    found: list[str] = []
+    found: list[ChartRow] = []
     for analysis in analyses:
         drawn_map = _map(analysis, sections)
         found += [] if drawn_map is None else [drawn_map]
@@ -81,11 +86,11 @@ def picture(
         # Below a map, which names them, they need not say it again.
         lines = origin(analysis) if drawn_map is None else ()
         specs = [spec for chart in charts.charts for _, spec in pictures(chart, chosen, lines)]
-        found += svgs([spec | {"width": HALF_WIDTH} for spec in specs])
+        found += [spec | {"width": HALF_WIDTH} for spec in specs]
     if not found:
         raise InputError("no-charts", why="no case with a number belongs to these sections")
-    whole = stacked(found)
-    return rasters([whole])[0] if format == "png" else whole.encode()
+    whole = stacked(svgs(found))
+    return results([("svg_to_png", [whole], {"scale": SCALE})])[0] if format == "png" else whole.encode()
 
 
 def _wants_map(sections: Sequence[str] | None) -> bool:
@@ -96,31 +101,34 @@ def _look(sections: Sequence[str] | None, time_unit: str) -> RenderOptions:
     return RenderOptions(sections=sections or usual(), time_unit=time_unit)
 
 
-def _map(analysis: Analysis, sections: Sequence[str] | None, *, follows_reader: bool = False) -> str | None:
-    """The map as SVG; None where nobody asked for it, or where no GPU was timed. `follows_reader`: dark where its
-    reader prefers that."""
+def _map(analysis: Analysis, sections: Sequence[str] | None) -> ChartRow | None:
+    """The spec of the map; None where nobody asked for it, or where no GPU was timed."""
     if not _wants_map(sections):
         return None
     from gpubench.analysis.ratio_map import ratio_map
     from gpubench.report.sections.map import map_view
-    from gpubench.report.sections.map_svg import DARK, map_svg
+    from gpubench.report.sections.map_chart import map_picture
 
     found = ratio_map(analysis)
-    return map_svg(map_view(analysis, found), dark=DARK if follows_reader else None) if found.lanes else None
+    return _alone(map_picture(map_view(analysis, found))) if found.lanes else None
 
 
-def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> str | None:
+def _alone(spec: ChartRow) -> ChartRow:
+    return spec | {"padding": PADDING, "config": theme() | {"background": "#ffffff"}}
+
+
+def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> ChartRow | None:
     """The maps of several machines in one."""
     if not _wants_map(sections) or len(analyses) < 2:
         return None
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import overlay_view
-    from gpubench.report.sections.map_svg import map_svg
+    from gpubench.report.sections.map_chart import map_picture
 
     sides = machine_runs(analyses)
     view = overlay_view([side.newest for side in sides], names(sides))
-    return None if view is None else map_svg(view)
+    return None if view is None else _alone(map_picture(view))
 
 
 def origin(analysis: Analysis) -> list[str]:
@@ -152,19 +160,15 @@ _SIZE = re.compile(r'<svg[^>]* width="([0-9.]+)" height="([0-9.]+)"')
 _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
-def drawn(
-    chart: Chart, series: Line, *, dark: bool = False, title: str = "", origin: Sequence[str] = ()
-) -> ChartRow:
+def drawn(chart: Chart, series: Line, *, title: str = "", origin: Sequence[str] = ()) -> ChartRow:
     """The spec as it is drawn without a page: all devices and regimes, the fastest forms, one size. `origin`: lines
     below the title."""
     rows, marks = (_chosen(found.get(series.name, []), chart, series) for found in (chart.rows, chart.marks))
     height = {"height": chart.step * len({row[chart.bars] for row in rows})} if chart.bars else {}
     data = {ROWS: rows, MARKS: marks}
-    background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
     params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
-    return chart.spec | height | {
-        "datasets": data, "params": params, "width": PICTURE_WIDTH, "padding": PADDING,
-        "config": theme(dark=dark) | background,
+    return _alone(chart.spec) | height | {
+        "datasets": data, "params": params, "width": PICTURE_WIDTH,
         "title": {"text": chart.title, "subtitle": [title or series.name, *origin], "anchor": "start"},
     }  # fmt: skip
 
@@ -195,7 +199,8 @@ def pictures(
 
 def svgs(specs: Sequence[ChartRow]) -> list[str]:
     """The pictures as SVG. Raises GpubenchError."""
-    return [found.decode() for found in results([("vegalite_to_svg", [spec], {}) for spec in specs])]
+    texts = results([("vegalite_to_svg", [spec], {}) for spec in specs])
+    return [_PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text.decode()) for text in texts]
 
 
 def pngs(specs: Sequence[ChartRow]) -> list[bytes]:
@@ -223,8 +228,3 @@ def stacked(pictures: Sequence[str]) -> str:
         f' viewBox="0 0 {widest:g} {height:g}"><rect width="100%" height="100%" fill="#ffffff"/>'
     )
     return "\n".join([start, *inner, "</svg>"]) + "\n"
-
-
-def rasters(pictures: Sequence[str]) -> list[bytes]:
-    """SVGs as PNG. Raises GpubenchError."""
-    return results([("svg_to_png", [picture], {"scale": SCALE}) for picture in pictures]) if pictures else []

@@ -34,8 +34,8 @@ from gpubench.result.case import beside_size
 KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"
 MEANING = (
-    "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Hatched: not measured, or "
-    "no true number. Paler: either side may win. At the right: the gain at the largest size measured. "
+    "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Dotted line: not "
+    "measured, or no true number. Paler: either side may win. At the right: the gain at the largest size measured. "
     "K is 1024, M is 1024 K."
 )
 

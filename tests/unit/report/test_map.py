@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from xml.etree import ElementTree
 
+import altair
 import msgspec
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +17,7 @@ from gpubench.analysis.answer import EQUAL
 from gpubench.analysis.ratio_map import FIRST_TINT, FULL, STRAIGHT, MapPoint, Stretch, ratio_map, tint
 from gpubench.report import analysed, render
 from gpubench.report.sections.map import axis_text, drawn, map_view, overlay_view, ticks
-from gpubench.report.sections.map_svg import DARK, LIGHT, map_svg
+from gpubench.report.sections.map_chart import map_picture, map_specs
 from tests.examples import examples
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -36,7 +36,6 @@ from tests.unit.report.answer_runs import (
 )
 from tests.unit.report.builders import CPU, GPU, failed, measured
 
-SVG = "{http://www.w3.org/2000/svg}"
 RATIOS = st.floats(1e-3, 1e3)
 
 
@@ -236,55 +235,65 @@ def test_what_was_not_measured_is_blank():
     assert set(signs) == {"▄"}
 
 
-# ---------------------------------------------------------------- as SVG
+# ---------------------------------------------------------------- as Vega-Lite
 
 
-def drawn_svg(run, **more):
+def viewed(run):
     analysis = analysed([run])[0]
-    return ElementTree.fromstring(map_svg(map_view(analysis, ratio_map(analysis)), **more))
+    return map_view(analysis, ratio_map(analysis))
+
+
+def layers(spec, **look):
+    """The rows of the layers whose mark looks like this."""
+    parts = [part for part in spec["layer"] if look.items() <= part["mark"].items()]
+    return [row for part in parts for row in part["data"]["values"]]
 
 
 def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_names():
-    root = drawn_svg(suite_run())
-    lanes = [one for one in root.findall(f"{SVG}svg") if one.find(f"{SVG}title") is not None]
-    assert len(lanes) == 2 * 14
-    texts = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    for said in ("data on the GPU", "copied at every call", "gelu", "about equal", "16 M"):
-        assert said in texts
-    assert any("Test GPU (CuPy) against 2 CPU threads" in text for text in texts)
-    assert any("float32" in text and "2026-01-02" in text and "gpubench" in text for text in texts)
-    analysis = analysed([suite_run()])[0]
+    view = viewed(suite_run())
+    whole = map_picture(view)
+    altair.Root.validate(whole)
+    assert "Test GPU (CuPy) against 2 CPU threads" in whole["title"]["text"]
+    said = " ".join(whole["title"]["subtitle"])
+    assert all(word in said for word in ("float32", "2026-01-02", "gpubench", "Thick mark"))
+    assert [spec["title"]["text"] for spec in whole["hconcat"]] == ["data on the GPU", "copied at every call"]
+    for spec in whole["hconcat"]:
+        lanes = spec["encoding"]["y"]["scale"]["domain"]
+        assert len(set(lanes)) == 14
+        assert any(lane.split("\t")[1] == "gelu" for lane in lanes)
+        (x,) = {str(part["encoding"]["x"]["axis"]["labelExpr"]) for part in spec["layer"]}
+        assert "'16 M'" in x
     with_mark = sum(
         lane.strips["cupy:0", regime].cell.n is not None
-        for lane in ratio_map(analysis).lanes
+        for lane in view.found.lanes
         for regime in (WAITED, ALWAYS)
     )
-    thick = [line for lane in lanes for line in lane.iter(f"{SVG}line") if line.get("stroke-width") == "3"]
-    assert len(thick) == with_mark > 14
+    assert sum(len(layers(spec, thickness=3)) for spec in map_specs(view)) == with_mark > 14
 
 
-def test_ids_are_one_of_a_kind_and_every_reference_has_its_aim():
-    root = drawn_svg(suite_run())
-    ids = [one.get("id") for one in root.iter() if one.get("id")]
-    assert len(ids) == len(set(ids))
-    used = {one.get("fill")[5:-1] for one in root.iter() if (one.get("fill") or "").startswith("url(#")}
-    assert used <= set(ids)
+def test_the_pieces_of_a_lane_leave_no_paper_between_them_and_end_where_it_does():
+    for spec in map_specs(viewed(suite_run())):
+        pieces = [row for row in layers(spec, type="rect") if "tint" in row]
+        for _, lane in itertools.groupby(pieces, key=lambda row: row["lane"]):
+            rows = list(lane)
+            assert all(b["x"] <= a["x2"] for a, b in itertools.pairwise(rows))
+            assert max(row["x2"] for row in rows) <= 2**24
+        assert all(-1 <= row["tint"] <= 1 for row in pieces)
 
 
-def test_a_size_alone_is_a_block_and_the_rest_is_hatched():
-    root = drawn_svg(answer_run(op_rows("matmul", {WAITED: {1024: 8.0}}), named={"matmul": [1024]}))
-    hatched = [rect for rect in root.iter(f"{SVG}rect") if rect.get("fill") == "url(#hatch)"]
-    assert len(hatched) == 2, "what lies below it, and above"
-    assert [rect.get("width") for rect in root.iter(f"{SVG}rect") if rect.get("transform")] == ["6", "6"]
-    assert drawn_svg(named_run()) is not None
+def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
+    (spec, *_) = map_specs(
+        viewed(answer_run(op_rows("matmul", {WAITED: {1024: 8.0}}), named={"matmul": [1024]}))
+    )
+    assert len(layers(spec, strokeDash=[1.5, 5])) == 2, "what lies below it, and above"
+    assert [row["x"] for row in layers(spec, thickness=6, size=22) if "tint" in row] == [1024**2]
+    assert map_specs(viewed(named_run()))
 
 
-def test_dark_colours_follow_the_reader():
-    text = ElementTree.tostring(drawn_svg(suite_run(), dark=DARK), encoding="unicode")
-    light, _, dark = text.partition("prefers-color-scheme:dark")
-    assert LIGHT.gpu in light
-    assert DARK.gpu not in light
-    assert DARK.gpu in dark
+def test_a_map_of_one_size_has_an_axis():
+    view = viewed(answer_run(op_rows("own", {WAITED: {4096: 8.0}}), named={"own": [4096]}))
+    altair.Root.validate(map_picture(view))
+    assert view.found.low == view.found.high
 
 
 def test_the_axis_names_its_ends_and_powers_of_eight_between():

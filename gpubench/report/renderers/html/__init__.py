@@ -23,8 +23,8 @@ from gpubench.report.contents import chart_set, document
 from gpubench.report.layout import RenderOptions
 from gpubench.report.markup import element, markup, verbatim
 from gpubench.report.renderers.html.article import MANY, Filling, article, sections_of, together
-from gpubench.report.renderers.html.figures import history_figure, history_line, map_figure, page_map
-from gpubench.report.sections import map_svg
+from gpubench.report.renderers.html.figures import Drawing, history_figure, map_figure, page_map
+from gpubench.report.sections.history_chart import history_chart
 from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
@@ -62,11 +62,15 @@ class Content:
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses = analyses
         self.reports = [document(one, msgspec.structs.replace(options, full=True)) for one in analyses]
-        self.together = together(analyses, options, _overlays(analyses, options))
+        self.missing = missing_libraries()
+        overlays = _overlays(analyses, options, draws=not self.missing)
+        self.together = together(analyses, options, [figure.element for figure in overlays])
         self.maps = [
-            page_map(one, f"r{i}-") if MAP in options.sections else None for i, one in enumerate(analyses)
+            page_map(one, f"r{i}-", draws=not self.missing) if MAP in options.sections else None
+            for i, one in enumerate(analyses)
         ]
-        self.charts = functools.cache(partial(_charts, analyses, options))
+        self.figures = [figure for figure in (*overlays, *self.maps) if figure is not None and figure.views]
+        self.charts = functools.cache(partial(_charts, self, options))
         self.result = functools.cache(lambda i: block(f"r{i}-result", store.dumps(analyses[i].run)))
 
 
@@ -79,7 +83,6 @@ def page(content: Content, filling: Filling) -> str:
         "body", {},
         element("a", {"class": "skip", "href": "#main"}, "Skip to the report"),
         element("header", {}, element("h1", {}, "gpubench report")),
-        _hatch(),
         element("main", {"id": "main"}, *content.together, *(
             article(analysis, report, one, found, filling, f"r{i}-", without, folded=len(analyses) >= MANY)
             for i, (analysis, report, one, found) in enumerate(runs)
@@ -114,42 +117,33 @@ def _head(analyses: Sequence[Analysis], scripts: str) -> Element:
         element("meta", {"name": "referrer", "content": "no-referrer"}),
         element("title", {}, f"gpubench report: {machines}"),
         element("link", {"rel": "icon", "href": "data:,"}),
-        verbatim("style", {}, _text("page.css") + swatches + _map_style()),
+        verbatim("style", {}, _text("page.css") + swatches),
     )  # fmt: skip
 
 
-def _map_style() -> str:
-    """A printed page is light whatever the screen is."""
-    light, dark = map_svg.style(map_svg.LIGHT), map_svg.style(map_svg.DARK)
-    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
-
-
-def _hatch() -> Element:
-    return element(
-        "svg", {"class": "unseen", "width": "0", "height": "0", "aria-hidden": "true"}, map_svg.definitions()
-    )
-
-
-def _overlays(analyses: Sequence[Analysis], options: RenderOptions) -> list[Element]:
+def _overlays(analyses: Sequence[Analysis], options: RenderOptions, *, draws: bool) -> list[Drawing]:
     """Machines over each other, and each machine over time."""
     sides = machine_runs(analyses)
-    found = []
+    figures = []
     if MACHINES in options.sections and len(sides) > 1:
         view = overlay_view([side.newest for side in sides], names(sides))
-        found += [map_figure(view, "all-")] if view is not None else []
+        figures += [map_figure({"0-0": view}, "all-", draws=draws)] if view is not None else []
     if HISTORY in options.sections:
-        lines = [history_line(side, letter(i)) for i, side in enumerate(sides)]
-        found += [history_figure(line, f"all-history{i}") for i, line in enumerate(lines) if line is not None]
-    return found
+        charts = [history_chart(side, letter(i)) for i, side in enumerate(sides)]
+        figures += [
+            history_figure(chart, f"all-history{i}", draws=draws)
+            for i, chart in enumerate(charts)
+            if chart is not None
+        ]
+    return figures
 
 
 def _embedded(
     content: Content, charts: Sequence[ChartSet | None], library: str, filling: Filling
 ) -> list[Element]:
     found = []
-    for i, one_map in enumerate(content.maps):
-        if one_map is not None and one_map.views is not None:
-            found.append(block(f"r{i}-map-data", msgspec.json.encode({"views": one_map.views})))
+    if library:
+        found += [block(f"{figure.id}-data", msgspec.json.encode(figure.views)) for figure in content.figures]
     for i, one in enumerate(charts):
         if filling.results:
             found.append(content.result(i))
@@ -162,23 +156,23 @@ def _embedded(
 
 
 def _charts(
-    analyses: Sequence[Analysis], options: RenderOptions, samples: bool
+    content: Content, options: RenderOptions, samples: bool
 ) -> tuple[Sequence[ChartSet | None], str, str]:
-    """The charts of each run, the script that draws them, and why there are none: then they are None."""
-    if sum(len(analysis.cases) for analysis in analyses) > MOST_CASES:
-        return (
-            [None] * len(analyses),
-            "",
-            f"they would show more than {MOST_CASES} cases: choose some with --filter",
-        )
-    missing = missing_libraries()
-    if missing:
-        return [None] * len(analyses), "", f"what draws is not installed: {install_command()}"
+    """The charts of each run, the script that draws them and the maps, and why there are no charts: then they are
+    None."""
+    analyses, charts, without = content.analyses, [], ""
+    if content.missing:
+        without = f"what draws is not installed: {install_command()}"
+    elif sum(len(analysis.cases) for analysis in analyses) > MOST_CASES:
+        without = f"they would show more than {MOST_CASES} cases: choose some with --filter"
+    none = [None] * len(analyses)
     try:
-        found = [chart_set(analysis, options, samples=samples) for analysis in analyses]
-        return found, _library() if any(one.charts for one in found) else "", ""
+        if not without:
+            charts = [chart_set(analysis, options, samples=samples) for analysis in analyses]
+        library = _library() if content.figures or any(chart.charts for chart in charts) else ""
     except GpubenchError as error:  # a page without charts is better than none
-        return [None] * len(analyses), "", f"{error.why}. To have them, install gpubench anew"
+        return none, "", f"{error.why}. To have them, install gpubench anew"
+    return charts or none, library, without
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from gpubench.report.layout import (
     visible,
 )
 from gpubench.report.markup import element
-from gpubench.report.renderers.html.figures import PageMap, charts_section
+from gpubench.report.renderers.html.figures import Drawing, charts_section
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.map import KEY as MAP
@@ -83,7 +83,7 @@ def article(
     analysis: Analysis,
     report: TextDocument,
     charts: ChartSet | None,
-    found: PageMap | None,
+    found: Drawing | None,
     filling: Filling,
     prefix: str,
     without: str = "",
@@ -99,7 +99,7 @@ def article(
         if part.key == ANSWER:
             lead += _answer(analysis, part, name, found)
         elif part.key == MAP:
-            lead += [] if found is None or lead else [found.figure]
+            lead += [] if found is None or lead else [found.element]
         elif part.key in OPEN:
             opened.append(section(part, name))
         elif part.key in LONG and part.tables and not filling.details:
@@ -122,7 +122,7 @@ def article(
     return element("article", label, run, *parts)
 
 
-def _answer(analysis: Analysis, part: Section, name: str, found: PageMap | None) -> list[Element]:
+def _answer(analysis: Analysis, part: Section, name: str, found: Drawing | None) -> list[Element]:
     """The sentence in large words, the map, the table right below it, and what limits them."""
     words = itertools.zip_longest(part.lines, answer_sentences(analysis))
     count = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], words))
@@ -132,7 +132,7 @@ def _answer(analysis: Analysis, part: Section, name: str, found: PageMap | None)
     large = [element("p", {"class": "sentence"}, _UNIT.sub("\\1\u00a0\\2", text)) for text in said]
     sentence = element("section", {"id": name, "class": "answer"}, *large)
     tables = [table(item, part.title) for item in part.tables]
-    figures = [found.figure] if found is not None else []
+    figures = [found.element] if found is not None else []
     return [sentence, *figures, element("section", {"class": "thresholds"}, *tables, *lines(below))]
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts of each run, keeps all tables in step with them, switches the map, and saves the embedded result.
+// Draws the maps and the charts of each run, keeps all tables in step with the charts, and saves the embedded result.
 // What needs a script is hidden until this one runs.
 (async () => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -19,21 +19,6 @@
       link.download = button.dataset.name;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-    });
-  }
-
-  for (const figure of document.querySelectorAll("figure[data-map]")) {
-    const form = figure.querySelector("form");
-    if (!form || !window.DecompressionStream) continue;
-    let views;
-    form.hidden = false;
-    form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("change", async () => {
-      views = views || JSON.parse(await embedded(`${figure.dataset.map}map-data`)).views;
-      const at = (name) => (form.querySelector(`select[id$=map-${name}]`) || { value: "0" }).value;
-      const view = views[`${at("devices")}-${at("situations")}`];
-      figure.querySelector(".panels").innerHTML = view.panels;
-      figure.querySelector(".map-title").textContent = view.title;
     });
   }
 
@@ -141,15 +126,51 @@
     }));
   }
 
-  function draw(chart, place, rows, marks, params, theme) {
-    // The page says itself what the chart is; a second description inside it would be read twice.
-    const spec = { ...chart.spec, description: undefined, datasets: { rows, marks }, params };
-    if (chart.bars) spec.height = chart.step * new Set(rows.map((row) => row[chart.bars])).size;
+  function embed(place, spec, themes) {
     return vegaEmbed(place, spec, {
-      ast: true, actions: false, defaultStyle: false, renderer: "svg", config: theme,
+      ast: true, actions: false, defaultStyle: false, renderer: "svg", config: dark.matches ? themes.dark : themes.light,
       logLevel: 1,  // errors: it would warn of every data set that is empty
       tooltip: { theme: dark.matches ? "dark" : "light" },
     });
+  }
+
+  function draw(chart, place, rows, marks, params, themes) {
+    // The page says itself what the chart is; a second description inside it would be read twice.
+    const spec = { ...chart.spec, description: undefined, datasets: { rows, marks }, params };
+    if (chart.bars) spec.height = chart.step * new Set(rows.map((row) => row[chart.bars])).size;
+    return embed(place, spec, themes);
+  }
+
+  // One drawing after the other: the last choice is the one that stays.
+  function inTurn(update) {
+    let queue = Promise.resolve();
+    const later = () => (queue = queue.then(update));
+    dark.addEventListener("change", later);
+    return later;
+  }
+
+  // A map or a history: what stands in its place goes once it is drawn.
+  async function show(figure, themes) {
+    const views = JSON.parse(await embedded(`${figure.dataset.drawing}-data`));
+    const form = figure.querySelector("form");
+    const at = (name) => ((form && form.querySelector(`select[id$=map-${name}]`)) || { value: "0" }).value;
+    const panels = figure.querySelector(".panels");
+    let drawn = [];
+    const later = inTurn(async () => {
+      const view = views[`${at("devices")}-${at("situations")}`];
+      for (const one of drawn) one.finalize();
+      const places = view.specs.map(() => Object.assign(document.createElement("div"), { className: "panel" }));
+      panels.replaceChildren(...places);
+      drawn = await Promise.all(places.map((place, i) => embed(place, view.specs[i], themes)));
+      figure.querySelector(".map-title").textContent = view.title;
+      figure.dataset.drawn = String(Number(figure.dataset.drawn || 0) + 1);
+    });
+    if (form) {
+      form.hidden = false;
+      form.addEventListener("submit", (event) => event.preventDefault());
+      form.addEventListener("change", later);
+    }
+    return later();
   }
 
   async function run(part, themes) {
@@ -163,7 +184,6 @@
       const wanted = choice(form);
       wanted.series = wanted.picked || set.chosen;
       for (const table of part.closest("article").querySelectorAll(".details table")) filterTable(table, wanted, set);
-      const theme = dark.matches ? themes.dark : themes.light;
       for (const chart of set.charts) {
         const place = document.getElementById(`${prefix}chart-${chart.id}`);
         const rows = shown(chart.rows[wanted.series], wanted, chart);
@@ -172,16 +192,14 @@
         fillTable(document.getElementById(`${prefix}chart-${chart.id}-table`), chart, rows);
         if (drawn.has(chart.id)) drawn.get(chart.id).finalize();
         drawn.delete(chart.id);
-        if (rows.length) drawn.set(chart.id, await draw(chart, place, rows, marks, params, theme));
+        if (rows.length) drawn.set(chart.id, await draw(chart, place, rows, marks, params, themes));
         else place.textContent = "Nothing was measured of what is chosen above.";
       }
       document.getElementById(`${prefix}status`).textContent = `The charts show ${wanted.series}.`;
       part.dataset.ready = String(Number(part.dataset.ready || 0) + 1);
     }
 
-    // One drawing after the other: the last choice is the one that stays.
-    let queue = Promise.resolve();
-    const later = () => (queue = queue.then(update));
+    const later = inTurn(update);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("change", (event) => {
       if (event.target.name === "series") {
@@ -190,11 +208,9 @@
       }
       later();
     });
-    dark.addEventListener("change", later);
     return later();
   }
 
-  const parts = [...document.querySelectorAll("[data-charts]")];
   let library;
   async function start(part) {
     library = library || (async () => {
@@ -203,8 +219,9 @@
       document.head.append(script);
       return JSON.parse(await embedded("themes"));
     })();
-    await run(part, await library);
+    await (part.dataset.drawing ? show : run)(part, await library);
   }
+  const parts = document.getElementById("library") ? document.querySelectorAll("[data-drawing], [data-charts]") : [];
   for (const part of parts) {
     const fold = part.closest("details.one:not([open])");
     if (fold) fold.addEventListener("toggle", () => start(part).catch(failed), { once: true });
