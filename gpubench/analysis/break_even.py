@@ -144,7 +144,7 @@ def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
 def _series(key: ContenderKey, rows: Sequence[CaseResult]) -> TimedSizes:
     (_, dtype, params), device_id, form, regime = key
     blocks = {row.case.params["n"]: list(row.blocks.values()) for row in rows}
-    moved = {} if params else {row.case.params["n"]: row.bytes for row in rows}
+    moved = {} if params else {row.case.params["n"]: (row.bytes, row.written_bytes) for row in rows}
     return TimedSizes.of(rows[0].device_kind, (dtype, device_id, form, regime), blocks, moved)
 
 

@@ -101,6 +101,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     outliers: int = 0
     flops: int = 0
     bytes: int = 0
+    written_bytes: int = 0  # those of outputs that travel
 
     @property
     def sample_count(self) -> int:
@@ -189,7 +190,8 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     row = msgspec.structs.replace(
         _without_time(outcome, kind, IMPLAUSIBLE if doubt else None, doubt or ""),
         label=IMPLAUSIBLE if doubt else gravest(findings), sessions=sessions, blocks=values, prior=prior,
-        flops=outcome.flops, bytes=outcome.bytes, findings=(*findings, IMPLAUSIBLE) if doubt else tuple(findings),
+        flops=outcome.flops, bytes=outcome.bytes, written_bytes=outcome.output_bytes or 0,
+        findings=(*findings, IMPLAUSIBLE) if doubt else tuple(findings),
     )  # fmt: skip
     if doubt:
         return row

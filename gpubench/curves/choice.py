@@ -30,7 +30,9 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
     for rival in rivals:
-        deviation = math.sqrt(own_variance + variance(rival, x))
+        its_variance = variance(rival, x)
+        shared = TOGETHER if (choice.kind == "cpu") == (rival.kind == "cpu") else 0.0
+        deviation = math.sqrt(own_variance + its_variance - 2 * shared * math.sqrt(own_variance * its_variance))
         lost = 0.0
         for chance, mean in differences(height, rival.at(x)):
             wrong += chance * normal((-LOG_WRONG - mean) / deviation)
@@ -40,6 +42,9 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 
 LOG_WRONG = math.log1p(WRONG)
+# Contenders of a CPU, or of GPUs, meet the same caches, clocks and neighbours, and lie off their curves together: so
+# much of it is in common (docs/statistics.md).
+TOGETHER = 0.3
 
 
 def variance(curve: TimeCurve, x: float) -> float:
@@ -48,9 +53,7 @@ def variance(curve: TimeCurve, x: float) -> float:
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 
 
-# In a gap wider than `TimeCurve.knows` accepts, caches bend a curve by this variance more than its shape says: leaving
-# out each size of the stored runs, choices with a chance of at most 4 % of being wrong were so in 4.9 % without it, and
-# in 2 % with it (benchmarks/advice.py).
+# In a gap wider than `TimeCurve.knows` accepts, caches bend a curve by this variance more than its shape says.
 WIDE_GAP = 0.03
 
 

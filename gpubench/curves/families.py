@@ -29,11 +29,18 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def of(
-        cls, device_kind: str, family: tuple[str, str, str, str], blocks: Blocks, moved: Mapping[int, int]
+        cls,
+        device_kind: str,
+        family: tuple[str, str, str, str],
+        blocks: Blocks,
+        moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender. `family`: its dtype, device, implementation and regime, by id. `moved`: the
-        bytes of a launch by size; empty if params beside the size shape it, and it shares nothing."""
-        return cls(kind_of(device_kind, family[-1]), blocks, family, traffic_of(moved))
+        """Return the times of a contender. `family`: its dtype, device, implementation and regime, by id. `moved`: by
+        size the bytes of a launch, and those of them that it writes; empty if params beside the size shape it, and it
+        shares nothing. Who writes next to nothing reduces, in launches of its own: such ops share among themselves."""
+        reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
+        traffic = traffic_of({n: total for n, (total, _) in moved.items()})
+        return cls(kind_of(device_kind, family[-1]), blocks, (*family, reduces), traffic)
 
     @cached_property
     def points(self) -> list[Point]:
@@ -50,7 +57,7 @@ class WalkRates(NamedTuple):
 
 LINE = WalkRates(0.03, 0.1)
 LAUNCH: Mapping[Kind, WalkRates] = {
-    "cpu": LINE, "waited": WalkRates(0.0001, 0.0001), "queued": WalkRates(0.003, 0.0003),
+    "cpu": LINE, "waited": WalkRates(0.0001, 0.0), "queued": WalkRates(0.003, 0.0),
     "copied": WalkRates(0.03, 0.01),
 }  # fmt: skip
 # Launches in a row hide behind each other's work: such a call takes little more than the longer of the two.
@@ -132,8 +139,9 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
     if relatives:
         found += _beside_lines(places, relatives) if kind == "cpu" else []
     if kind != "cpu" and len(places) > 1:
-        found.append(_launch(kind, places))
         found += _beside_launches(kind, places, relatives) if relatives else []
+    if kind != "cpu" and len(places) > 2:  # through two sizes there is always one
+        found.append(_launch(kind, places))
     return max(found, key=lambda belief: belief.likelihood)
 
 

@@ -58,6 +58,8 @@ class Process(Protocol):
         """The covariance of ln(seconds) at a place with that at each of the others."""
 
 
+# Between two sizes further apart than this factor nothing is known of a curve's shape.
+WIDEST = math.log(20)
 # So many times the variance that chance explains makes a step of what a curve rises in a gap.
 SURE_STEP = 7.0
 
@@ -93,8 +95,10 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """What ln(seconds) rises from point `i` to the next beyond the slopes below and above.
 
     0 where its square is not `sure` times the variance that chance explains, or where the gap beside it rises more: a
-    single point that lies off is no step.
+    single point that lies off is no step. 0 also in a gap that is too wide for the slopes beside it to tell.
     """
+    if points[i + 1].x - points[i].x > WIDEST:
+        return 0.0
     excess, chance = _excess(points, i)
     if excess**2 <= sure * chance:
         return 0.0
@@ -215,7 +219,7 @@ class Conditioned:
     """A process after some points are known. `likelihood`: ln of the density of these points, before they were."""
 
     def __init__(self, prior: Process, points: Sequence[Point]) -> None:
-        self._prior = prior
+        self.prior = prior
         self._places = [prior.place(point.x) for point in points]
         matrix = []
         for i, (place, point) in enumerate(zip(self._places, points, strict=True)):
@@ -229,16 +233,16 @@ class Conditioned:
         self.likelihood = -self.misfit / 2 - sum(math.log(row[-1]) for row in self._lower)
 
     def place(self, x: float) -> tuple[Any, list[float]]:
-        place = self._prior.place(x)
-        return place, solve_lower(self._lower, self._prior.covariances(place, self._places))
+        place = self.prior.place(x)
+        return place, solve_lower(self._lower, self.prior.covariances(place, self._places))
 
     def mean(self, place: tuple[Any, list[float]]) -> float:
-        return self._prior.mean(place[0]) + dot(place[1], self._whitened)
+        return self.prior.mean(place[0]) + dot(place[1], self._whitened)
 
     def covariances(
         self, place: tuple[Any, list[float]], others: Sequence[tuple[Any, list[float]]]
     ) -> list[float]:
-        before = self._prior.covariances(place[0], [other for other, _ in others])
+        before = self.prior.covariances(place[0], [other for other, _ in others])
         return [value - dot(place[1], solved) for value, (_, solved) in zip(before, others, strict=True)]
 
     def at(self, x: float) -> tuple[float, float]:

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpubench.curves.noise import CASE, Kind, Point
-from gpubench.curves.process import Conditioned, step
+from gpubench.curves.process import WIDEST, Conditioned, Deviating, step
 
 # Between two points that lie further apart than this factor the curve is looked at in so many steps.
 STEP = math.log(1.6)
-
-
-# A contender that was timed at two sizes further apart than this is no rival between them.
-WIDEST = math.log(20)
 
 
 # In a gap no wider than NARROW a step that is none costs little, so one is suspected sooner: an interval that the step
@@ -56,7 +52,7 @@ class TimeCurve:
         self._belief, self._shift = belief, shift
         self.points = tuple(points)
         self.offset = offset
-        self._kind = kind
+        self.kind = kind
         self._grid: list[tuple[float, float, float]] | None = None
         self._x: list[float] = []
         self._means: list[float] = []
@@ -72,12 +68,14 @@ class TimeCurve:
         return self.points[-1].x
 
     def knows(self, x: float) -> bool:
-        """Whether sizes that lie close enough to each other were timed on both sides of x."""
+        """Whether sizes that lie close enough to each other were timed on both sides of x, or relatives tell the shape
+        between them: of launches and bytes, not of a CPU, which leaves its caches at its own sizes."""
         if not self.first - 1e-9 <= x <= self.last + 1e-9:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
         around = self.points[max(i - 1, 0) : i + 1]
-        return around[-1].x - around[0].x <= WIDEST or min(abs(point.x - x) for point in around) <= STEP
+        close = around[-1].x - around[0].x <= WIDEST or min(abs(point.x - x) for point in around) <= STEP
+        return close or (self.kind != "cpu" and isinstance(self._belief.prior, Deviating))
 
     def mean(self, x: float) -> float:
         """The mean of `at`, where every microsecond counts; at its ends beyond them."""
@@ -91,7 +89,7 @@ class TimeCurve:
 
     def case_variance(self, x: float) -> float:
         """The variance by which a single size lies off the curve in a run."""
-        return CASE[self._kind].of(self.mean(x)) ** 2
+        return CASE[self.kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:
         """ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside.
@@ -132,6 +130,6 @@ class TimeCurve:
         self._grid = [(x, *self._belief.at(x + self._shift)) for x in places]
         self._places = [point.x for point in self.points]
         self._x, self._means = [x for x, _, _ in self._grid], [mean for _, mean, _ in self._grid]
-        gaps = range(len(self.points) - 1) if self._kind == "cpu" else ()
+        gaps = range(len(self.points) - 1) if self.kind == "cpu" else ()
         self._steps = [self._step(i) for i in gaps] or [0.0] * (len(self.points) - 1)
         return self._grid

@@ -86,7 +86,8 @@ class Points:
         return self._contenders[series.key]
 
     def _contender(self, series: Series, name: Slot, times: curves.Blocks) -> curves.TimedSizes:
-        moved = {} if series.shape else {n: series.op.bytes(series.params(n), series.dtype) for n in times}
+        op, sizes = series.op, [] if series.shape else [(n, series.params(n)) for n in times]
+        moved = {n: (op.bytes(at, series.dtype), op.written_bytes(at, series.dtype)) for n, at in sizes}
         return curves.TimedSizes.of(self._kinds[name[0]], (series.dtype, *name), times, moved)
 
 

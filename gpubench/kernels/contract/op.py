@@ -522,6 +522,10 @@ class Op(msgspec.Struct, frozen=True):
             return self.traffic(params, dtype)
         return sum(operand.bytes(params, dtype) for operand in self.operands)
 
+    def written_bytes(self, params: Params, dtype: Dtype) -> int:
+        """Return the bytes of all outputs."""
+        return sum(operand.bytes(params, dtype) for operand in self.outputs)
+
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
         """What a device holds for one launch: all operands, and what lies between stages."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}

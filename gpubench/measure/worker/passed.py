@@ -54,7 +54,7 @@ class Passed:
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
         """Return the check of outputs with the same bits. Returns None if no copy has them."""
-        if _bytes(op, case) < LEAST_BYTES:
+        if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         form, n, whole = _form(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
         sizes = sorted(size for known, size in self._copies if known == form and size >= n)
@@ -69,7 +69,7 @@ class Passed:
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
         """Copy outputs that passed, in place of others of this size."""
-        size, session = _bytes(op, case), self._session
+        size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes
             or op.updated
@@ -137,7 +137,3 @@ class Passed:
 
 def _form(case: Case) -> Form:
     return case.series, case.form_id
-
-
-def _bytes(op: Op, case: Case) -> int:
-    return sum(operand.bytes(case.params, case.dtype) for operand in op.outputs)

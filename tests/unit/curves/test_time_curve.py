@@ -64,6 +64,33 @@ def test_sizes_too_far_apart_leave_a_gap_in_which_it_is_no_rival():
         assert ends.knows(math.log(4000)) == known
 
 
+@pytest.mark.parametrize(("kind", "known"), [("waited", True), ("cpu", False)])
+def test_relatives_tell_what_lies_in_a_wide_gap_of_a_gpu(kind, known):
+    series = {f"r{i}": TimedSizes(kind, exact(gpu), "f", 8.0) for i in range(6)}
+    ends = TimedSizes(kind, exact(gpu, [1 << 10, 1 << 24]), "f", 8.0)
+    curve = fit({**series, "own": ends})["own"]
+    assert curve.knows(math.log(1 << 17)) == known
+    assert not fit({"own": ends})["own"].knows(math.log(1 << 17))
+
+
+def test_two_sizes_of_a_gpu_are_no_launch_and_bytes():
+    """What grows with another power of the size goes through them as well."""
+
+    def rising(n):
+        return 2e-5 * (n / 64) ** 0.6
+
+    curve = fit({"it": TimedSizes("waited", exact(rising, [64, 4096]))})["it"]
+    assert seconds(curve, 512) == pytest.approx(rising(512), rel=0.1)
+    assert spread(curve, 512) > 0.3
+
+
+def test_a_gap_is_too_wide_for_a_step():
+    """Slopes of sizes that lie close say nothing of what a size 27 times as large takes: a fall by a factor of 300."""
+    times = {8192: 8e-6, 38_000: 6e-5, 1_048_576: 4e-5, 2_400_000: 1.9e-4}
+    curve = fit({"it": TimedSizes("cpu", {n: [[value]] for n, value in times.items()})})["it"]
+    assert curve.at(math.log(200_000)).jump == 0
+
+
 def test_the_mean_is_that_of_the_height_and_beyond_the_ends_that_of_the_end():
     curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 12, 1 << 16, 1 << 20]))})["it"]
     for n in (1 << 12, 5000, 60_000, 70_000, 1_000_000, 1 << 20):
