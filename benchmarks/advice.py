@@ -34,6 +34,7 @@ from gpubench.analysis.contenders import (
     ContenderSet,
     Key,
     case_groups,
+    choose,
     compete,
     contenders,
 )
@@ -174,7 +175,7 @@ def ask(
     group = field.without(n, {})
     rows = tuple(r for r in group.rows if r.device_kind == "cpu" or (r.case.device_id, r.case.form) in forms)
     cut = compete(field.run, group._replace(rows=rows), field.regime, ours)
-    answer = advise(field.key, cut, n, field.regime)
+    answer = advise(field.key, cut, choose(cut, n), n, field.regime)
     cost = side = None
     shown = False
     if answer.device_id is not None:

@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.contenders import (
-    HIGHEST_COST,
     NO_ROOM,
     Basis,
     Contender,
@@ -19,9 +18,9 @@ from gpubench.analysis.contenders import (
     Expected,
     Key,
     TimedSplit,
+    basis,
     calls_of,
     case_groups,
-    choose,
     contender_set,
     fastest,
     first_to_know,
@@ -38,7 +37,7 @@ from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
 from gpubench.base.errors import InputError
 from gpubench.base.escaping import shortened
-from gpubench.curves import doubt
+from gpubench.curves import HIGHEST_COST, doubt
 from gpubench.curves.stats import Interval
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.run import DeviceKind, Run
@@ -153,10 +152,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         return f"{place}; {self.gain.ratio:.3g} times as fast as {self.gain.device_id} ({ends})"
 
 
-def advise(key: Key, contenders: ContenderSet, n: int, regime: str, *, hybrid: bool = True) -> Advice:
-    """The answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`: it may be
-    a split."""
-    decision = choose(contenders, n)
+def advise(
+    key: Key, contenders: ContenderSet, decision: Decision, n: int, regime: str, *, hybrid: bool = True
+) -> Advice:
+    """Return the answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`: it
+    may be a split."""
     split = split_of(contenders, n, decision) if hybrid else None
     candidates, known = _candidates(contenders, n, decision, split)
     best_id, against_id = (one and one.device_id for one in (decision.best, decision.against))
@@ -165,11 +165,10 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str, *, hybrid: b
     best, against = known.get(best_id or ""), known.get(against_id or "")
     gain = split.row.interval if split else _gain(best, against)
     chosen = next((one for one in candidates if decision.best is not None and one.device_id == best_id), None)
-    grounds = _basis(best, against)
     return Advice(
         op=key.op, n=n, params=dict(key.params), dtype=key.dtype,
         data="device" if regime in (WAITED, QUEUED) else "host",
-        calls=calls_of(regime) or 1, regime=regime, basis=grounds,
+        calls=calls_of(regime) or 1, regime=regime, basis="measured" if split else basis(decision, n),
         device_id=chosen.device_id if chosen else None,
         backend=chosen.device_id.partition(":")[0] if chosen else None,
         form=chosen.form if chosen else None, time=chosen.time if chosen else None,
@@ -275,12 +274,6 @@ def _why_no_time(ours: Sequence[Contender], rows: Sequence[CaseResult], n: int) 
     return next((f"{row.outcome}: {row.reason}" for row in rows if row.reason), "not measured")
 
 
-def _basis(best: Expected | None, against: Expected | None) -> Basis:
-    if best is None:
-        return "unknown"
-    return "measured" if {one.basis for one in (best, against) if one} == {"measured"} else "interpolated"
-
-
 def _gain(ours: Expected | None, theirs: Expected | None) -> Interval | None:
     if ours is None or theirs is None:
         return None
@@ -341,10 +334,10 @@ def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
     Raises InputError if no run has a result for the op, dtype and params, naming what there is.
     """
     seen: set[Key] = set()
-    best = first_to_know(_contenders(runs, key, regime, seen), n)
-    if best is None:
+    known = first_to_know(_contenders(runs, key, regime, seen), n)
+    if known is None:
         raise _no_result(key, seen)
-    return advise(key, best, n, regime)
+    return advise(key, *known, n, regime)
 
 
 def _contenders(runs: Iterable[Run], key: Key, regime: str, seen: set[Key]) -> Iterator[ContenderSet]:

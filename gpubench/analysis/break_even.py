@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
+from gpubench.base.groups import grouped
 from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit
 from gpubench.result.case import Case, SeriesKey, beside_size
 from gpubench.result.run import DeviceKind, Run
@@ -110,10 +111,7 @@ def break_evens(
     baselines: dict[SeriesKey, set[ContenderKey]] = {}
     for row in rows:
         baselines.setdefault(row.case.case.series, set()).add(contender_key(row.baseline.case))
-    missing: dict[SeriesKey, list[CaseResult]] = {}
-    for result in cases:
-        if result.time is None:
-            missing.setdefault(result.case.series, []).append(result)
+    missing = grouped((result for result in cases if result.time is None), lambda result: result.case.series)
     sides: dict[tuple[ContenderKey, ...], Side] = {}
     return tuple(
         _judge(run, missing.get(series, ()), points, _threshold(curves, points[0], baselines[series], sides))
@@ -134,10 +132,14 @@ def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
     """The times of each contender that has one."""
-    groups: dict[ContenderKey, list[CaseResult]] = {}
-    for row in cases:
-        if row.time is not None and row.blocks and row.case.variant is None and row.case.shared_with is None:
-            groups.setdefault(contender_key(row.case), []).append(row)
+    groups = grouped(
+        (
+            row
+            for row in cases
+            if row.time is not None and row.blocks and row.case.variant is None and row.case.shared_with is None
+        ),
+        lambda row: contender_key(row.case),
+    )
     return {key: _series(key, rows) for key, rows in groups.items()}
 
 

@@ -19,7 +19,8 @@ from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import Label
 from gpubench.analysis.placement import Placement, placements
-from gpubench.curves import TimeCurve, TimedSizes, doubt, fit, interval, kind_of
+from gpubench.base.groups import grouped
+from gpubench.curves import TimeCurve, TimedSizes, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalKind, IntervalLike
 from gpubench.kernels.contract.op import Form
 from gpubench.result.case import QUEUED, RESIDENT
@@ -27,10 +28,6 @@ from gpubench.result.run import DeviceKind, Run
 
 # A size at which a device gave up for lack of room: all larger ones are none of its business either.
 NO_ROOM = "out-of-memory"
-# Where the best choice is expected to lose more than this share of the time, none is made.
-HIGHEST_COST = 0.10
-# ln(n) between two places at which the cost of a choice is looked at.
-STEP = math.log(1.5)
 Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `bracketed`: of older documents alone
 
 
@@ -181,9 +178,7 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
         analysis.everything = tuple(cases)
     rows = [row for row in analysis.everything if row.case.variant is None and row.case.group not in CALLS]
     alone = [row for row in rows if row.case.shared_with is None and row.device_kind != "software"]
-    groups: dict[Key, list[CaseResult]] = {}
-    for row in alone:
-        groups.setdefault(_key(row), []).append(row)
+    groups = grouped(alone, lambda row: _key(row))
     splits: dict[Key, list[Hybrid | Placement]] = {}
     shared: list[Hybrid | Placement] = [*hybrids(analysis), *placements(analysis)]
     for split in shared:
@@ -220,7 +215,7 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
     return ContenderSet(
         run, rows, cpu, others, cpu_gone, others_gone, _splits_by_size(group.splits, regime), shared=shared,
         spanned=(max(min(low for low, _ in ends), min(cpu_gone, others_gone)), max(high for _, high in ends)),
-        unsure=_unsure(contenders, shared),
+        unsure=unsure([contender.curve for contender in contenders], *shared),
     )  # fmt: skip
 
 
@@ -242,37 +237,6 @@ def _covered(contenders: Sequence[Contender], without_room: set[str]) -> tuple[f
             high = min(high, contender.last)
     whole = _ends(contenders)
     return (-math.inf if low == whole[0] else low, math.inf if high == whole[1] else high)
-
-
-def _unsure(contenders: Sequence[Contender], shared: tuple[float, float]) -> tuple[tuple[float, float], ...]:
-    """Return the stretches of sizes in which the fastest contender is expected to lose more than HIGHEST_COST."""
-    low, high = shared
-    if not contenders or not 0 < low < high < math.inf:
-        return ()
-    steps = math.ceil(math.log(high / low) / STEP)
-    step = math.log(high / low) / steps
-    stretches: list[tuple[float, float]] = []
-    for i in range(steps + 1):
-        x = math.log(low) + step * i
-        if _cost(contenders, x) > HIGHEST_COST:
-            begin = math.exp(x - step / 2)
-            if stretches and stretches[-1][1] > begin * (1 - 1e-9):
-                begin = stretches.pop()[0]
-            stretches.append((begin, math.exp(x + step / 2)))
-    return tuple(stretches)
-
-
-def _cost(contenders: Sequence[Contender], x: float) -> float:
-    """Return the share of time that the fastest contender is expected to lose at x = ln(n)."""
-    curves = [
-        contender.curve
-        for contender in contenders
-        if contender.curve.first - 1e-9 <= x <= contender.curve.last + 1e-9
-    ]
-    if not curves:
-        return 0.0
-    best = min(curves, key=lambda curve: curve.mean(x))
-    return doubt(best, [curve for curve in curves if curve is not best], x).cost
 
 
 def _ends(side: Sequence[Contender]) -> tuple[float, float]:
@@ -349,20 +313,23 @@ def basis(decision: Decision, n: int) -> Basis:
     return "measured" if exact else "interpolated"
 
 
-def first_to_know(sets: Iterable[ContenderSet], n: int) -> ContenderSet | None:
-    """Return the newest set that compares both sides at n; else the newest with any time at n; else the newest.
+def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
+    """Return the newest set that compares both sides at n, with the decision; else the newest with any time at n; else
+    the newest.
 
     Returns None if `sets` is empty. Sets are consumed only as far as needed.
     """
-    best: tuple[int, ContenderSet] | None = None
+    best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
+        if best is not None and not may_know(contender_set, n, two_sides=best[1].best is not None):
+            continue
         decision = choose(contender_set, n)
-        rank = (decision.best is not None) + (decision.against is not None)
-        if best is None or rank > best[0]:
-            best = (rank, contender_set)
-        if rank == 2:
+        better = decision.best is not None and (decision.against is not None or (best and best[1].best is None))
+        if best is None or better:
+            best = contender_set, decision
+        if decision.against is not None:
             break
-    return None if best is None else best[1]
+    return best
 
 
 def timed(row: CaseResult) -> bool:
@@ -399,9 +366,7 @@ def _blocks(point: TimedCall) -> list[Sequence[float]]:
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str = RESIDENT) -> float:
-    devices: dict[str, list[CaseResult]] = {}
-    for row in rows:
-        devices.setdefault(row.case.device_id, []).append(row)
+    devices = grouped(rows, lambda row: row.case.device_id)
     return max((_device_gone_from(ours, regime) for ours in devices.values()), default=0)
 
 

@@ -14,6 +14,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
+from gpubench.base.groups import grouped
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
 from gpubench.result.case import QUEUED, RESIDENT, beside_size
@@ -77,10 +78,10 @@ class SideAlone(NamedTuple):
 @derived
 def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
     """Return a row for each split case that is shown and has a time."""
-    alone: dict[str, list[CaseResult]] = {}  # by workload: only these are compared with a split
-    for row in analysis.compared:
-        if row.case.variant is None and row.time is not None:
-            alone.setdefault(row.case.workload, []).append(row)
+    alone = grouped(
+        (row for row in analysis.compared if row.case.variant is None and row.time is not None),
+        lambda row: row.case.workload,
+    )
     found = []
     for row in analysis.shown_of(analysis.compared):
         if row.case.shared_with and row.time is not None:

@@ -19,6 +19,7 @@ from gpubench.analysis.labels import workers
 from gpubench.analysis.machine import experiment
 from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import EQUAL, Speedup
+from gpubench.base.groups import grouped
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey
@@ -214,13 +215,8 @@ def _words(params: Mapping[str, int]) -> str:
 
 def _break_evens(curves: Sequence[BreakEven], rows: Sequence[Speedup]) -> Iterable[MeasuredBreakEven]:
     """Return for each op, other params, dtype and regime the earliest break-even of all GPUs."""
-    families: dict[tuple[object, ...], list[BreakEven]] = {}
-    for curve in curves:
-        key = (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime)
-        families.setdefault(key, []).append(curve)
-    on_series: dict[SeriesKey, list[Speedup]] = {}
-    for ratio in rows:
-        on_series.setdefault(ratio.case.case.series, []).append(ratio)
+    families = grouped(curves, lambda curve: (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime))
+    on_series = grouped(rows, lambda ratio: ratio.case.case.series)
     for family in families.values():
         best = earliest(family)
         if best is not None:

@@ -29,10 +29,8 @@ from gpubench.analysis.contenders import (
     basis,
     calls_of,
     case_groups,
-    choose,
     contender_set,
     first_to_know,
-    may_know,
     split_of,
 )
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
@@ -116,7 +114,7 @@ class _Question(NamedTuple):
 
     def advise(self) -> Advice | None:
         known = first_to_know(self.sets, self.n)
-        return known and advise(self.key, known, self.n, self.sets.regime, hybrid=self.hybrid)
+        return known and advise(self.key, *known, self.n, self.sets.regime, hybrid=self.hybrid)
 
 
 class Policy:
@@ -252,23 +250,16 @@ class _Sets:
 
 
 def _answer(sets: _Sets, n: int, *, hybrid: bool) -> Answer:
-    answer = UNKNOWN
-    for contenders in sets:
-        if not may_know(contenders, n, two_sides=answer is not UNKNOWN):
-            continue
-        decision = choose(contenders, n)
-        best = decision.best
-        if best is None or (decision.against is None and answer is not UNKNOWN):
-            continue
-        split = split_of(contenders, n, decision) if hybrid and contenders.splits else None
-        if split is not None:
-            return _splitting(split)
-        gain = None if decision.against is None else decision.against_s / decision.seconds
-        backend = best.device_id.partition(":")[0]
-        answer = Answer(best.device_id, backend, best.form, decision.seconds, gain, basis(decision, n))
-        if decision.against is not None:
-            break
-    return answer
+    known = first_to_know(sets, n)
+    if known is None or (best := known[1].best) is None:
+        return UNKNOWN
+    contenders, decision = known
+    split = split_of(contenders, n, decision) if hybrid and contenders.splits else None
+    if split is not None:
+        return _splitting(split)
+    gain = None if decision.against is None else decision.against_s / decision.seconds
+    backend = best.device_id.partition(":")[0]
+    return Answer(best.device_id, backend, best.form, decision.seconds, gain, basis(decision, n))
 
 
 # A run of fewer cases is derived as quickly as looked up.

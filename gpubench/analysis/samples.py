@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from gpubench.base.groups import grouped
 from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.result.run import Block, Measurement, Run
@@ -50,11 +51,14 @@ SessionBlocks = dict[int, list[Block]]  # by session
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
     """Return the blocks of one phase by used session, in the order in which they were measured."""
     allowed = used_sessions(run)
-    sessions: SessionBlocks = {}
-    for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
-        if block.phase == phase and (allowed is None or block.session in allowed):
-            sessions.setdefault(block.session, []).append(block)
-    return sessions
+    return grouped(
+        (
+            block
+            for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position))
+            if block.phase == phase and (allowed is None or block.session in allowed)
+        ),
+        lambda block: block.session,
+    )
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:

@@ -4,13 +4,14 @@ A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
-from gpubench.curves.choice import Doubt, doubt, interval
+from gpubench.curves.choice import HIGHEST_COST, Doubt, doubt, interval, unsure
 from gpubench.curves.families import TimedSizes, fit
 from gpubench.curves.noise import Blocks, Kind, kind_of
 from gpubench.curves.threshold import TAIL, Margin, Side, Threshold, compare, speedup_at
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [
+    "HIGHEST_COST",
     "TAIL",
     "Blocks",
     "Doubt",
@@ -26,4 +27,5 @@ __all__ = [
     "interval",
     "kind_of",
     "speedup_at",
+    "unsure",
 ]  # fmt: skip

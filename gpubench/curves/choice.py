@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpubench.curves.threshold import differences, normal
@@ -13,6 +13,12 @@ from gpubench.curves.time_curve import TimeCurve
 WRONG = 0.05
 # Standard deviations on either side of an interval of 95 %.
 Z = 1.96
+
+
+# Where the best choice is expected to lose more than this share of the time, none is made.
+HIGHEST_COST = 0.10
+# ln(n) between two places at which the cost of a choice is looked at.
+STEP = math.log(1.5)
 
 
 class Doubt(NamedTuple):
@@ -39,6 +45,31 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
             lost += chance * expected_loss(-mean, deviation)
         cost = max(cost, lost)
     return Doubt(min(wrong, 1.0), cost)
+
+
+def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
+    """Return the stretches of sizes between `low` and `high` in which the fastest curve is expected to lose more than
+    HIGHEST_COST."""
+    if not curves or not 0 < low < high < math.inf:
+        return ()
+    steps = math.ceil(math.log(high / low) / STEP)
+    step = math.log(high / low) / steps
+    stretches: list[tuple[float, float]] = []
+    for i in range(steps + 1):
+        x = math.log(low) + step * i
+        if _cost(curves, x) > HIGHEST_COST:
+            begin = math.exp(x - step / 2)
+            if stretches and stretches[-1][1] > begin * (1 - 1e-9):
+                begin = stretches.pop()[0]
+            stretches.append((begin, math.exp(x + step / 2)))
+    return tuple(stretches)
+
+
+def _cost(curves: Sequence[TimeCurve], x: float) -> float:
+    """Return the share of time that the fastest curve is expected to lose at x = ln(n)."""
+    there = [curve for curve in curves if curve.first - 1e-9 <= x <= curve.last + 1e-9]
+    best = min(there, key=lambda curve: curve.mean(x), default=None)
+    return 0.0 if best is None else doubt(best, [curve for curve in there if curve is not best], x).cost
 
 
 LOG_WRONG = math.log1p(WRONG)

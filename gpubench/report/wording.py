@@ -12,6 +12,7 @@ from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import EQUAL, Speedup
 from gpubench.base.escaping import shortened
+from gpubench.base.groups import grouped
 from gpubench.base.units import earned_digits, format_rate, format_seconds, format_size
 from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
@@ -47,9 +48,7 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
     """`NVIDIA H200 (cupy:0, wgpu:0)`: devices of the same name together."""
     names = {device.id: shortened(device.name) for device in analysis.run.devices}
-    together: dict[str, list[str]] = {}
-    for device_id in device_ids:
-        together.setdefault(names.get(device_id, "an unknown device"), []).append(device_id)
+    together = grouped(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
 
 

@@ -17,6 +17,7 @@ from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import paired
+from gpubench.base.groups import grouped
 from gpubench.curves import compare
 from gpubench.curves.stats import Interval, median
 from gpubench.multi.analysis.together import Weak, weak
@@ -86,10 +87,14 @@ class GangGains(msgspec.Struct, frozen=True, kw_only=True):
 def scaling(analysis: Analysis) -> GangGains:
     """Return the gangs shown, op by op from small to large, beside their single GPUs."""
     run = analysis.run
-    single: dict[str, list[CaseResult]] = {}
-    for row in analysis.everything:
-        if row.case.backend != GANG and row.case.variant is None and row.time is not None:
-            single.setdefault(row.case.workload, []).append(row)
+    single = grouped(
+        (
+            row
+            for row in analysis.everything
+            if row.case.backend != GANG and row.case.variant is None and row.time is not None
+        ),
+        lambda row: row.case.workload,
+    )
     outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     gangs = [row for row in analysis.cases if row.case.backend == GANG and row.time is not None]
     found = [

@@ -9,6 +9,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.base.escaping import cut
+from gpubench.base.groups import grouped
 from gpubench.base.table import line_text, table_lines
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_table, sides_line
@@ -41,9 +42,7 @@ class AnswerSoFar:
         ]
 
     def _curves(self, run: Run) -> Analysis:
-        by_op: dict[str, list[Outcome]] = {}
-        for outcome in run.outcomes:
-            by_op.setdefault(outcome.case.op, []).append(outcome)
+        by_op = grouped(run.outcomes, lambda outcome: outcome.case.op)
         for op, outcomes in by_op.items():
             before = self._known.get(op, ((), None))[0]
             if len(before) != len(outcomes) or any(a is not b for a, b in zip(before, outcomes, strict=True)):

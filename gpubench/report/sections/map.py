@@ -17,6 +17,7 @@ from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.base.escaping import columns, cut, padded, printable, shortened
+from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import section
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
 from gpubench.report.sections.answer_text import (
@@ -347,9 +348,7 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = F
     without versions."""
     cpu = _cpu_text(analysis, device_ids, short=short)
     names = {device.id: shortened(device.name) for device in analysis.run.devices}
-    backends: dict[str, list[str]] = {}
-    for device_id in device_ids:
-        backends.setdefault(names.get(device_id, device_id), []).append(device_id)
+    backends = grouped(device_ids, lambda device_id: names.get(device_id, device_id))
     gpus = []
     for name, ids in backends.items():
         counts = Counter(backend_text(device_id) for device_id in ids)

@@ -13,6 +13,7 @@ from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
 from gpubench.analysis.samples import Components, components
 from gpubench.base.escaping import printable, shortened
+from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.units import truncate
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
@@ -61,10 +62,9 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
     """What a file says of many cases or ops one by one, shown once."""
-    groups: dict[tuple[str, str, str], list[ReportWarning]] = {}
-    for row in findings:
-        message = "" if row.code in (_HALVED, _PLAIN) else row.message
-        groups.setdefault((row.code, message, row.hint), []).append(row)
+    groups = grouped(
+        findings, lambda row: (row.code, "" if row.code in (_HALVED, _PLAIN) else row.message, row.hint)
+    )
     return [
         msgspec.structs.replace(
             rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,

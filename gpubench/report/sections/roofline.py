@@ -10,6 +10,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs, roofline
 from gpubench.base.escaping import printable
+from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
@@ -388,10 +389,7 @@ def computes(rows: list[RoofShare]) -> bool:
 
 def by_series(analysis: Analysis) -> dict[str, list[RoofShare]]:
     """The cases with resident data of each series."""
-    found: dict[str, list[RoofShare]] = {}
-    for row in roofline(analysis).rows:
-        found.setdefault(series_name(row.case.case), []).append(row)
-    return found
+    return grouped(roofline(analysis).rows, lambda row: series_name(row.case.case))
 
 
 def _rate_rows(analysis: Analysis) -> ChartRows:
