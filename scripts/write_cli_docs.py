@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpubench.base.plugins import sections
 from gpubench.base.streams import RUNNERS
 from gpubench.cli.options import commands
 
@@ -100,13 +101,26 @@ as compiled kernels, and which of them a machine found the fastest (else `gpuben
 fish, PowerShell); `--show-completion` prints what it would add, for who keeps such files by hand:
 `gpubench --show-completion > ~/.local/share/bash-completion/completions/gpubench`.
 
+## Sections of a report
+
+`--sections` takes their names with commas; a package may bring [its own](extending.md#a-section-of-a-report).
+
+| section | shows |
+|---|---|
+{sections}
+
 ## Commands
 """
 
 
 def page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _block("gpubench", ())]
+    rows = [
+        f"| `{one.key}` | {one.help}{'' if one.usual else '; on request'} |"
+        for one in sections.declared()
+        if one.choice and one.help
+    ]
+    parts = [_INTRODUCTION.replace("{sections}", "\n".join(rows)), _block("gpubench", ())]
     parts += [_block(f"gpubench {command}", (command,)) for command in commands()]
     return "\n".join(parts)
 

@@ -28,7 +28,7 @@ def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
     gangs = groupby(rows, key=lambda row: (row.op, row.ranks, row.device_id))
     tables = tuple(_table(analysis, list(ours), options.time_unit) for _, ours in gangs)
     lines = (_MEANING, *slow_links(analysis)) if rows else ()
-    return Section(title=TITLE, lines=lines, tables=tables)
+    return Section(title=TITLE, lines=lines, tables=tables, folded=True)
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
     lines = (_STRONG, *texts) if strong else ()
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
-    return Section(title=TITLE, lines=lines, tables=tables)
+    return Section(title=TITLE, lines=lines, tables=tables, folded=True)
 
 
 def _weak(rows: Sequence[Weak], unit: str) -> Table:

@@ -11,20 +11,6 @@ from gpubench.base.escaping import escaped
 from gpubench.base.table import markdown_table
 from gpubench.report.layout import Picture, RenderOptions, Section, Table, TextDocument, visible
 
-# What a reader came for, in this order; then the machine and the warnings; the rest is folded.
-_LEAD = (
-    "machines",
-    "history",
-    "answer",
-    "map",
-    "gates",
-    "breakeven",
-    "reuse",
-    "speedup",
-    "hybrid",
-    "claims",
-)
-
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
@@ -44,14 +30,9 @@ def arranged(report: TextDocument) -> TextDocument:
     else:
         first = ()
     first = tuple(msgspec.structs.replace(part, folded=False) for part in first)
-    lead = [part for part in report.sections if part.key in _LEAD and not part.folded]
-    lead.sort(key=lambda part: _LEAD.index(part.key))
     warnings = [part for part in report.sections if part.key == "warnings"]
-    rest = [
-        msgspec.structs.replace(part, folded=True)
-        for part in report.sections
-        if part not in lead and part not in warnings
-    ]
+    lead = [part for part in report.sections if not part.folded and part not in warnings]
+    rest = [part for part in report.sections if part.folded]
     return TextDocument(headings=(), sections=(*first, *lead, machine, *warnings, *rest))
 
 

@@ -43,7 +43,7 @@ def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
     lines = [_MEANING] if tables else []
     if len(groups) < len({(series_name(row.case.case), row.n) for row in stages(analysis)}):
         lines.append("The largest size of each workload; all sizes: --sections stages.")
-    return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=options.full)
+    return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=True)
 
 
 def _tables(analysis: Analysis, rows: Sequence[Stages], unit: str) -> list[Table]:
