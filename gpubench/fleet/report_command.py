@@ -14,8 +14,8 @@ from gpubench.fleet.options import FleetReportOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
-    from gpubench.analysis.peers import Figure
     from gpubench.fleet.nodes import Fleet, Node, NodeFile
+    from gpubench.fleet.peers import Figure
     from gpubench.fleet.survey import FleetReport
     from gpubench.report.ci import CiOutcome
     from gpubench.result.run import Run
@@ -179,9 +179,9 @@ def _outcome(found: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOut
 
 def _figures_of(path: str) -> list[Figure]:
     """Those of a saved fleet, or of one node's result. Raises InputError."""
-    from gpubench.analysis.peers import figures
     from gpubench.cli.report import document
     from gpubench.fleet.nodes import Fleet
+    from gpubench.fleet.peers import figures
     from gpubench.result.run import Run
 
     known = document(path)

@@ -10,8 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.peers import (
-    TOLERANCE,
+from gpubench.curves.shortfall import TOLERANCE
+from gpubench.fleet.drift import Drift, VersionCount, system_versions
+from gpubench.fleet.nodes import Node, NodeReason
+from gpubench.fleet.peers import (
     Figure,
     NotCompared,
     Peers,
@@ -19,8 +21,6 @@ from gpubench.analysis.peers import (
     figures,
     gpu_key,
 )
-from gpubench.fleet.drift import Drift, VersionCount, system_versions
-from gpubench.fleet.nodes import Node, NodeReason
 
 NodeWord = Literal[NodeReason, "complete"]
 _USABLE: tuple[NodeWord, ...] = ("partial", "complete")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubench.analysis.peers import FEWEST_PEERS, PeerGroup, SlowGpu
+from gpubench.curves.shortfall import FEWEST_PEERS
 from gpubench.fleet.drift import Drift
+from gpubench.fleet.peers import PeerGroup, SlowGpu
 from gpubench.fleet.survey import FleetReport
 from gpubench.report.layout import Cell, Column, Section, Table, TextDocument, cells
 

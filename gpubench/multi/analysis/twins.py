@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, derived
-from gpubench.analysis.peers import FEWEST_PEERS, MOST_SHARE, MOST_SUSPECTS, TOLERANCE, growing_k
-from gpubench.curves.stats import MAD_SIGMA, mad, median
+from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
+from gpubench.curves.stats import median
 from gpubench.result.run import Run, TwinTimes
 
 # Of each half.
@@ -109,7 +109,7 @@ def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwi
     middle = min(map(len, whole.values())) // 2
     halves = [{id: ours[part] for id, ours in whole.items()} for part in (slice(middle), slice(middle, None))]
     named = set.intersection(*(_suspects(ours, looks) for ours in (whole, *halves)))
-    if len(named) > max(MOST_SUSPECTS, MOST_SHARE * len(whole)):
+    if not is_uniform(len(named), len(whole)):
         return []
     short = _shortfalls(whole)
     op, judged = case.partition("/")[0], len(whole) >= FEWEST_PEERS
@@ -123,7 +123,7 @@ def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
     threshold = TOLERANCE
     if len(blocks) >= FEWEST_PEERS:
         rates = [1 / median(ours) for ours in blocks.values()]
-        threshold = max(TOLERANCE, growing_k(looks) * MAD_SIGMA * mad(rates) / median(rates))
+        threshold = max(TOLERANCE, growing_k(looks) * spread(rates))
     return {id for id, shortfall in _shortfalls(blocks).items() if shortfall > threshold}
 
 

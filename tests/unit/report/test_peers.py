@@ -7,7 +7,8 @@ import random
 import msgspec
 import pytest
 
-from gpubench.analysis.peers import FEWEST_PEERS, SEVERE, TOLERANCE, Figure, compared, figures, growing_k
+from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k
+from gpubench.fleet.peers import SEVERE, Figure, compared, figures
 from tests.unit.report.fleets import node_run
 
 

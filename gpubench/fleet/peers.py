@@ -16,20 +16,16 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult, case_result, device_kind
 from gpubench.analysis.machine import fact
-from gpubench.curves.stats import MAD_SIGMA, mad, median
+from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
+from gpubench.curves.stats import median
 from gpubench.result.machine import Gpu
 from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
 
 # What tells a slow GPU: its arithmetic, its memory, and its link in both directions.
 OPS = ("matmul", "copy", "upload", "download")
-TOLERANCE = 0.05
 SEVERE = 0.20
-FEWEST_PEERS = 4
 FEWEST_SAMPLES = 5
-_LEAST_K = 3.5
-_CHANCE = 0.05  # of one false suspect among all looks at a fleet of Gaussian GPUs
 _UNEVEN = 0.10  # (largest - smallest) / median from which a group's spread is reported
-MOST_SUSPECTS, MOST_SHARE = 4, 0.01  # beyond both a group is not uniform, and no GPU of it is named
 _SKIPPED = "skipped"
 _NOT_COMPARED = ("contended", "unstable", "implausible")
 
@@ -197,12 +193,6 @@ def _reason(outcome: Outcome, row: CaseResult) -> str | None:
 # ---------------------------------------------------------------- figures -> verdicts
 
 
-def growing_k(looks: int) -> float:
-    """How many robust standard deviations a suspect has to fall short by: among so many looks, chance alone finds one
-    in fewer than one fleet of twenty."""
-    return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
-
-
 def compared(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
@@ -258,12 +248,12 @@ def _saved_name(name: _Name) -> _Name:
 def _judged(group: Sequence[Figure], k: float, tolerance: float) -> tuple[PeerGroup, list[SlowGpu]]:
     rates = [one.rate for one in group]
     middle = median(rates)
-    sigma = MAD_SIGMA * mad(rates) / middle
+    sigma = spread(rates)
     worst = min(group, key=lambda one: (one.rate, one.gpu))
     enough = len(group) >= FEWEST_PEERS
     threshold = max(tolerance, k * sigma) if enough else None
     short = [one for one in group if threshold is not None and 1 - one.rate / middle > threshold]
-    uniform = len(short) <= max(MOST_SUSPECTS, MOST_SHARE * len(group))
+    uniform = is_uniform(len(short), len(group))
     row = PeerGroup(
         case=worst.case, group=worst.group, peers=len(group), median_per_s=middle, low_per_s=min(rates),
         high_per_s=max(rates), worst=worst.gpu, sigma=sigma, threshold=threshold, suspects=len(short),
