@@ -73,6 +73,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         "outliers",
         "flops",
         "bytes",
+        "written_bytes",
     )
     id: str
     outcome: OutcomeType
