@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, alone, derived
 from gpubench.analysis.estimate import CALLS, CaseResult
+from gpubench.analysis.speedup import FUNCTIONS
 from gpubench.result.case import QUEUED, TF32
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import Run
@@ -123,7 +124,12 @@ def hardware_of(run: Run) -> dict[str, str]:
 
 def _counts(row: CaseResult) -> bool:
     resident = row.case.queued and row.case.group not in CALLS and row.bytes > 0
-    return resident and row.time is not None
+    return resident and row.time is not None and not is_untold(row)
+
+
+def is_untold(row: CaseResult) -> bool:
+    """Whether nobody told the FLOPs of a user's function: without them no roof is its limit."""
+    return row.case.group == FUNCTIONS and not row.flops
 
 
 def _seconds(row: CaseResult) -> float:

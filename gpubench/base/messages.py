@@ -165,6 +165,9 @@ WARNINGS: dict[str, Entry] = {
     "bad-function": Entry(
         "a function of your file was left out: it raises, changes its inputs, or differs from itself",
         "mend it; docs/your-own-function.md shows how each case is written"),
+    "own-sizes": Entry(
+        "what n counts is what the `inputs` of a function make of it",
+        "nothing; the shapes are those of its inputs"),
     "call-waits": Entry(
         "a call of your function returns once its work on the device is done: calls in a row gain nothing",
         "leave out what reads a result on the host: .item(), float(x), if x.any(), print(x)"),

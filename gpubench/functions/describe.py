@@ -97,6 +97,19 @@ def extrapolate(points: Points, n: int) -> float:
     return float(high * (n / last) ** (round(2 * min(max(power, 0.0), MOST_POWER)) / 2))
 
 
+def shape_text(shown: Shown) -> str:
+    """`(n, 64)`: the shape of an input over the sizes that were tried."""
+    return f"({', '.join(map(_extent_text, shown.extents))})"
+
+
+def _extent_text(points: Points) -> str:
+    powers = {"n": 1, "n^2": 2}
+    texts = [text for text, power in powers.items() if all(value == n**power for n, value in points)]
+    if len({value for _, value in points}) == 1:
+        texts += [f"{points[0][1]:g}"]
+    return texts[0] if texts else f"{points[0][1]:g} at n = {points[0][0]}"
+
+
 class Code(msgspec.Struct, frozen=True):
     """The user's code as an op takes it. A parent has none: `expr` is a placeholder, and kernels have no text."""
 

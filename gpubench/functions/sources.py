@@ -13,12 +13,12 @@ import msgspec
 from gpubench import kernels
 from gpubench.base import processes, units
 from gpubench.base.errors import UsageError, suggest
-from gpubench.base.messages import WARNINGS
+from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.functions import manifest
-from gpubench.functions.describe import Code, Description, make_op
+from gpubench.functions.describe import Code, Description, make_op, shape_text
 from gpubench.functions.manifest import CodeSource
 from gpubench.functions.trial import TrialReport, TrialRequest
-from gpubench.result.run import RunWarning
+from gpubench.result.run import RunWarning, Severity
 
 # How long a file may take to be imported and its functions to be tried, and one function alone.
 TRIAL_S = 60.0
@@ -124,21 +124,20 @@ def notes(names: Iterable[str]) -> list[RunWarning]:
 
 
 def _notes(report: TrialReport) -> list[RunWarning]:
-    """Make the notes of a run about functions that are left out, and about those that are not compiled."""
-    wrong = [
-        RunWarning(
-            code="bad-function", message=f"{name} is left out: {why}", hint=WARNINGS["bad-function"].remedy
-        )
-        for name, why in report.wrong.items()
-    ]
+    """Make the notes of a run: which functions are left out, which are not compiled, and the shapes of inputs."""
     plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
-    if not plain:
-        return wrong
-    note = RunWarning(
-        code="not-compiled", severity="info", message=f"measured as written: {units.listed(plain)}",
-        hint=WARNINGS["not-compiled"].remedy,
-    )  # fmt: skip
-    return [*wrong, note]
+    sizes = [
+        f"{f.name} takes {', '.join(f'{shown.name} {shape_text(shown)}' for shown in arrays)}"
+        for f in report.functions
+        if f.own_inputs and (arrays := [shown for shown in f.inputs if shown.extents])
+    ]
+    notes = [_note("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
+    notes += [_note("not-compiled", f"measured as written: {units.listed(plain)}", "info")] if plain else []
+    return [*notes, *([_note("own-sizes", "; ".join(sizes), "info")] if sizes else [])]
+
+
+def _note(code: WarningCode, message: str, severity: Severity = "warning") -> RunWarning:
+    return RunWarning(code=code, severity=severity, message=message, hint=WARNINGS[code].remedy)
 
 
 def _child_alone(*_: object) -> object:

@@ -362,3 +362,68 @@ def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_pat
     }
     assert wrong == {}
     assert len(report["cases"]) == 3 * len(FORMULAS)
+
+
+HELPER = "K = 3.0\n"
+SHAPES = """
+from helper import K
+
+@gpubench.function
+def scale(xp, x):
+    return x * K
+
+@gpubench.function(flops=lambda n: 2 * n * n)
+def product(xp, weights, x):
+    return weights @ x
+
+@product.inputs
+def _(rng, n, dtype):
+    return [gpubench.stays(rng.random((n, n)).astype(dtype)), rng.random(n).astype(dtype)]
+
+@gpubench.function
+def spectrum(xp, z):
+    return xp.abs(xp.fft.fft(z))
+
+@spectrum.inputs
+def _(rng, n):
+    return [rng.random(n) + 1j * rng.random(n)]
+
+@gpubench.function
+def gather(xp, x, i):
+    return x[i]
+
+@gather.inputs
+def _(rng, n):
+    return [rng.random((n, 3), dtype="float32"), rng.integers(0, n, n)]
+"""
+
+
+def test_files_modules_and_ops_in_one_run(gpubench, tmp_path: Path) -> None:
+    """A file with a helper beside it, a module by its dotted name, and a built-in op, each by its own words."""
+    (tmp_path / "deep" / "package").mkdir(parents=True)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "deep" / "helper.py").write_text(HELPER, encoding="utf-8")
+    write(tmp_path / "deep", SHAPES, "my-options.py")
+    write(tmp_path / "package", "@gpubench.function\ndef twice(xp, x):\n    return 2 * x\n", "mod.py")
+    report = measure(
+        gpubench, "deep/my-options.py", "--ops", "package.mod:twice,add", "--sizes", "256", "--devices",
+        "numpy:0,fake:gpu", "--dtypes", "float32,float64",
+    )  # fmt: skip
+    measured = {
+        case.split("/")[0] for case in times(report) if "/float64/" in case and "transfer-always@" in case
+    }
+    assert measured == {
+        "my_options.scale", "my_options.product", "my_options.spectrum", "my_options.gather", "mod.twice", "add"
+    }  # fmt: skip
+    assert said(report, "own-sizes") == (
+        "product takes weights (n, n), x (n); spectrum takes z (n); gather takes x (n, 3), i (n)"
+    )
+    flops = {
+        case["id"].split("/")[0]: case["rates"]["flops_per_s"] for case in report["cases"] if case["rates"]
+    }
+    assert flops["my_options.product"] > 0
+    stored = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    (copied,) = [
+        x for x in stored if x["id"] == "my_options.product/n=256/float32/library/transfer-always@fake:gpu"
+    ]
+    assert copied["input_bytes"] == 4 * 256  # the weights stay

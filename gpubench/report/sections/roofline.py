@@ -8,11 +8,11 @@ from math import inf
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs, roofline
+from gpubench.analysis.roofline import Roof, RoofShare, is_untold, measures_roofs, roofline
 from gpubench.base.escaping import printable
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.units import format_bytes, format_rate
+from gpubench.base.units import format_bytes, format_rate, listed
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,
@@ -77,6 +77,8 @@ def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
     tables += [_table(dtype, [row for row in rows if row.case.case.dtype == dtype]) for dtype in dtypes]
     notes = [_WEAK] if weak else []
     notes += [_LARGEST] if rows and not full and len(largest(found.rows)) < len(found.rows) else []
+    untold = sorted({row.case.op for row in analysis.cases if row.time is not None and is_untold(row)})
+    notes += [f"Not told: the FLOPs of {listed(untold)}; say flops= to see them here."] if untold else []
     lines = (_MEANING, *_missing(found.roofs), *notes)
     return Section(title=TITLE, lines=lines, tables=tuple(tables), folded=True)
 
