@@ -208,7 +208,8 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        if self._on_cpu:
+        """Of the CPU, too: to compare it with the float64 reference takes several times as long as with a copy."""
+        if not self._fits(buffer, shape, dtype):
             return None
         with self._vendor_errors():
             return buffer.clone()

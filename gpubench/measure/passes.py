@@ -157,7 +157,8 @@ class Passes:
         self._compares = bool(self._cpu) and bool(kinds.keys() - self._cpu - self._software)
         self.points = Points(lambda: recorder.outcomes, series, kinds)
         self._costs = CostModel(self.points, constraints)
-        self._ladders: dict[str, Rungs] = {}
+        ladders = [Rungs(item, constraints) for item in series]
+        self._ladders = {rungs.series.key: rungs for rungs in ladders if rungs.sizes}
         self._asked: set[tuple[str, int]] = set()
         self._races: dict[str, Race] = {}
         self._wishes: dict[str, Wish | None] = {}
@@ -182,10 +183,12 @@ class Passes:
         if all(item.series.key in self._ladders for item in step.workloads):
             self._costs.took(step, seconds)
 
+    def beginning(self) -> list[Workload]:
+        """Return the workloads of the first turn over all ops."""
+        return [rungs.at(n, whole=False) for rungs in self._ladders.values() for n in rungs.next()]
+
     def steps(self) -> Iterator[Step]:
         """All of them, in the order of the module's text."""
-        ladders = [Rungs(item, self._scope) for item in self._series]
-        self._ladders = {rungs.series.key: rungs for rungs in ladders if rungs.sizes}
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
         climb = Climb(

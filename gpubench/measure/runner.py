@@ -41,7 +41,7 @@ from gpubench.measure.recorder import (
 from gpubench.measure.schedule import RunSpec, Schedule, searched
 from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep
-from gpubench.measure.worker_pool import DeviceGone, WorkerPool
+from gpubench.measure.worker_pool import Cases, DeviceGone, WorkerPool
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import (
     Failure,
@@ -224,14 +224,14 @@ class _Runner:
         )
         self.recorder.session(record)
         runtime = self._runtime(pool, index)
-        self._open_all(pool, index)
-        self._once_s += pool.once_s
-        self.recorder.clocks(pool.clocks)
-        self.recorder.session(pool.entered(record))
         search = Passes(
             searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s,
             whole=self.spec.whole,
         )  # fmt: skip
+        self._open_all(pool, index, self._schedule.beginning(search))
+        self._once_s += pool.once_s
+        self.recorder.clocks(pool.clocks)
+        self.recorder.session(pool.entered(record))
         unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
         under_way: StepRun | None = None
         for step in steps(index, search):  # it is chosen while the workers check what the last one left
@@ -278,12 +278,14 @@ class _Runner:
             del self.gone[device_id]
         self._given_another_try = lost
 
-    def _open_all(self, pool: WorkerPool, index: int) -> None:
-        """Open every device: a GPU once it is known who else uses it, since none of those can be ours."""
+    def _open_all(self, pool: WorkerPool, index: int, first: Sequence[Workload]) -> None:
+        """Open every device: a GPU once it is known who else uses it, since none of those can be ours. Workloads that
+        come first are built meanwhile."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
         for found in monitor.shared(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, found)
-        pool.open_all(list(self._kinds), self.spec.run.selection)
+        self._scratch.serve({item.series.key for item in first})
+        pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds.__getitem__))
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
@@ -463,16 +465,21 @@ def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
     """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
     and check side by side; where trials have to choose a kernel first, the devices take turns at those. Returns what
     became of workers that died over it."""
-    wanted: list[dict[str, list[Case]]] = []
+    return runtime.pool.load(_by_device(workloads, runtime.device_kind), lambda: not runtime.out_of_budget())
+
+
+def _by_device(workloads: Sequence[Workload], device_kind: Callable[[str], str]) -> list[Cases]:
+    """Return a case of each implementation of each workload by device, the CPU's first."""
+    wanted: list[Cases] = []
     for item in workloads:
         if item.op.overhead is not None:
             continue
         forms: dict[str, dict[str, Case]] = {}
         cases = [case for case in item.cases if case.shared_with is None]
-        for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
+        for case in sorted(cases, key=lambda case: device_kind(case.device_id) != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
         wanted.append({device_id: list(ours.values()) for device_id, ours in forms.items()})
-    return runtime.pool.load(wanted, lambda: not runtime.out_of_budget())
+    return wanted
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

@@ -147,6 +147,11 @@ class Schedule:
         # From small to large: what a budget cuts off are the gigabytes, which take the longest.
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
+    def beginning(self, search: Passes) -> Sequence[Workload]:
+        """Return what is measured first, as far as memory holds it; of a file that goes on nothing."""
+        items = (self.plan or search.beginning()) if self._spec.resume is None else []
+        return next(iter(together(items, self._spec.constraints)), ())
+
     def again(self, index: int, search: Passes) -> Iterator[Step]:
         """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
         lie apart in time."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench import backends
 from gpubench.base import processes
 from gpubench.base.errors import limit_named
 from gpubench.base.messages import Reason
@@ -235,6 +236,9 @@ class DeviceGone(Exception):
         self.hint = hint
 
 
+Cases = Mapping[str, Sequence[Case]]  # those of a workload, by device
+
+
 class WorkerPool:
     """Hands out the worker of a device and counts what went wrong. `gone` outlives the session."""
 
@@ -293,23 +297,41 @@ class WorkerPool:
                 with contextlib.suppress(WorkerGone):  # tried again, and counted, where it is waited for
                     self._starting[device_id] = self._asked_to_open(device_id)
 
-    def open_all(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
+    def open_all(
+        self, device_ids: Sequence[str], selection: Selection | None = None, first: Sequence[Cases] = (),
+    ) -> None:  # fmt: skip
         """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
-        measured after that, one device after the other."""
+        measured after that, one device after the other. `first`: what is measured first is built on the devices that
+        are open while a library that only stands beside others is still imported."""
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
+        late = [device_id for device_id in device_ids if stands_beside(_backend(device_id))]
+        early = [device_id for device_id in device_ids if device_id not in late]
+        self._wait_until_open(early)
+        if late and first:
+            self._build_ahead(first)
+        self._wait_until_open(late)
+        self._spares.settle()
         for device_id in device_ids:
-            # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
+            with contextlib.suppress(DeviceGone):
+                self.worker(device_id)
+
+    def _wait_until_open(self, device_ids: Sequence[str]) -> None:
+        """A device that is gone is remembered: each of its cases becomes a Skip with the reason."""
+        for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 try:
                     if device_id in self._starting:
                         self._opened[device_id] = self._start(device_id)
                 except WorkerGone as gone:
                     self._count(device_id, gone)
-        self._spares.settle()
-        for device_id in device_ids:
-            with contextlib.suppress(DeviceGone):
-                self.worker(device_id)
+
+    def _build_ahead(self, first: Sequence[Cases]) -> None:
+        """Build on the devices that are open. One that dies over it is opened anew."""
+        self.workers = {device_id: worker for device_id, (worker, _) in self._opened.items()}
+        self.load(first, lambda: False)
+        self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
+        self.workers = {}
 
     def measure_ceilings(self, wanted: Mapping[str, protocol.Wanted]) -> None:
         """Ask each device for its ceilings. A device that breaks over it gets a fresh worker, and no ceiling."""
@@ -330,9 +352,7 @@ class WorkerPool:
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
-    def load(
-        self, workloads: Sequence[Mapping[str, Sequence[Case]]], go_on: Callable[[], bool] = lambda: True
-    ) -> dict[str, str]:
+    def load(self, workloads: Sequence[Cases], go_on: Callable[[], bool] = lambda: True) -> dict[str, str]:
         """Have the workers, by device, make the inputs of all workloads at the same time, the first one of each its
         reference too; then build and check these cases. Where trials have to choose a kernel first, each device has
         them in turn, as long as `go_on` says so, and builds then. What goes wrong with a case shows again when it is
@@ -522,6 +542,12 @@ def alike_cpus(machine: Machine) -> list[str]:
     kinds = [kind.cpus for kind in machine.cpu.kinds.value or ()]
     nodes = [node.cpus.value for node in machine.numa.nodes]
     return [cpus for cpus in (*kinds, *nodes) if cpus]
+
+
+def stands_beside(backend: str) -> bool:
+    """Whether the backend measures beside others that may take its place."""
+    known = backends.facts(backend)
+    return known is not None and bool(known.yields_to)
 
 
 def _backend(device_id: str) -> str:
