@@ -19,6 +19,7 @@ from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import Label
 from gpubench.analysis.placement import Placement, placements
+from gpubench.analysis.speedup import beside_written
 from gpubench.base.groups import grouped
 from gpubench.curves import TimeCurve, TimedSizes, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalKind, IntervalLike
@@ -177,6 +178,9 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
     if cases is not None:
         analysis.everything = tuple(cases)
     rows = [row for row in analysis.everything if row.case.variant is None and row.case.group not in CALLS]
+    # A caller has a function as it is written, on any library, and none of its compiled code.
+    beside = beside_written(rows)
+    rows = [row for row in rows if row.id not in beside or row.case.form == "library"]
     alone = [row for row in rows if row.case.shared_with is None and row.device_kind != "software"]
     groups = grouped(alone, lambda row: _key(row))
     splits: dict[Key, list[Hybrid | Placement]] = {}

@@ -11,11 +11,11 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.placement import placements
-from gpubench.analysis.speedup import FUNCTIONS, Speedup, SpeedupKind, cpu_limit
+from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.base.plugins import wings
 from gpubench.curves import stats
-from gpubench.result.case import Case
+from gpubench.result.case import FUNCTIONS, Case
 from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures_of
 
 

@@ -13,8 +13,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, alone, derived
 from gpubench.analysis.estimate import CALLS, CaseResult
-from gpubench.analysis.speedup import FUNCTIONS
-from gpubench.result.case import QUEUED, TF32
+from gpubench.result.case import FUNCTIONS, QUEUED, TF32
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import Run
 

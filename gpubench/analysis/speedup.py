@@ -17,7 +17,7 @@ from gpubench.base.groups import grouped
 from gpubench.base.installation import NUMBA_MISSING
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, IntervalKind
-from gpubench.result.case import RESIDENT, Case
+from gpubench.result.case import FUNCTIONS, RESIDENT, Case
 from gpubench.result.run import Blas, Measurement, Run, WorkerRecord
 
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
@@ -25,7 +25,6 @@ SpeedupKind = Literal["headline", "library", "case"]
 # Sides whose times differ by less than EQUAL are about equal: no gain, and no threshold where it is so at the top. A
 # ratio that may be off by as much as WIDEST_EQUAL is not known to be about 1.
 EQUAL, WIDEST_EQUAL = 1.15, 1.5
-FUNCTIONS = "function"  # the group of users' functions
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):

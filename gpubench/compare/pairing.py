@@ -10,14 +10,13 @@ import msgspec
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import main_blocks, observations
-from gpubench.analysis.speedup import FUNCTIONS
 from gpubench.base import units
 from gpubench.base.errors import InputError
 from gpubench.base.units import truncate
 from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, DifferenceScope, JudgedCase
 from gpubench.compare.judge import SessionValues, Twin, fewest_samples, labels, low_ends, medians, slow_ends
 from gpubench.curves import stats
-from gpubench.result.case import Case
+from gpubench.result.case import FUNCTIONS, Case
 from gpubench.result.run import Fingerprint, Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")

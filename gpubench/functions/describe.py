@@ -24,10 +24,10 @@ from gpubench.kernels.contract.op import (
     Tolerance,
 )
 from gpubench.kernels.templates.formula import UNITS
+from gpubench.result.case import FUNCTIONS
 
 # What an argument without `inputs` holds: positive numbers, of which roots and logarithms exist.
 DRAWN = Range(0.5, 2.0)
-GROUP = "function"
 DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16")
 
 Points = list[tuple[int, float]]  # (n, value), by n
@@ -159,7 +159,7 @@ def make_op(description: Description, code: Code) -> Op:
             for name, make in zip(names, code.made or [_nothing] * len(names), strict=True)
         )
         op = elementwise(
-            name=f"{description.source}_{description.name}", group=GROUP, summary=description.summary,
+            name=f"{description.source}_{description.name}", group=FUNCTIONS, summary=description.summary,
             inputs=operands, flops_per_element=description.operations, expr=code.expr,
             formula=code.formula or (lambda m, x, *others: x), tolerance=code.tolerance or EXACT,
             dtypes=tuple(description.dtypes), library={"torch": code.expr},
@@ -179,7 +179,7 @@ def make_op(description: Description, code: Code) -> Op:
     )
     beside = Shown("temporaries", [], description.peak, floating=False)
     return Op(
-        name=description.id, group=GROUP, summary=description.summary, params={"n": "what the function says it is"},
+        name=description.id, group=FUNCTIONS, summary=description.summary, params={"n": "what the function says it is"},
         sizes=ladder, dtypes=tuple(description.dtypes), inputs=tuple(operand(shown) for shown in description.inputs),
         output=operand(together if others else first), between=(operand(beside),),
         flops=lambda params: round(extrapolate(flops, params["n"])) if flops else 0,

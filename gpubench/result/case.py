@@ -32,6 +32,7 @@ LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 COMPOSED = ("hybrid",)
 # The backend whose devices are several GPUs of another backend: ranks.
 GANG = "gang"
+FUNCTIONS = "function"  # the group of users' functions
 
 
 # Op, dtype and the params beside the size: what is the same on one curve over the sizes.

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.policy import Policy
 from gpubench.analysis.thresholds import find_threshold
 from gpubench.report import analysed
 from gpubench.report.layout import RenderOptions
@@ -71,3 +72,9 @@ def test_where_no_library_runs_it_on_a_gpu_all_code_competes():
 
 def test_what_is_written_alone_has_no_second_line():
     assert "best of both sides" not in screen(run(WRITTEN))
+
+
+def test_advice_is_about_code_that_the_caller_has():
+    answer = Policy([run(WRITTEN | COMPILED)]).choose("f", 2**20, regime="resident")
+    assert (answer.device_id, answer.form) == ("cupy:0", "library")
+    assert answer.gain == pytest.approx((1e-6 + 2**20 * 1e-8) / (1e-4 + 2**20 * 1e-10), rel=0.1)
