@@ -84,14 +84,20 @@ def equal(first: Any, second: Any) -> bool:
     import numpy as np
 
     try:
-        pairs = list(zip(leaves(first), leaves(second), strict=True))
-        arrays = [(on_host(a), on_host(b)) for (_, a), (_, b) in pairs]
+        pairs = list(zip(_arrays(first), _arrays(second), strict=True))
     except (Unreadable, ValueError):
         return True
     return all(
         a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc")
-        for a, b in arrays
+        for a, b in pairs
     )
+
+
+def _arrays(value: Any) -> list[Array]:
+    """The arrays that an object consists of: of a sparse matrix those of its elements, since all would need memory."""
+    rows = [x.tocsr() if hasattr(x, "tocsr") else x for _, x in leaves(value)]
+    parts = [(x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,) for x in rows]
+    return [on_host(array) for part in parts for array in part]
 
 
 class Discrepancy(NamedTuple):

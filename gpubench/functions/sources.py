@@ -17,11 +17,11 @@ from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.functions import manifest
 from gpubench.functions.describe import Code, Description, make_op, shape_text
 from gpubench.functions.manifest import CodeSource
-from gpubench.functions.trial import TrialReport, TrialRequest
+from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
 from gpubench.result.run import RunWarning, Severity
 
-# How long a file may take to be imported and its functions to be tried, and one function alone.
-TRIAL_S = 60.0
+# Children that try functions side by side, at most.
+MOST_CHILDREN = 4
 DECORATORS = (
     "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
@@ -77,9 +77,14 @@ def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: st
                 hint="the name of a file is a part of its functions' names: measure them in two runs",
             )  # fmt: skip
         by_source.setdefault(source, []).append(place.name)
-    ids: list[str] = []
-    for source, names in by_source.items():
-        ids += add(source, None if "" in names else list(dict.fromkeys(names)), sizes=list(sizes), dtype=dtype)
+    requests = [
+        TrialRequest(
+            source, None if "" in names else list(dict.fromkeys(names)), sizes=list(sizes), dtype=dtype
+        )
+        for source, names in by_source.items()
+    ]
+    reports = _try_out(requests)
+    ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
     if not ids:
         note = notes([f"{source.name}.any" for source in by_source])[0]
         raise UsageError("bad-function", "there is no function to measure", why=note.message, hint=note.hint)
@@ -89,7 +94,13 @@ def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: st
 def add(source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype: str = "float32") -> list[str]:
     """The ids of functions of a source that a child has described, as ops from now on. Raises UsageError if it has none
     of those that are named."""
-    report = _try_out(TrialRequest(source, names, sizes=sizes, dtype=dtype))
+    request = TrialRequest(source, names, sizes=sizes, dtype=dtype)
+    return _enter(request, _try_out([request])[source.name])
+
+
+def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
+    """Make ops of the functions of a report, and return their ids. Raises UsageError."""
+    source = request.source
     shown = source.place if source.kind != "pickle" else source.name
     if report.broken:
         raise UsageError(
@@ -100,7 +111,7 @@ def add(source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype:
         raise UsageError(
             "bad-function", f"{shown} declares no function", why="it was imported", hint=DECORATORS
         )
-    missing = [name for name in names or [] if name not in report.known]
+    missing = [name for name in request.names or [] if name not in report.known]
     if missing:
         raise UsageError(
             "bad-function", f"{shown} has no function {missing[0]!r}",
@@ -144,39 +155,59 @@ def _child_alone(*_: object) -> object:
     raise NotImplementedError("a user's function runs in a worker alone")
 
 
-def _try_out(request: TrialRequest) -> TrialReport:
-    """Ask the child, and again without the functions that are known, if one ends it or takes too long. A function that
-    did so at its first size is left out; at a larger one the run will tell."""
-    known: list[Description] = []
-    wrong: dict[str, str] = {}
-    while True:
-        command = processes.python("gpubench.functions.trial", msgspec.json.encode(request).decode())
-        try:
-            (ended,) = processes.run_all([(command, TRIAL_S)])
-        except OSError as error:
-            raise UsageError(
-                "bad-function",
-                f"{request.source.name} was not tried",
-                why=f"no process can be started: {error}",
-            ) from error
-        try:
-            report = msgspec.json.decode(ended.message, type=TrialReport)
-        except msgspec.DecodeError:
-            report = TrialReport(broken=_end(ended))
-        others_took_it = ended.status is None and bool(report.functions)
-        known += report.functions
-        if report.partial is not None:
-            known.append(report.partial)
-        elif report.trying and not others_took_it:
-            wrong[report.trying] = f"its first call {_end(ended)}"
-        if not report.trying:
-            report.functions = sorted(known, key=lambda description: report.known.index(description.name))
-            report.wrong.update(wrong)
-            return report
-        request.skip = [*wrong, *(description.name for description in known)]
+def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
+    """Ask children, which run side by side, and return the reports by source. A function that ends a child, or takes
+    too long, at its first size is left out; at a larger one the run will tell. The others are asked for again."""
+    reports = {request.source.name: TrialReport() for request in requests}
+    while waiting := [request for request in requests if reports[request.source.name].trying is not None]:
+        count = min(len(waiting), os.cpu_count() or 1, MOST_CHILDREN)
+        groups = [waiting[place::count] for place in range(count)]
+        for group, ended in zip(groups, _run_children(groups), strict=True):
+            try:
+                told = msgspec.json.decode(ended.message, type=list[TrialReport])
+            except msgspec.DecodeError:
+                told = [TrialReport()]
+            for request, report in zip(group, told, strict=False):
+                known = reports[request.source.name]
+                _join(known, report, ended)
+                request.skip = [*known.wrong, *(f.name for f in known.functions)]
+    return reports
+
+
+def _join(known: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
+    """Add what an attempt told of a source to what is known."""
+    known.functions += report.functions
+    if report.partial is not None:
+        known.functions.append(report.partial)
+    elif report.trying:
+        report.wrong[report.trying] = f"its first call {_end(ended)}"
+    known.wrong |= report.wrong
+    known.known, known.broken = report.known, report.broken
+    known.trying = report.trying
+    if report.trying == "":
+        known.trying, known.broken = None, _end(ended)
+    known.functions.sort(key=lambda description: known.known.index(description.name))
+
+
+def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.Ended]:
+    commands = [
+        (
+            processes.python("gpubench.functions.trial", msgspec.json.encode(group).decode()),
+            TRIAL_S * len(group),
+        )
+        for group in groups
+    ]
+    try:
+        return processes.run_all(commands)
+    except OSError as error:
+        raise UsageError(
+            "bad-function",
+            f"{groups[0][0].source.name} was not tried",
+            why=f"no process can be started: {error}",
+        ) from error
 
 
 def _end(ended: processes.Ended) -> str:
-    if ended.status is None:
+    if ended.status is None or "Timeout (" in ended.errors:  # the words of faulthandler
         return f"did not end within {TRIAL_S:g} s"
     return f"ended the process, which {processes.ending(ended.status)}"

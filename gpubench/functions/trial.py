@@ -1,11 +1,12 @@
-"""The child process that describes a user's functions: `python -m gpubench.functions.trial REQUEST`.
+"""The child process that describes a user's functions: `python -m gpubench.functions.trial REQUESTS`.
 
-It sends a report before and after each function, so that one that hangs or crashes is known by name. A function is
+It sends its reports before and after each function, so that one that hangs or crashes is known by name. A function is
 called at sizes that were asked for, or at the smallest ones of a search.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import inspect
 import math
 import os
@@ -32,6 +33,8 @@ from gpubench.result.case import LONG_DTYPES
 # until a call takes so long that it tells how time grows. The fastest of a few calls was not interrupted.
 LOWEST = (64, 128, 256, 512, 1024)
 FACTOR, SHORT_S, SMALL_BYTES, TELLING_S, MOST_SIZES, CALLS = 4, 0.1, 16 * 2**20, 2e-3, 8, 4
+# An import, or the trial of one function, may take so long; no larger size is tried after MOST_S.
+TRIAL_S, MOST_S = 60.0, 0.25
 # A second size is tried after a call that is so many times longer and larger: one size alone tells no growth.
 SECOND = 8
 HIGHEST = 2**24
@@ -50,14 +53,14 @@ class TrialRequest(msgspec.Struct):
 
 
 class TrialReport(msgspec.Struct):
-    """The state of a trial so far. `trying` is the function at hand, `partial` what its first sizes told, `broken` why
-    the source has none."""
+    """The state of a trial so far. `trying` is the function at hand, an empty text during the import, and None at the
+    end; `partial` is what its first sizes told, and `broken` why the source has no function."""
 
     functions: list[Description] = []
     partial: Description | None = None
     wrong: dict[str, str] = {}
     known: list[str] = []
-    trying: str = ""
+    trying: str | None = ""
     broken: str = ""
 
 
@@ -114,7 +117,7 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
     """Calls at a few sizes. Raises PluginError if no size works."""
-    sizes, problem, first = sorted(request.sizes), "", None
+    sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
             first = last = _call(function, n, request.dtype)
@@ -129,21 +132,22 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
         times = SECOND if count == 1 else 1
         if last.seconds > times * SHORT_S or last.peak > times * SMALL_BYTES:
             return
-        if count >= 3 and last.seconds > TELLING_S:
+        if count >= 3 and (last.seconds > TELLING_S or time.perf_counter() - began > MOST_S):
             return
         try:
-            last = _call(function, n, request.dtype)
+            last = _call(function, n, request.dtype, again=True)
         except PluginError:  # a skip of its own, in the run
             return
         yield last
 
 
-def _call(function: UserFunction, n: int, dtype: str) -> Trial:
-    """Call the CPU's program a few times and look at what it does. Raises PluginError."""
+def _call(function: UserFunction, n: int, dtype: str, *, again: bool = False) -> Trial:
+    """Call the CPU's program a few times and look at what it does; `again` at another size, which tells less. Raises
+    PluginError."""
     import numpy as np
 
     inputs = _inputs(function, n, dtype)
-    if not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, dtype)]):
+    if not again and not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, dtype)]):
         raise PluginError("its inputs differ from call to call: draw them from rng alone")
     arguments = [copy_of(plain(x)) for x in inputs]
     call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
@@ -159,7 +163,7 @@ def _call(function: UserFunction, n: int, dtype: str) -> Trial:
             for _ in range(CALLS):
                 copies = [copy_of(plain(x)) for x in inputs]
                 began = time.perf_counter()
-                again = call(*copies)
+                second = call(*copies)
                 took = time.perf_counter() - began
                 seconds = min(seconds, took)
                 if took > SHORT_S:
@@ -176,9 +180,10 @@ def _call(function: UserFunction, n: int, dtype: str) -> Trial:
             )
     if function.same is None:
         _require_readable(result)
-        if not equal(result, again):
+        if not equal(result, second):
             raise PluginError("two calls give different results: draw random numbers in `inputs`, or say same=")
-        _require_fresh(call, result, inputs, _inputs(function, n, dtype, seed=2))
+        if not again:
+            _require_fresh(call, result, inputs, _inputs(function, n, dtype, seed=2))
     results = leaves(result)
     if not results:
         raise PluginError("it returns nothing")
@@ -258,30 +263,22 @@ def _highest(trials: list[Trial]) -> int:
     return high
 
 
-def main(text: str) -> NoReturn:
-    """Describe the functions of a source, as the child process."""
-    request = msgspec.json.decode(text, type=TrialRequest)
-    messages, report = Messages(), TrialReport()
-
-    def tell() -> None:
-        messages.write(msgspec.json.encode(report))
-
+def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]) -> None:
+    """Fill the report on the functions of a source, and tell of every step."""
+    _limit(tell)
     try:
         loaded = load_source(request.source)
     except PluginError as error:
         report.broken = str(error)
-        tell()
-        os._exit(0)
+        return
+    asked = list(loaded.functions) if request.names is None else request.names
     report.known = [*loaded.functions, *loaded.wrong]
-    report.wrong = {n: why for n, why in loaded.wrong.items() if request.names is None or n in request.names}
-    names = (
-        list(loaded.functions) if request.names is None else [n for n in request.names if n in loaded.functions]
-    )
-    for name in names:
-        if name in request.skip:
+    report.wrong = {n: why for n, why in loaded.wrong.items() if request.names is None or n in asked}
+    for name in asked:
+        if name in request.skip or name not in loaded.functions:
             continue
         report.trying = name
-        tell()
+        _limit(tell)
         try:
             for description in describe(name, loaded.functions[name], request):
                 report.partial = description
@@ -293,7 +290,26 @@ def main(text: str) -> NoReturn:
         if report.partial is not None and name not in report.wrong:
             report.functions.append(report.partial)
         report.partial = None
-    report.trying = ""
+
+
+def _limit(tell: Callable[[], None]) -> None:
+    """Tell what begins, and end this process if it takes longer than TRIAL_S, also within a library's call."""
+    tell()
+    faulthandler.dump_traceback_later(TRIAL_S, exit=True, file=2)
+
+
+def main(text: str) -> NoReturn:
+    """Describe the functions of some sources, as the child process."""
+    messages, reports = Messages(), []
+
+    def tell() -> None:
+        messages.write(msgspec.json.encode(reports))
+
+    for request in msgspec.json.decode(text, type=list[TrialRequest]):
+        report = TrialReport()
+        reports.append(report)
+        try_out(request, report, tell)
+        report.trying = None
     tell()
     os._exit(0)
 

@@ -70,10 +70,14 @@ class Rungs:
 
     def next(self) -> list[int]:
         """The sizes of the next turn: a low one and the largest cheap one, then all cheap ones, then the rest."""
-        cheap = [n for n in self.rest if self._is_cheap(n)]
         if len(self.left) == len(self.sizes):
-            return sorted({self.sizes[0], *cheap[-1:]} & set(self.rest))
-        return cheap or self.rest
+            return sorted({self.sizes[0], self._begin} & set(self.rest))
+        return [n for n in self.rest if self._is_cheap(n)] or self.rest
+
+    @property
+    def _begin(self) -> int:
+        """The largest cheap size: with the lowest one it is the first answer of all."""
+        return max(filter(self._is_cheap, self.sizes), default=self.sizes[0])
 
     def _is_cheap(self, n: int) -> bool:
         op, params = self.series.op, self.series.params(n)
@@ -99,7 +103,9 @@ class Rungs:
             return not beside or n in (second, self.middle, self.top)
         if item.outdone(case):
             return n == self.top and case.regime.startswith(RESIDENT)
-        return n in (low, self.middle, self.top) or (n == third and case.regime != "transfer-always")
+        return n in (low, self._begin, self.middle, self.top) or (
+            n == third and case.regime != "transfer-always"
+        )
 
 
 class Climb:

@@ -122,10 +122,12 @@ class CostModel:
         self, series: Series, name: Slot, n: int, every: Mapping[Slot, Mapping[int, float]]
     ) -> float:
         times = every.get(name)
-        if not times:  # about as long as the others of its side
-            side = self._cpu if name[0] in self._cpu else ()
-            rivals = [other for other in every if other[0] in side]
-            return max((self._launch_s(series, rival, n) for rival in rivals), default=0.0)
+        if not times:  # about as long as the others of its side, or as the op itself says
+            if name[0] not in self._cpu:
+                return 0.0
+            rivals = [other for other in every if other[0] in self._cpu]
+            said_s = series.op.seconds(series.params(n)) if series.op.seconds else 0.0
+            return max((self._launch_s(series, rival, n) for rival in rivals), default=said_s)
         if n < min(times):
             return times[min(times)]
         if (launch_s := between(times, n)) is not None:

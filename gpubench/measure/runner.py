@@ -101,6 +101,9 @@ SEARCH_SHARE = 0.9
 WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
+# To find devices, to try a user's functions and to start workers counts for so much of the budget at most: an answer
+# needs times, also where libraries take longer to import than the whole budget.
+START_SHARE = 0.5
 # A session that others disturbed is repeated at most so often.
 REPEATS = 2
 
@@ -161,6 +164,7 @@ class _Runner:
         self._pool: WorkerPool | None = None
         self._pace = Pace()
         self._begun = 0
+        self._since = spec.began
         self._once_s = 0.0  # of compiling and choosing kernels, which this machine remembers
         self._sessions = spec.sessions
         self.first_session = self._next_index()
@@ -229,6 +233,8 @@ class _Runner:
             whole=self.spec.whole,
         )  # fmt: skip
         self._open_all(pool, index, self._schedule.beginning(search))
+        if self._begun == 1 and self.settings.budget_s is not None:
+            self._since = max(self._since, time.monotonic() - START_SHARE * self.settings.budget_s)
         self._once_s += pool.once_s
         self.recorder.clocks(pool.clocks)
         self.recorder.session(pool.entered(record))
@@ -350,7 +356,7 @@ class _Runner:
         """Seconds until that share of the budget is used, but for what is done once on a machine."""
         if self.settings.budget_s is None:
             return float("inf")
-        spent_s = time.monotonic() - self.spec.began - min(self._once_s, self.spec.once_s)
+        spent_s = time.monotonic() - self._since - min(self._once_s, self.spec.once_s)
         return share * self.settings.budget_s - spent_s
 
     def _search_left_s(self) -> float:
@@ -371,7 +377,7 @@ class _Runner:
             return max(0.0, self._left_s())
         if not self.progress.finished:
             return None
-        spent = time.monotonic() - self.spec.began
+        spent = time.monotonic() - self._since
         return spent / self.progress.finished * max(0, self.progress.cases - self.progress.finished)
 
     def _warn_budget(self, message: str) -> None:

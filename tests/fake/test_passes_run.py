@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 
+import msgspec
 import pytest
 
 from gpubench import detect, kernels
@@ -96,6 +97,13 @@ def spec(budget_s, host_bytes, **fields):
 
 def measured(finished):
     return {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
+
+
+def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer():
+    asked = spec(4.0, 2**22)
+    late = msgspec.structs.replace(asked, began=asked.began - 100)
+    sizes = measured(runner.run(late, lambda event: None, lambda run: None))
+    assert len(sizes) > 1
 
 
 @pytest.mark.serial

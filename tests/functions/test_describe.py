@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
-from gpubench.functions.objects import Allowed, allowed_error, compare
+from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors
 from gpubench.measure.climb import Rungs
 from gpubench.measure.plan import Constraints, Series
@@ -57,6 +57,27 @@ def test_a_default_device_is_for_those_who_create_tensors() -> None:
     assert creates_later(x).device.type == "meta"
     later = True
     assert creates_later(x).device.type == "cpu"  # without the mode that each call of PyTorch would ask
+
+
+class Sparse:
+    """A matrix of a million rows and columns, whose elements fit into memory and whose zeros do not."""
+
+    shape = (10**6, 10**6)
+
+    def __init__(self, value: float) -> None:
+        self.data = np.array([1.0, value])
+        self.indices, self.indptr = np.array([3, 9]), np.array([0, 1, 2])
+
+    def tocsr(self) -> "Sparse":
+        return self
+
+    def toarray(self) -> np.ndarray:
+        raise MemoryError
+
+
+def test_a_sparse_matrix_is_compared_by_its_elements() -> None:
+    assert equal([Sparse(2.0)], [Sparse(2.0)])
+    assert not equal([Sparse(2.0)], [Sparse(2.5)])
 
 
 def test_counts_may_differ_where_numpy_differs_from_itself() -> None:

@@ -22,12 +22,12 @@ def test_there_are_twenty_short_ones() -> None:
 def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path: Path) -> None:
     ended = gpubench(
         "run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu", "--forms", "library",
-        "--check-only", "--no-progress", "-o", "r.json",
+        "--max-samples", "4", "--max-time", "5ms", "--no-progress", "-o", "r.json",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     cases = json.loads(gpubench("report", "r.json", "--format", "json").stdout)["cases"]
     assert {case["id"].partition(".")[0] for case in cases} == {file.stem for file in FILES}
-    assert [(case["id"], case["detail"]) for case in cases if case["reason"] != "check-only"] == []
+    assert [(case["id"], case["detail"]) for case in cases if case["reason"] is not None] == []
     assert len(cases) == 2 * len(FILES)
 
 

@@ -213,7 +213,10 @@ class CupySession(
 
     def download(self, buffer: Buffer, host: Array) -> None:
         with vendor_errors():
-            buffer.get(out=host, blocking=True)
+            if buffer.dtype == host.dtype:
+                buffer.get(out=host, blocking=True)
+            else:  # a user's function may return another one: where(x > 0, 1, 0) holds integers
+                host[...] = buffer.get()
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         import numpy as np

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
+from gpubench.measure import climb
 from gpubench.measure.passes import PLACEMENTS, USUAL, Passes
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
@@ -90,6 +91,14 @@ def test_tops_that_take_too_long_fall_and_it_is_said():
     assert f"n = {largest}, not {ladder.high}" in warning.message
     assert max(simulation.sizes("add")) == ladder.high, "the others keep theirs"
     assert simulation.now <= 45 * 1.5
+
+
+def test_the_first_turn_compares_both_sides_at_two_sizes(monkeypatch):
+    """Later ones may never come: a top that falls to a size of the CPU alone is no answer."""
+    monkeypatch.setattr(climb, "CHEAP_S", 1e-4)
+    simulation = Simulation(["mul"], slow={"mul": 1e6}, budget_s=90.0).run()
+    sizes = {n: {case.device_id for case in cases(simulation, "mul", n)} for n in simulation.sizes("mul")}
+    assert sizes == {2**10: {CPU, GPU}, 2**13: {CPU, GPU}}
 
 
 def test_a_top_that_fell_for_a_slow_moment_is_reached_after_all():
