@@ -300,7 +300,8 @@ def _limit(tell: Callable[[], None]) -> None:
 
 def main(text: str) -> NoReturn:
     """Describe the functions of some sources, as the child process."""
-    messages, reports = Messages(), []
+    reports: list[TrialReport] = []
+    messages = Messages()
 
     def tell() -> None:
         messages.write(msgspec.json.encode(reports))

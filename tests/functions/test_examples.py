@@ -36,4 +36,4 @@ def test_pairs_run_on_the_cpu(file: Path) -> None:
     pytest.importorskip(file.stem.partition("_")[0])
     source = CodeSource(file.stem, "file", str(file))
     for name, function in load_source(source).functions.items():
-        assert describe(name, function, TrialRequest(source, sizes=[100])).pair
+        assert [d.pair for d in describe(name, function, TrialRequest(source, sizes=[100]))] == [True]
