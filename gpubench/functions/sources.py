@@ -15,7 +15,7 @@ from gpubench.base import processes, units
 from gpubench.base.errors import UsageError, suggest
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.functions import manifest
-from gpubench.functions.describe import Code, Description, make_op, shape_text
+from gpubench.functions.describe import Code, make_op, shape_text
 from gpubench.functions.manifest import CodeSource
 from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
 from gpubench.result.run import RunWarning, Severity
