@@ -34,6 +34,7 @@ class Points:
         self._outcomes = outcomes
         self._series = {item.key: item for item in series}
         self._kinds = kinds
+        self._by_op: dict[tuple[str, str], list[Outcome]] | None = None
         self._rows: dict[str, Rows] = {}
         self._times: dict[str, dict[Slot, dict[int, float]]] = {}
         self._contenders: dict[str, dict[tuple[str, Slot], curves.TimedSizes]] = {}
@@ -42,13 +43,19 @@ class Points:
 
     def forget(self, key: str) -> None:
         """Read the times of a series anew; the curves of those that have new ones change with them."""
+        self._by_op = None
         for known in (self._rows, self._times, self._contenders):
             known.pop(key, None)
 
     def rows(self, series: Series) -> Rows:
         """Return what was measured of a series, by size and slot."""
         if series.key not in self._rows:
-            self._rows[series.key] = rows(self._outcomes(), series)
+            if self._by_op is None:  # a run has a thousand outcomes, and all ops ask for theirs
+                self._by_op = {}
+                for outcome in self._outcomes():
+                    self._by_op.setdefault((outcome.case.op, outcome.case.dtype), []).append(outcome)
+            ours = self._by_op.get((series.op.name, series.dtype), ())
+            self._rows[series.key] = rows(ours, series)
         return self._rows[series.key]
 
     def times(self, series: Series) -> Mapping[Slot, Mapping[int, float]]:
