@@ -25,7 +25,9 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False  # numbers end below each other
     rank: int = 0  # the highest rank is left out first where the width does not suffice; 0 stays
     group: str = ""  # stands above this column and its neighbours of the same group
-    least: int = 0  # columns to which a last column is wrapped before others are left out; 0: all of its text
+    least: int = (
+        0  # columns to which a last one is wrapped, or a first one cut, before others go; 0: all of its text
+    )
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -75,9 +77,23 @@ class Table(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
-def cells(*texts: str | Cell) -> tuple[Cell, ...]:
-    """Return a row; text becomes a plain cell."""
-    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
+def number(name: str, rank: int = 0) -> Column:
+    """Return a column of numbers, which end below each other."""
+    return Column(name, right=True, rank=rank)
+
+
+def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
+    """Return the columns of a table; text becomes a plain one, and False stands for none."""
+    return tuple(
+        Column(column) if isinstance(column, str) else column
+        for column in columns
+        if not isinstance(column, bool)
+    )
+
+
+def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
+    """Return a row; text becomes a plain cell, and False stands for none."""
+    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts if not isinstance(text, bool))
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
@@ -101,10 +117,11 @@ def fitted(table: Table, width: int) -> Table:
 
 
 def natural_width(table: Table) -> int:
-    """Return the columns that the table takes with all of its columns."""
-    *others, last = _widths(table)
-    least = table.columns[-1].least
-    return sum(others) + (min(last, least) if least else last) + sum(map(len, _gaps(table)))
+    """Return the columns that the table takes with all of its columns, where none is shorter than it may be."""
+    widths = _widths(table)
+    for i in {0, len(widths) - 1}:
+        widths[i] = min(widths[i], table.columns[i].least or widths[i])
+    return sum(widths) + sum(map(len, _gaps(table)))
 
 
 def _unranked(table: Table) -> Table:
@@ -118,11 +135,14 @@ def _without_highest(table: Table) -> Table:
 
 
 def _with_short_names(table: Table, width: int) -> Table:
-    """Return a bare table that is too wide with shorter first cells."""
-    over = natural_width(table) - width
-    if over <= 0 or not table.bare or table.columns[-1].least:
+    """Return a table that is too wide with shorter first cells, where these may be cut."""
+    first, last = table.columns[0].least, table.columns[-1].least
+    least = first or (SHORTEST if table.bare and not last else 0)
+    longest = _widths(table)[0]
+    over = natural_width(table) + (longest - min(longest, first) if first else 0) - width
+    if over <= 0 or not least:
         return table
-    room = max(SHORTEST, _widths(table)[0] - over)
+    room = max(least, longest - over)
     rows = tuple((msgspec.structs.replace(row[0], text=cut(row[0].text, room)), *row[1:]) for row in table.rows)
     return msgspec.structs.replace(table, rows=rows)
 

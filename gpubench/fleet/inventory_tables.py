@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpubench.analysis.machine import counted
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes
 from gpubench.fleet.inventory import EqualNodes, Inventory
 from gpubench.fleet.tables import (
@@ -45,10 +46,10 @@ def inventory_document(found: Inventory) -> TextDocument:
 def _groups(found: Inventory) -> Section | None:
     if not found.groups:
         return None
-    columns = [
-        Column("nodes", right=True), Column("CPU"), Column("CPUs", right=True), Column("RAM", right=True),
-        Column("GPUs"), Column("such as", rank=1),
-    ]  # fmt: skip
+    columns = heads(
+        number("nodes"), "CPU", number("CPUs"), number("RAM"),
+        "GPUs", Column("such as", rank=1),
+    )  # fmt: skip
     return table_section(
         "nodes", "Equal nodes", bounded(columns, [_group_row(group) for group in found.groups])
     )

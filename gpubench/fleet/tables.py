@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpubench.base.table import heads, number
 from gpubench.curves.shortfall import FEWEST_PEERS
 from gpubench.fleet.drift import Drift
 from gpubench.fleet.peers import PeerGroup, SlowGpu
@@ -89,11 +90,11 @@ def _slow(report: FleetReport) -> Section:
     line = f"{found or 'no'} GPU{'s' if found != 1 else ''} slow or suspect; {chance}"
     if not peers.verdicts:
         return Section(key="slow", title="Slow GPUs", lines=(line, *_pairs(report)))
-    columns = [
-        Column("node"), Column("GPU"), Column("is"), Column("short by", right=True), Column("allowed", right=True),
-        Column("of", right=True), Column("sessions", right=True, rank=1), Column("PCI", rank=2),
-        Column("throttled", rank=3), Column("case"),
-    ]  # fmt: skip
+    columns = heads(
+        "node", "GPU", "is", number("short by"), number("allowed"),
+        number("of"), number("sessions", 1), Column("PCI", rank=2),
+        Column("throttled", rank=3), "case",
+    )  # fmt: skip
     legend = (
         f"short by: of the peers' median; allowed: the larger of {peers.tolerance:.0%} and {peers.k:.2g} robust "
         f"standard deviations ({peers.looks} looks); slow: in two sessions or more, each by itself; suspect: not "
@@ -178,9 +179,9 @@ def drift_section(drift: Iterable[Drift]) -> Section | None:
     ]
     if not rows:
         return None
-    columns = [
-        Column("software"), Column("usual"), Column("here"), Column("nodes", right=True), Column("such as"),
-    ]  # fmt: skip
+    columns = heads(
+        "software", "usual", "here", number("nodes"), "such as",
+    )  # fmt: skip
     return table_section("drift", "Software that differs", bounded(columns, rows))
 
 
@@ -196,10 +197,10 @@ def _cases(report: FleetReport) -> Section | None:
     ]  # fmt: skip
     if not rows:
         return None
-    columns = [
-        Column("GPUs", right=True), Column("slowest below", right=True),
-        Column("fastest above", right=True), Column("spread", right=True), Column("allowed", right=True),
-        Column("case"),
-    ]  # fmt: skip
+    columns = heads(
+        number("GPUs"), number("slowest below"),
+        number("fastest above"), number("spread"), number("allowed"),
+        "case",
+    )  # fmt: skip
     legend = "below, above: of the median; spread: robust standard deviation over the median"
     return table_section("peers", "Peer groups", bounded(columns, rows, legend))

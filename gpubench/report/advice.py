@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
 from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
-from gpubench.base.escaping import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
+from gpubench.base.escaping import printable, wrapped
+from gpubench.base.table import Column, Line, Table, cells, heads, line_text, natural_width, number, table_lines
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.sections.baseline import cpu_names
@@ -15,9 +15,6 @@ from gpubench.report.wording import ratio_text, share_text, time_interval_text, 
 from gpubench.result.case import QUEUED, parse_case_id
 
 WIDTH = 80  # the same text for the same file, but on a narrower terminal
-_GAP = "  "
-_HEADER = ("device", "form", "one call", "interval", "basis")
-_RIGHT = (False, False, True, False, False)
 _APART = ", each on its own part of the data"
 _MEANING = {
     "clear": "the others are slower, or at most 5 % faster",
@@ -83,34 +80,20 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """The candidates as a table; where that is too wide, each as a sentence."""
-    rows = [_HEADER, *(_row(one) for one in advice.candidates)]
-    widths = [max(columns(row[i]) for row in rows) for i in range(len(_HEADER))]
-    over = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1) + min(widths[-1], NARROWEST_WRAP) - width
-    if over > widths[0] - columns(_HEADER[0]):
-        return "\n".join(wrapped(_sentence(row), width) for row in rows[1:])
-    if over > 0:  # a device's name gives way
-        widths[0] -= over
-        rows = [(cut(row[0], widths[0]), *row[1:]) for row in rows]
-    left = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
-    widths[-1] = min(widths[-1], width - left)
-    rows.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(line for row in rows for line in _lines(row, widths, " " * left))
+    """The candidates as a table, in which devices' names give way; where that is too wide, each as a sentence."""
+    columns = heads(
+        Column("device", least=len("device")), "form", number("one call"), "interval", Column("basis", least=20)
+    )
+    table = Table(columns, tuple(cells(*_row(candidate)) for candidate in advice.candidates))
+    if natural_width(table) <= width:
+        return "\n".join(map(line_text, table_lines(table, width)))
+    return "\n".join(wrapped(_sentence(table, row), width) for row in table.rows)
 
 
-def _sentence(row: Sequence[str]) -> str:
+def _sentence(table: Table, row: Line) -> str:
     """`cupy:0 (H200): form library, one call 53.1 us, interval 52..54 us, basis measured`."""
-    cells = zip(_HEADER[1:], row[1:], strict=True)
-    return f"{row[0]}: " + ", ".join(f"{name} {cell}" for name, cell in cells if cell != "-")
-
-
-def _lines(row: Sequence[str], widths: Sequence[int], indent: str) -> list[str]:
-    """One row; what the last column has no room for stands below it."""
-    cells = [
-        padded(cell, width, right=right) for cell, width, right in zip(row[:-1], widths, _RIGHT, strict=False)
-    ]
-    first, *rest = filled(row[-1], widths[-1], indent="")
-    return [_GAP.join([*cells, first]).rstrip(), *(indent + line for line in rest)]
+    pairs = zip(table.headings()[1:], row[1:], strict=True)
+    return f"{row[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
 
 
 def _row(one: AdviceCandidate) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench.analysis.labels import gravest
 from gpubench.base.escaping import printable
+from gpubench.base.table import heads, number
 from gpubench.compare.comparison import (
     INTERLEAVED,
     AbsentCase,
@@ -216,21 +217,21 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     )
     tested = any(row.p_adjusted is not None for row in rows)
     shape = reason == "shape"
-    columns = (
-        Column("case"), Column("new/base", right=True),
-        *((Column("low ends", right=True), Column("slow ends", right=True)) if shape else ()),
-        *((Column("sessions", right=True),) if needed else ()),
-        Column("base -> new", right=True, rank=1),
-        *((Column("adjusted p", right=True, rank=3),) if tested else ()),
-        Column("threshold", right=True, rank=2),
+    columns = heads(
+        "case", number("new/base"),
+        *((number("low ends"), number("slow ends")) if shape else ()),
+        needed and number("sessions"),
+        number("base -> new", 1),
+        tested and number("adjusted p", 3),
+        number("threshold", 2),
     )  # fmt: skip
     body = [
         cells(
             printable(row.id) + (" (ignored)" if row.muted else ""), Cell(_ratio_text(row), tone),
             *((_factor_text(row.low_end_ratio), _factor_text(row.slow_end_ratio)) if shape else ()),
-            *((f"{row.sessions_needed or '-'}",) if needed else ()),
+            needed and f"{row.sessions_needed or '-'}",
             f"{seconds_text(row.base_s, unit)} -> {seconds_text(row.new_s, unit)}",
-            *((_p_text(row.p_adjusted),) if tested else ()),
+            tested and _p_text(row.p_adjusted),
             "-" if row.threshold is None else _percent(row.threshold),
         )
         for row in rows
@@ -387,9 +388,9 @@ def _noise_verdict(found: Noise, allowed_share: float) -> tuple[str, ...]:
 
 
 def _noise_table(found: Noise) -> Table:
-    columns = (
-        Column("case"), Column("spread", right=True), Column("threshold", right=True),
-        Column("alarms", right=True, rank=1),
+    columns = heads(
+        "case", number("spread"), number("threshold"),
+        number("alarms", 1),
     )  # fmt: skip
     rows = sorted(found.cases, key=lambda row: (-row.threshold, row.id))
     legend = (

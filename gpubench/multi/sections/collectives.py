@@ -8,9 +8,10 @@ from itertools import groupby
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.multi.analysis.collectives import CollectiveResult, collectives, declared_path, slow_pairs
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
+from gpubench.report.layout import Cell, RenderOptions, Section, Table, cells
 from gpubench.report.wording import device_text, legend, mark, time_text
 from gpubench.result.machine import LinkPath
 
@@ -44,9 +45,9 @@ def slow_links(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _table(analysis: Analysis, rows: Sequence[CollectiveResult], unit: str) -> Table:
-    columns = (
-        Column("S", right=True), Column("time", right=True), Column("algbw", right=True), Column("busbw", right=True),
-        Column("95 % interval", right=True, rank=1),
+    columns = heads(
+        number("S"), number("time"), number("algbw"), number("busbw"),
+        number("95 % interval", 1),
     )  # fmt: skip
     first = rows[0]
     by = f" by {printable(first.by)}" if first.by else ""

@@ -8,6 +8,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_size
 from gpubench.curves.stats import Interval
 from gpubench.multi.analysis.scaling import GangFrom, Strong, scaling
@@ -61,9 +62,9 @@ def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _weak(rows: Sequence[Weak], unit: str) -> Table:
-    columns = (
-        Column("op"), Column("n", right=True), Column("form"), Column("GPUs", right=True), Column("alone", right=True),
-        Column("first 3 s", right=True), Column("last 3 s", right=True), Column("keeps least"),
+    columns = heads(
+        "op", number("n"), "form", number("GPUs"), number("alone"),
+        number("first 3 s"), number("last 3 s"), "keeps least",
         Column("its state", rank=1),
     )  # fmt: skip
     missing = {id: None for row in rows for id in row.failed}
@@ -113,10 +114,10 @@ def pays_text(row: GangFrom, counted: Extent) -> str:
 
 
 def _strong(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:
-    columns = (
-        Column("op"), Column("n", right=True), Column("data"), Column("one GPU", right=True),
-        Column("gang", right=True), Column("speedup", right=True), Column("efficiency", right=True),
-        Column("balance", right=True, rank=1), Column("note", rank=1),
+    columns = heads(
+        "op", number("n"), "data", number("one GPU"),
+        number("gang"), number("speedup"), number("efficiency"),
+        number("balance", 1), Column("note", rank=1),
     )  # fmt: skip
     shown = [row.row.case for row in rows]
     return Table(

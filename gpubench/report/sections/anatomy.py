@@ -11,6 +11,7 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import PoolOverhead, overheads
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, common, fastest, short
@@ -78,7 +79,7 @@ def _full_table(analysis: Analysis, rows: Sequence[CaseAnatomy], unit: str) -> T
         for row, parts in rows
     ]
     return Table(
-        (*_columns(), *((Column("first result", right=True, rank=4),) if first else ())), tuple(body),
+        (*_columns(), *((number("first result", 4),) if first else ())), tuple(body),
         title=f"{case.op} {case.dtype} on {device_text(analysis, case.device_id)}",
         legend="; ".join(filter(None, [_FIRST if first else "", _legend(rows)])),
     )  # fmt: skip
@@ -99,9 +100,9 @@ def _table(analysis: Analysis, rows: Sequence[CaseAnatomy], unit: str) -> Table:
 
 def _columns() -> tuple[Column, ...]:
     return (
-        Column("n", right=True), Column("whole", right=True),
+        number("n"), number("whole"),
         *(Column(text, right=True, rank=_RANKS.get(name, 0)) for name, text in _PARTS.items()),
-        Column("rest", right=True),
+        number("rest"),
     )  # fmt: skip
 
 
@@ -229,9 +230,9 @@ def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | Non
         return None
     sizes = _shown_sizes(everything)
     rows = [row for row in everything if full or row.case.params["n"] in sizes[row.case.op, row.case.device_id]]
-    columns = (
-        Column("device"), Column("what"), Column("size", right=True), Column("time", right=True),
-        Column("95 % interval", right=True, rank=1), Column("rate", right=True),
+    columns = heads(
+        "device", "what", number("size"), number("time"),
+        number("95 % interval", 1), number("rate"),
     )  # fmt: skip
     body = [
         cells(

@@ -14,6 +14,7 @@ from gpubench.analysis.speedup import cpu_codes
 from gpubench.base.escaping import printable
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import (
@@ -231,9 +232,9 @@ def reuse_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
     """What loading the weights costs, once."""
-    columns = (
-        Column("op"), Column("device"), Column("weights", right=True), Column("loaded in", right=True),
-        Column("repaid by"), Column("at n", right=True),
+    columns = heads(
+        "op", "device", number("weights"), number("loaded in"),
+        "repaid by", number("at n"),
     )  # fmt: skip
     body = tuple(
         cells(
@@ -259,14 +260,14 @@ def _reuse_table(analysis: Analysis, groups: Sequence[Sequence[Reuse]]) -> Table
         list(dict.fromkeys(getattr(row, name) for row in rows)) for name in ("device_id", "dtype")
     )
     several = len(dtypes) > 1
-    columns = [Column("op"), *([Column("dtype")] if several else []), Column("n", right=True)]
+    columns = [Column("op"), *([Column("dtype")] if several else []), number("n")]
     body = []
     for ours in groups:
         by_device = {row.device_id: row for row in ours}
         first = ours[0]
         body.append(
             cells(
-                first.op, *([first.dtype] if several else []), _size(first),
+                first.op, several and first.dtype, _size(first),
                 *(_cell(by_device[name]) if name in by_device else "-" for name in devices),
             )
         )  # fmt: skip
@@ -276,9 +277,9 @@ def _reuse_table(analysis: Analysis, groups: Sequence[Sequence[Reuse]]) -> Table
 
 
 def _full_table(rows: Sequence[Reuse], unit: str) -> Table:
-    columns = (
-        Column("op"), Column("dtype"), Column("n", right=True), Column("device"), Column("form"), Column("calls"),
-        Column("a transfer", right=True), Column("a call", right=True), Column("a call on the CPU", right=True),
+    columns = heads(
+        "op", "dtype", number("n"), "device", "form", "calls",
+        number("a transfer"), number("a call"), number("a call on the CPU"),
     )  # fmt: skip
     body = tuple(
         cells(

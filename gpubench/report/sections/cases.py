@@ -8,6 +8,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_seconds
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -49,8 +50,8 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
         f"seed {settings.seed}"
     )
     lines += [printable(f"{name}={value}") for name, value in sorted(run.environment.variables.items())]
-    columns = (
-        Column("device"), Column("kind"), Column("name"), Column("api", rank=1), Column("memory", right=True),
+    columns = heads(
+        "device", "kind", "name", Column("api", rank=1), number("memory"),
         Column("driver", rank=2),
     )  # fmt: skip
     rows = [
@@ -69,16 +70,16 @@ def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw every case with its interval, and the kernel that its device took where it had a choice."""
     unit = options.time_unit
     chosen = any(row.kernel for row in analysis.cases)
-    columns = (
-        Column("wall", right=True), Column("95 % interval", right=True), Column("device cold", right=True, rank=2),
-        Column("rate", right=True, rank=3), Column("sessions x samples", right=True, rank=1), Column("case"),
-        *([Column("kernel", rank=4)] if chosen else []),
+    columns = heads(
+        number("wall"), number("95 % interval"), number("device cold", 2),
+        number("rate", 3), number("sessions x samples", 1), "case",
+        chosen and Column("kernel", rank=4),
     )  # fmt: skip
     rows = [
         cells(
             time_text(row.time, unit) + mark(row.label), time_interval_text(row.time, unit),
             seconds_text(row.device_cold_s, unit), _rate(row), f"{len(row.sessions)} x {_samples(row)}", row.id,
-            *([printable(row.kernel or "-")] if chosen else []),
+            chosen and printable(row.kernel or "-"),
         )
         for row in analysis.cases
         if row.time is not None

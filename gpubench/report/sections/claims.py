@@ -11,7 +11,8 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
+from gpubench.base.table import heads, number
+from gpubench.report.layout import Cell, RenderOptions, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     ALWAYS,
@@ -64,11 +65,11 @@ _MIXED = "mixed"
 
 
 def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
-    columns = (
-        Column("claim"), Column("claimed", right=True), Column("measured", right=True), Column("verdict"),
-        Column("copied", right=True, rank=1), Column("CPU claimed", right=True, rank=3),
-        Column("CPU", right=True, rank=2), Column("GPU claimed", right=True, rank=3),
-        Column("GPU", right=True, rank=2), *([Column("case")] if full else []),
+    columns = heads(
+        "claim", number("claimed"), number("measured"), "verdict",
+        number("copied", 1), number("CPU claimed", 3),
+        number("CPU", 2), number("GPU claimed", 3),
+        number("GPU", 2), full and "case",
     )  # fmt: skip
     labels = {
         side.label for row in rows for side in (row.measured, row.with_copies, row.also) if side is not None
@@ -80,9 +81,9 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
     for length, style, how in _FORMS:
         body = []
         for row in rows:
-            body.append(cells(*_cells(row, unit, length, style), *([_case(row)] if full else [])))
+            body.append(cells(*_cells(row, unit, length, style), full and _case(row)))
             if row.also is not None:
-                body.append(cells(*_beside_cells(row.also, unit), *([row.also.id] if full else [])))
+                body.append(cells(*_beside_cells(row.also, unit), full and row.also.id))
         table = Table(columns, tuple(body), legend="; ".join(filter(None, [*notes, how])), narrower=table)
     assert table is not None
     return table

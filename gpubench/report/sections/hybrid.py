@@ -10,6 +10,7 @@ from gpubench.analysis.hybrid import Hybrid, HybridReason, hybrids
 from gpubench.base.escaping import printable
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.table import heads, number
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,
@@ -23,7 +24,7 @@ from gpubench.report.charts import (
     regime_names,
     short,
 )
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
+from gpubench.report.layout import Cell, RenderOptions, Section, Table, cells
 from gpubench.report.wording import (
     data_text,
     devices_text,
@@ -100,10 +101,10 @@ def _sentence(row: Hybrid) -> str:
 def _table(
     analysis: Analysis, dtype: str, device_id: str, rows: Sequence[Hybrid], unit: str, *, full: bool
 ) -> Table:
-    columns = (
-        Column("op"), Column("n", right=True), Column("data"), Column("on GPU", right=True),
-        *([Column("time", right=True)] if full else []), Column("gain", right=True),
-        Column("ideal", right=True, rank=2), Column("of model", right=True, rank=1), Column("verdict"),
+    columns = heads(
+        "op", number("n"), "data", number("on GPU"),
+        full and number("time"), number("gain"),
+        number("ideal", 2), number("of model", 1), "verdict",
     )  # fmt: skip
     body = []
     before: tuple[str, str] = ("", "")
@@ -114,7 +115,7 @@ def _table(
         body.append(
             cells(
                 *shown, data_text(row.case.case), share_text(row.fraction),
-                *([time_text(row.case.time, unit) + mark(row.case.label)] if full else []),
+                full and time_text(row.case.time, unit) + mark(row.case.label),
                 ratio_text(row.interval) + ("*" if row.selected_in_sample else ""), f"{row.ideal_gain:.2f}x",
                 share_text(row.efficiency), _verdict(row),
             )

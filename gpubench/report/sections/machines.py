@@ -17,6 +17,7 @@ from gpubench.analysis.break_even import bracketed, earliest
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_size, listed
 from gpubench.curves.stats import geometric_mean
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
@@ -90,7 +91,7 @@ def _break_evens(found: Sequence[MachineRuns]) -> Table:
             continue  # nobody knows
         what = op + "".join(f" {name}={value}" for name, value in params)
         body.append(cells(what, dtype, data, *(threshold_text(row) if row else "-" for row in found_rows)))
-    columns = (Column("op"), Column("dtype", rank=1), Column("data"), *_letters(found))
+    columns = heads("op", Column("dtype", rank=1), "data", *_letters(found))
     table = Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
     return _stacked_below(table, found, what=3)
 
@@ -105,9 +106,9 @@ def _times(found: Sequence[MachineRuns], unit: str) -> Table:
         body.append(cells(name[0], name[1], size, "CPU", *cpu))
         for data in regimes(row.case.case for rows in compared for row in rows):
             body.append((*cells(name[0], name[1], size, data), *(_best(rows, data, unit) for rows in compared)))
-    columns = (
-        Column("op"), Column("dtype", rank=1), Column("n", right=True), Column("time"),
-        *(Column(column.name, right=True) for column in _letters(found)),
+    columns = heads(
+        "op", Column("dtype", rank=1), number("n"), "time",
+        *(number(column.name) for column in _letters(found)),
     )  # fmt: skip
     title = "Time of one call at the largest common size; in brackets the winner there"
     return _stacked_below(Table(columns, tuple(body), title=title), found, what=4)
@@ -164,9 +165,9 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
 
 
 def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Table:
-    columns = (
-        Column("history"), Column("oldest", right=True, rank=2), Column("newest", right=True, rank=1),
-        Column("change", right=True), Column("case"),
+    columns = heads(
+        "history", number("oldest", 2), number("newest", 1),
+        number("change"), "case",
     )  # fmt: skip
     body = []
     for row in rows:

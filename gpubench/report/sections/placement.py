@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.placement import Placement, PlacementReason, placements
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.report.layout import Cell, Column, CsvValue, RenderOptions, Section, Table, cells
+from gpubench.base.table import heads, number
+from gpubench.report.layout import Cell, CsvValue, RenderOptions, Section, Table, cells
 from gpubench.report.wording import (
     data_text,
     devices_text,
@@ -82,9 +83,9 @@ def _sentence(row: Placement) -> str:
 
 
 def _table(analysis: Analysis, row: Placement, unit: str) -> Table:
-    columns = (
-        Column("stage"), Column("CPU", right=True), Column("GPU", right=True), Column("placed on"),
-        Column("share", right=True),
+    columns = heads(
+        "stage", number("CPU"), number("GPU"), "placed on",
+        number("share"),
     )  # fmt: skip
     body = [
         cells(

@@ -15,8 +15,9 @@ from gpubench.analysis.samples import Components, components
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import truncate
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
+from gpubench.report.layout import Cell, RenderOptions, Section, Table, Tone, cells
 
 if TYPE_CHECKING:
     from gpubench.compare.comparison import Gate  # a report does not load what compares
@@ -51,7 +52,7 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw warnings with the cases they concern and an advice; in full as a table with more of the ids."""
     found = merged(findings(analysis))
     if options.full:
-        columns = (Column("warning"), Column("meaning and advice"))
+        columns = heads("warning", "meaning and advice")
         rows = tuple(
             cells(Cell(row.code, _TONES.get(row.severity, "plain")), _warning_text(row)) for row in found
         )
@@ -144,9 +145,9 @@ _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw how far times scatter, by device and length of a launch."""
     scatters = components(analysis.run)
-    columns = (
-        Column("device"), Column("launches"), Column("cases", right=True, rank=1), Column("in a block", right=True),
-        Column("between blocks", right=True), Column("sessions", right=True),
+    columns = heads(
+        "device", "launches", number("cases", 1), number("in a block"),
+        number("between blocks"), number("sessions"),
     )  # fmt: skip
     names = [(row.device_id, _LENGTHS[row.launches], str(row.cases)) for row in scatters]
     long, short = (

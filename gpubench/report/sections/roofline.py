@@ -12,6 +12,7 @@ from gpubench.analysis.roofline import Roof, RoofShare, is_untold, measures_roof
 from gpubench.base.escaping import printable
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_rate, listed
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -146,11 +147,11 @@ def _place(roof: Roof) -> str:
 
 def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
     copied = any(roof.copy is not None for roof in roofs)
-    columns = (
-        Column("device"), Column("dtype"), Column("memory", right=True),
-        *([Column("traffic", right=True, rank=2)] if copied else []), Column("compute", right=True),
-        Column("ridge, FLOP/byte", right=True, rank=1), Column("by copy of", right=True, rank=4),
-        Column("by matmul", right=True, rank=3),
+    columns = heads(
+        "device", "dtype", number("memory"),
+        copied and number("traffic", 2), number("compute"),
+        number("ridge, FLOP/byte", 1), number("by copy of", 4),
+        number("by matmul", 3),
     )  # fmt: skip
     body = []
     for roof in roofs:
@@ -185,10 +186,10 @@ def _traffic(roof: Roof) -> str:
 
 def _table(dtype: str, rows: Sequence[RoofShare]) -> Table:
     library = any(row.to_library is not None for row in rows)
-    columns = (
-        Column("op"), Column("n", right=True), Column("device"), Column("form"), Column("rate", right=True),
-        Column("of roof", right=True), Column("bound", rank=2),
-        *([Column("x lib", right=True, rank=1)] if library else []),
+    columns = heads(
+        "op", number("n"), "device", "form", number("rate"),
+        number("of roof"), Column("bound", rank=2),
+        library and number("x lib", 1),
     )  # fmt: skip
     body = []
     before: tuple[str, str] = ("", "")
@@ -200,7 +201,7 @@ def _table(dtype: str, rows: Sequence[RoofShare]) -> Table:
         body.append(
             cells(
                 *shown, row.case.case.device_id, form_text(row.case), rate(row) + mark(row.case.label), _of_roof(row),
-                row.bound or "-", *([ratio] if library else []),
+                row.bound or "-", library and ratio,
             )
         )  # fmt: skip
     return Table(columns, tuple(body), title=dtype, legend=_legend(rows, library=library))

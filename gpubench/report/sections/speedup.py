@@ -16,6 +16,7 @@ from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
 from gpubench.base.escaping import printable
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.table import heads, number
 from gpubench.base.units import truncate
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -137,10 +138,10 @@ def _several_cpus(analysis: Analysis) -> bool:
 
 def _cpu_table(analysis: Analysis, unit: str) -> Table:
     several = _several_cpus(analysis)
-    columns = (
-        Column("op"), Column("dtype", rank=1), *([Column("device")] if several else []), Column("n", right=True),
-        Column("library", right=True),
-        Column("tuned", right=True), Column("compute", right=True, rank=3), Column("payload", right=True, rank=2),
+    columns = heads(
+        "op", Column("dtype", rank=1), several and "device", number("n"),
+        number("library"),
+        number("tuned"), number("compute", 3), number("payload", 2),
     )  # fmt: skip
     workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
     for row in analysis.cases:
@@ -179,11 +180,11 @@ def rows_table(
         row.case.case.regime == WAITED for row in rows
     )
     several = _several_cpus(analysis)
-    columns = (
-        Column("device"), Column("data"), Column("n", right=True), Column(against, right=True, rank=2),
-        Column(SIDES.get(first.device_kind, "GPU"), right=True, rank=1),
-        *([Column("waited for", right=True, rank=4)] if waited else []), Column("gain", right=True),
-        *([Column("lib/lib", right=True, rank=3)] if library else []),
+    columns = heads(
+        "device", "data", number("n"), number(against, 2),
+        number(SIDES.get(first.device_kind, "GPU"), 1),
+        waited and number("waited for", 4), number("gain"),
+        bool(library) and number("lib/lib", 3),
     )  # fmt: skip
     body = []
     if not in_order:
@@ -197,8 +198,8 @@ def rows_table(
         body.append(
             cells(
                 case.device_id, data_text(case), size_text(row.case), *sides,
-                *([seconds_text(row.case.single_s, unit)] if waited else []),
-                Cell(gain_text(row, ratio_text) + mark(row.label), _tone(row)), *([beside_text] if library else []),
+                waited and seconds_text(row.case.single_s, unit),
+                Cell(gain_text(row, ratio_text) + mark(row.label), _tone(row)), bool(library) and beside_text,
             )
         )  # fmt: skip
     return Table(
@@ -283,9 +284,9 @@ def _pivot(pivot: Pivot, style: SpeedupStyle, narrower: Table | None) -> Table:
     timed = all(len({row.baseline.id for row in found}) == 1 for found in sizes.values())
     against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
     against += f" {FORMS[min(bases)]}" if len(bases) == 1 else ""
-    columns = (
-        Column("n", right=True), *([Column(against, right=True, rank=int(style == "bare"))] if timed else []),
-        Column(SIDES.get(rows[0].case.device_kind, "GPU")), *(Column(name, right=True) for name in data),
+    columns = heads(
+        number("n"), timed and Column(against, right=True, rank=int(style == "bare")),
+        Column(SIDES.get(rows[0].case.device_kind, "GPU")), *(number(name) for name in data),
     )  # fmt: skip
     body: list[tuple[Cell, ...]] = []
     for size, found in sizes.items():
@@ -375,7 +376,7 @@ def means_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     families: dict[tuple[str, str], dict[str, Mean]] = {}
     for row in rows:
         families.setdefault((row.regime, row.dtype), {})[row.device_id] = row
-    columns = (Column("data"), Column("dtype", rank=1), *(Column(name, right=True) for name in devices))
+    columns = heads("data", Column("dtype", rank=1), *(number(name) for name in devices))
     wide, narrow = (
         tuple(
             cells(

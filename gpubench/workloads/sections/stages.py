@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.table import heads, number
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
-from gpubench.report.layout import Cell, Column, CsvValue, RenderOptions, Section, Table, cells
+from gpubench.report.layout import Cell, CsvValue, RenderOptions, Section, Table, cells
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.workloads.stages import Stages, stages
 
@@ -55,10 +56,11 @@ def _tables(analysis: Analysis, rows: Sequence[Stages], unit: str) -> list[Table
 
 def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Table:
     beside = cpu if cpu is not None and cpu.device_id != row.device_id else None
+    paired = beside is not None
     name = "CPU" if beside is None and cpu is not None else _short(row)
-    columns = (
-        Column("stage"), *([Column("CPU", right=True), Column("of CPU", right=True, rank=2)] if beside else []),
-        Column(name, right=True), Column("alone", right=True, rank=1), Column(f"of {name}", right=True),
+    columns = heads(
+        "stage", paired and number("CPU"), paired and number("of CPU", 2), number(name), number("alone", 1),
+        number(f"of {name}"),
     )  # fmt: skip
     stages = list(
         dict.fromkeys(one.stage for known in (row, *([beside] if beside else [])) for one in known.stages)
