@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -183,14 +182,8 @@ gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ lab
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
-    require_storage(dtype, limits)
-    if dtype == "float64":
-        raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
+    require_storage(dtype, limits, threads=_LANES * _ROWS, exact=False)
     n, classes = _logits(params)
-    if limits.max_workgroup_threads < _LANES * _ROWS:
-        raise Unsupported(
-            f"{_LANES * _ROWS} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
-        )
     require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
     storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
     body = f"""

@@ -151,9 +151,7 @@ gpubench_norm_linear_last(const stored* __restrict__ x, const stored* __restrict
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
-    require_storage(dtype, limits)
-    if limits.max_workgroup_threads < _THREADS:
-        raise Unsupported(f"{_THREADS} threads a group exceed {limits.max_workgroup_threads}", reason="limit")
+    require_storage(dtype, limits, threads=_THREADS)
     held = _row_bytes(params, dtype) + _THREADS * (8 if dtype == "float64" else 4)
     if held > limits.max_workgroup_bytes:
         raise Unsupported(

@@ -148,12 +148,8 @@ gpubench_sum_rows(const {given}* __restrict__ x, {taken}* __restrict__ out, long
 
 def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch, or two. Raises Unsupported for a dtype or a matrix that the device does not take."""
-    require_storage(dtype, limits)
+    require_storage(dtype, limits, threads=_ACROSS * _DOWN)
     n, columns = sides(params)
-    if limits.max_workgroup_threads < _ACROSS * _DOWN:
-        raise Unsupported(
-            f"{_ACROSS * _DOWN} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
-        )
     cut, real = chunked(max(n, 1), columns, limits), real_dtype(dtype)
     require_bindings(
         {"x": n * columns * ITEMSIZE[dtype], "partial": cut.chunks * columns * ITEMSIZE[real]}, limits

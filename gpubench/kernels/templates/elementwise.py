@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -280,10 +279,7 @@ class WgslElement(msgspec.Struct, frozen=True):
         The text depends on the dtype and on the choice of 1 or 4 vectors a thread, not on n. Raises Unsupported
         for a dtype or size that the device cannot do.
         """
-        require_dtype(dtype, ("float32", "float64", "float16"))
-        if dtype == "float64" and not self.formula.exact:
-            raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
-        require_storage(dtype, limits)
+        require_storage(dtype, limits, exact=self.formula.exact)
         n, names, size = params["n"], (*self.formula.names, "out"), ITEMSIZE[dtype]
         require_buffers(dict.fromkeys(names, n * size), limits)
         passes = []

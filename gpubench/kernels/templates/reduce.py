@@ -361,9 +361,7 @@ class WgslReduction(msgspec.Struct, frozen=True):
         n, names = params["n"], self.element.names
         if self.join == "maximum":
             _refuse_nothing(n)
-        require_storage(dtype, limits)
-        if dtype == "float64" and not self.element.exact:
-            raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
+        require_storage(dtype, limits, exact=self.element.exact)
         require_buffers(dict.fromkeys(names, n * ITEMSIZE[dtype]), limits)
         threads = group_threads(limits)
         data, partial = vectors(dtype), vectors(real_dtype(dtype))

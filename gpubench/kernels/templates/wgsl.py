@@ -41,10 +41,6 @@ class Storage(msgspec.Struct, frozen=True):
         return self.real if self.lanes == 1 else f"vec{self.lanes}<{self.real}>"
 
     @property
-    def header(self) -> list[str]:
-        return ["enable f16;"] if self.unit == "f16" else []
-
-    @property
     def functions(self) -> list[str]:
         """What `decoded` and `encoded` call."""
         return [_UNPACK] if self.parts == 2 else []
@@ -141,9 +137,14 @@ def real_dtype(dtype: str) -> str:
     return "float32" if dtype == "float16" else dtype
 
 
-def require_storage(dtype: str, limits: Limits) -> None:
-    """Raise Unsupported for a dtype that WGSL or the device does not have."""
+def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool = True) -> None:
+    """Raise Unsupported for a dtype that WGSL or the device does not have, or that has no function of a kernel which is
+    not `exact`, and for more threads in a group than the device has."""
     require_dtype(dtype, _DTYPES)
+    if dtype == "float64" and not exact:
+        raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
+    if limits.max_workgroup_threads < threads:
+        raise Unsupported(f"{threads} threads a group exceed {limits.max_workgroup_threads}", reason="limit")
     if (dtype == "float16" and not limits.float16) or (dtype == "float64" and not limits.float64):
         feature = {"float16": "shader-f16", "float64": "shader-f64"}[dtype]
         raise Unsupported(

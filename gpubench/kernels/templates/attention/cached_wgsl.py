@@ -21,13 +21,7 @@ from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, wh
 
 def build(append: bool, of: Heads, room: int, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
-    require_storage(dtype, limits)
-    if dtype == "float64":
-        raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
-    if limits.max_workgroup_threads < CACHE_THREADS:
-        raise Unsupported(
-            f"{CACHE_THREADS} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
-        )
+    require_storage(dtype, limits, threads=CACHE_THREADS, exact=False)
     require_threads(of)
     if of.heads > limits.max_groups_per_dimension:
         raise Unsupported(f"{of.heads} groups exceed {limits.max_groups_per_dimension}", reason="limit")

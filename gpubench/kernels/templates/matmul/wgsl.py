@@ -102,9 +102,7 @@ class Product(msgspec.Struct, frozen=True):
 
     def require(self, limits: Limits) -> None:
         """Raise Unsupported if the device lacks the dtype, or does not bind a matrix at once."""
-        require_storage(self.dtype, limits)
-        if self.dtype == "float64" and self.epilogue and not self.epilogue.traced.exact:
-            raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
+        require_storage(self.dtype, limits, exact=self.epilogue is None or self.epilogue.traced.exact)
         size = self.batch * ITEMSIZE[self.dtype]
         sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
         if self.patches:
@@ -252,10 +250,7 @@ def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
         why = "the lower rungs of the ladder take one product a launch, row by row"
         raise Unsupported(why, reason="no-implementation")
     product.require(limits)
-    if limits.max_workgroup_threads < _SIDE * _SIDE:
-        raise Unsupported(
-            f"{_SIDE * _SIDE} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
-        )
+    require_storage(product.dtype, limits, threads=_SIDE * _SIDE)
     grid = _grid(ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1, limits)
     uniform = (product.m, product.n, product.k)
     return WgslProgram((WgslPass(source, grid, ("a", "b", "out"), uniform=uniform),))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
@@ -110,8 +109,7 @@ class WgslRowKernel(msgspec.Struct, frozen=True):
     def build(self, count: int, columns: int, dtype: str, limits: Limits, into: str = "out") -> WgslProgram:
         """One dispatch over count x columns elements per window, which writes the buffer `into`. Raises Unsupported for
         what it cannot do."""
-        if self.exponential and dtype == "float64":
-            raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
+        require_storage(dtype, limits, exact=not self.exponential)
         rows = self.layout(columns, dtype, limits)
         names, size = (*self.inputs, *self.across, into), columns * ITEMSIZE[dtype]
         cut = (*self.inputs, into)
