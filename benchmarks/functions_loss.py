@@ -1,28 +1,50 @@
 """The loss of a reader who follows the thresholds of a result, by the times of benchmarks/functions_sweep.py.
 
-Run: python benchmarks/functions_loss.py RESULT.json SWEEP.jsonl
+Run: python benchmarks/functions_loss.py RESULT.json SWEEP.jsonl [--markdown PAGE.md]
 
-The reader of a cell (function, device, situation) takes the GPU from the printed threshold on, else the CPU. The loss
+The table goes to the screen; with --markdown it takes the place of the one between the marks of the page. The reader of
+a cell (function, device, situation) takes the GPU from the printed threshold on, else the CPU. The loss
 at a size is what the chosen side takes longer than the faster one; less than 10 % counts as none.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpubench.base.units import format_size
 
 STEPS, FREE = 64, 0.10
-Loss = tuple[float, float]  # the mean and the largest
-SHOWN = {"resident-waited": "data there", "transfer-always": "copied"}
+SHOWN = ("resident-waited", "transfer-always")
+MARKS = "<!-- functions -->\n", "<!-- /functions -->\n"
+NAMES = {"cupy": "CuPy", "torch": "PyTorch"}
+Curve = dict[int, float]  # seconds by size
 
 
-def at(curve: dict[int, float], n: float) -> float:
+class Judged(NamedTuple):
+    """A cell of a report: who it is about, what it says, what the sweep says, and what its reader loses."""
+
+    op: str
+    device_id: str
+    regime: str
+    text: str
+    truth: str
+    fastest_s: float  # of a call on this device, at the largest size
+    mean: float
+    worst: float
+
+
+def at(curve: Curve, n: float) -> float:
     """Seconds at n: on straight lines of ln(seconds) over ln(n)."""
     sizes = sorted(curve)
+    if len(sizes) == 1:
+        return curve[sizes[0]]
     low = max([m for m in sizes[:-1] if m <= n], default=sizes[0])
     high = sizes[sizes.index(low) + 1]
     share = math.log(n / low) / math.log(high / low)
@@ -38,48 +60,87 @@ def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
     return float(cell["n"] or math.sqrt((cell.get("lo") or low) * (cell.get("hi") or high)))
 
 
-def main() -> None:
-    """Print a line for each function, and the figures of all cells."""
-    command = [sys.executable, "-m", "gpubench", "report", sys.argv[1], "--format", "json"]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    times: dict[tuple[str, str, str], dict[int, float]] = {}
-    with open(sys.argv[2], encoding="utf-8") as lines:
+def judge(cell: dict[str, Any], cpu: Curve, gpu: Curve) -> Judged:
+    """Compare the printed threshold of a cell with the times of both sides."""
+    low, high = max(min(cpu), min(gpu)), min(max(cpu), max(gpu))
+    sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)] if low < high else [low]
+    pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]
+    lost = [n for n, (cpu_s, gpu_s) in zip(sizes, pairs, strict=True) if cpu_s <= gpu_s]
+    truth = "all sizes" if not lost else f"> {format_size(high, table=True)}"
+    if lost and lost[-1] != sizes[-1]:
+        truth = format_size(round(lost[-1]), table=True)
+    start = chosen_from(cell, low, high)
+    losses = [pair[n >= start] / min(pair) - 1 for n, pair in zip(sizes, pairs, strict=True)]
+    losses = [loss if loss > FREE else 0.0 for loss in losses]
+    return Judged(
+        cell["op"], cell["device_id"], cell["regime"], cell["text"], truth, pairs[-1][1],
+        statistics.mean(losses), max(losses),
+    )  # fmt: skip
+
+
+def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
+    """The curves of a sweep by function, device and situation."""
+    times: dict[tuple[str, str, str], Curve] = {}
+    with open(path, encoding="utf-8") as lines:
         for line in map(json.loads, lines):
             situation = "cpu" if line["device"] == "cpu" else line["situation"]
             times.setdefault((line["op"], line["device"], situation), {})[line["n"]] = line["seconds"]
-    table: dict[str, tuple[list[str], list[Loss]]] = {}
-    cells: list[Loss] = []
+    return times
+
+
+def table(cells: list[Judged], devices: dict[str, str]) -> str:
+    """Draw a line for each function, of the GPU's faster library, and the figures of all cells."""
+    head = "| function | GPU by | data there | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
+    lines = [head]
+    for op in sorted({cell.op for cell in cells}):
+        ours = [cell for cell in cells if cell.op == op]
+        best = min(ours, key=lambda cell: (cell.regime != SHOWN[0], cell.fastest_s)).device_id
+        known = {cell.regime: cell for cell in ours if cell.device_id == best}
+        answers = [
+            text
+            for regime in SHOWN
+            for text in ((known[regime].text, known[regime].truth) if regime in known else ("", ""))
+        ]
+        backend = best.partition(":")[0]
+        mean, worst = statistics.mean(cell.mean for cell in ours), max(cell.worst for cell in ours)
+        words = [op.partition(".")[2], NAMES.get(backend, backend), *answers, f"{mean:.1%}", f"{worst:.0%}"]
+        lines.append("| " + " | ".join(words) + " |")
+    over = sum(cell.worst > 0.5 for cell in cells)
+    used = " and ".join(dict.fromkeys(devices[cell.device_id] for cell in cells))
+    mean = statistics.mean(cell.mean for cell in cells)
+    return (
+        "\n".join(lines)
+        + f"\n\n{used} against NumPy, float32: {len(cells)} cells (function, library, situation),"
+        f" mean loss {mean:.2%}, {over} with more than 50 % at their worst size.\n"
+    )
+
+
+def main() -> None:
+    """Judge all cells that were swept, and print or write the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("result")
+    parser.add_argument("sweep")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE.md")
+    options = parser.parse_args()
+    command = [sys.executable, "-m", "gpubench", "report", options.result, "--format", "json"]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    times, cells = read_times(options.sweep), []
     for cell in report["break_even"]:
         cpu = times.get((cell["op"], "cpu", "cpu"))
         gpu = times.get((cell["op"], cell["device_id"], cell["regime"]))
-        if not cpu or not gpu:
-            continue
-        low, high = max(min(cpu), min(gpu)), min(max(cpu), max(gpu))
-        sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)]
-        pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]
-        start, lost = (
-            chosen_from(cell, low, high),
-            [n for n, (a, b) in zip(sizes, pairs, strict=True) if a <= b],
-        )
-        turn = low if not lost else math.inf if lost[-1] == sizes[-1] else lost[-1]
-        losses = [pair[n >= start] / min(pair) - 1 for n, pair in zip(sizes, pairs, strict=True)]
-        losses = [loss if loss > FREE else 0.0 for loss in losses]
-        cells.append((statistics.mean(losses), max(losses)))
-        texts, of_cells = table.setdefault(cell["op"].partition(".")[2], ([], []))
-        of_cells.append(cells[-1])
-        if cell["regime"] in SHOWN:
-            truth = "never" if turn == math.inf else "always" if turn == low else f"{turn:.0f}"
-            texts.append(
-                f"{cell['device_id'].partition(':')[0]} {SHOWN[cell['regime']]}: {cell['text']} ({truth})"
-            )
-    print("| function | printed (by the sweep) | mean loss | worst |\n|---|---|---|---|")
-    for name, (answers, of_cells) in table.items():
-        mean, worst = statistics.mean(x for x, _ in of_cells), max(x for _, x in of_cells)
-        print(f"| {name} | {'; '.join(answers)} | {mean:.1%} | {worst:.0%} |")
+        if cpu and gpu:
+            cells.append(judge(cell, cpu, gpu))
     if not cells:
         sys.exit("no function has a threshold and a sweep")
-    over = sum(worst > 0.5 for _, worst in cells)
-    print(f"{len(cells)} cells: mean loss {statistics.mean(x for x, _ in cells):.2%}, {over} over 50 %")
+    with open(options.result, encoding="utf-8") as file:
+        devices = {device["id"]: device["name"] for device in json.load(file)["devices"]}
+    text = table(cells, devices)
+    if options.markdown is None:
+        print(text)
+        return
+    page = options.markdown.read_text(encoding="utf-8")
+    before, after = page.partition(MARKS[0])[0], page.partition(MARKS[1])[2]
+    options.markdown.write_text(f"{before}{MARKS[0]}{text}{MARKS[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

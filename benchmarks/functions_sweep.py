@@ -2,7 +2,8 @@
 
 Run: python benchmarks/functions_sweep.py RESULT.json FILE.py ... > sweep.jsonl
 
-RESULT.json is a result of gpubench of these files: it tells the smallest and the largest size of each function. A line
+RESULT.json is a result of gpubench of these files: it tells the smallest and the largest size of each function, on the
+CPU. A line
 is {"op", "device", "situation", "n", "seconds"}, with the seconds of one call.
 """
 
@@ -114,11 +115,10 @@ def main() -> None:
     for path in map(Path, sys.argv[2:]):
         for name, function in runpy.run_path(str(path)).items():
             op = f"{path.stem}.{name}"
-            sides: dict[bool, list[int]] = {}
-            for case in (x["case"] for x in outcomes if x["case"]["op"] == op):
-                sides.setdefault(case["device_id"].startswith("numpy"), []).append(case["params"]["n"])
-            if hasattr(function, "make") and len(sides) == 2:
-                low, high = max(map(min, sides.values())), min(map(max, sides.values()))
+            cases = [x["case"] for x in outcomes if x["case"]["op"] == op]
+            sizes = [case["params"]["n"] for case in cases if case["device_id"].startswith("numpy")]
+            if hasattr(function, "make") and 0 < len(sizes) < len(cases):
+                low, high = min(sizes), max(sizes)
                 began = perf_counter()
                 with torch.no_grad():
                     sweep(op, function, low, high)
