@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench.base.units import format_size
+from gpubench.base.units import scale_size
 
 STEPS, FREE = 64, 0.10
 SHOWN = ("resident-waited", "transfer-always")
@@ -66,9 +66,9 @@ def judge(cell: dict[str, Any], cpu: Curve, gpu: Curve) -> Judged:
     sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)] if low < high else [low]
     pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]
     lost = [n for n, (cpu_s, gpu_s) in zip(sizes, pairs, strict=True) if cpu_s <= gpu_s]
-    truth = "all sizes" if not lost else f"> {format_size(high, table=True)}"
+    truth = "all sizes" if not lost else "> " + " ".join(scale_size(high))
     if lost and lost[-1] != sizes[-1]:
-        truth = format_size(round(lost[-1]), table=True)
+        truth = " ".join(scale_size(round(lost[-1])))
     start = chosen_from(cell, low, high)
     losses = [pair[n >= start] / min(pair) - 1 for n, pair in zip(sizes, pairs, strict=True)]
     losses = [loss if loss > FREE else 0.0 for loss in losses]
