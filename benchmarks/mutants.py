@@ -38,8 +38,8 @@ PARTS = {
     ),
     "curves": (("gpubench/curves",), ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py",)),
     "passes": (
-        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "climb", "costs", "points")),
-        ("tests/unit/measure/test_passes.py", "tests/unit/measure/test_points.py"), (),
+        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "climb", "costs", "points", "pace")),
+        tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points", "pace")), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),

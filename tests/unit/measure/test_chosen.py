@@ -1,0 +1,148 @@
+"""Which sizes a run chooses, step by step, on simulated devices: what any change of the choosing changes.
+
+`python -m tests.unit.measure.test_chosen` prints them anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+
+import pytest
+
+from gpubench.measure.costs import CostModel
+from tests.unit.measure.simulated import CPU, GPU, TORCH, Simulation
+
+FOUR = ("resident-waited", "resident-queued", "transfer-always", "transfer-once")
+
+
+def cubic(by):
+    return lambda n, _: 1e-5 + 1e-5 * (n / by) ** 3
+
+
+RUNS = {
+    "all situations": lambda: Simulation(
+        ["add", "mul"], devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR,
+        copy_s=lambda n: n / 1e9, noise=(0.05, 0.05), budget_s=9.0,
+    ),
+    "one op": lambda: Simulation(["add"], noise=(0.1, 0.05)),
+    "a budget that is used up": lambda: Simulation(["add"], noise=(0.05, 0.05), budget_s=4.0, whole=True),
+    "a slow op": lambda: Simulation(["add", "mul"], slow={"mul": 3e4}, noise=(0.05, 0.05), budget_s=20.0),
+    "matrices": lambda: Simulation(
+        ["matmul"], cpu=cubic(190), gpu=cubic(600), regimes=FOUR, copy_s=lambda n: n**2 / 1e9, noise=(0.03, 0.03),
+    ),
+    "a long run": lambda: Simulation(
+        devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR, copy_s=lambda n: n / 4e9, noise=(0.1, 0.1),
+        budget_s=60.0, seed=7,
+    ),
+    "open at the top": lambda: Simulation(
+        ["relu"], gpu=lambda n, _: 1e-5 + 1e-9 * n, cpu=lambda n, _: 1.02e-9 * n, noise=(0.1, 0.1),
+    ),
+}  # fmt: skip
+EXPECTED: dict[str, str] = {
+    "all situations": (
+        "mul 1048576x7 1024x5. add 1048576x7 1024x5. add 262144x1 65536x4 8192x3, mul 262144x1 65536x4 8192x3. mul "
+        "16777216x9 4194304x1. add 16777216x9 4194304x1. add 1048577x5 35734x4 21247x4; mul 8388609x5 2388213x4, add "
+        "50535x4 38968x6 30048x6; add 55109x4 46341x4 42495x4, mul 3097129x3; add 110218x4 77936x4; mul 16777216x3, "
+        "add 16777216x3; mul 16777216x3, add 16777216x3;"
+    ),
+    "one op": (
+        "add 1048576x2 1024x2. add 262144x1 65536x2 8192x1. add 16777216x2 4194304x1. add 1048577x2 38968x1 23170x1; "
+        "add 35734x2 27554x2 21247x2; add 16777216x1; add 16777216x1;"
+    ),
+    "a budget that is used up": (
+        "add 1048576x2 1024x2. add 262144x1 65536x2 8192x1. add 16777216x2 4194304x1. add 1048577x2 38968x1 23170x1; "
+        "add 35734x2 27554x2 21247x2; add 25268x2; add 16777216x1; add 16777216x1; add 16777216x2 4194304x1 1048576x2 "
+        "262144x1 65536x2 8192x1 1024x2; add 16777216x2 4194304x1 1048576x2 262144x1 65536x2 8192x1 1024x2; add "
+        "16777216x2 4194304x1 1048576x2 262144x1 65536x2 8192x1 1024x2; add 16777216x2 4194304x1 1048576x2 262144x1 "
+        "65536x2 8192x1 1024x2;"
+    ),
+    "a slow op": (
+        "mul 1048576x2 1024x2. add 1048576x2 1024x2. add 262144x1 65536x2 8192x1, mul 262144x1 65536x2 8192x1. mul "
+        "4194304x2. add 16777216x2 4194304x1. add 1048577x2 27554x2 21247x2; mul 2840080x1 2190001x1 1048577x2; add "
+        "16777216x1; add 16777216x1, mul 2388213x1;"
+    ),
+    "matrices": (
+        "matmul 512x4 32x5. matmul 128x1. matmul 4096x5 2048x1 1024x5. matmul 1032x3 608x1 104x1 56x4; matmul 80x4 "
+        "48x4 40x5; matmul 152x4; matmul 728x1 664x1 432x1; matmul 792x1 96x4 64x3; matmul 560x1 472x1 72x3; matmul "
+        "4096x1; matmul 4096x1;"
+    ),
+    "a long run": (
+        "mul 1048576x7 1024x5. add 1048576x7 1024x5, relu 1048576x7 1024x5. mul 262144x1 65536x4 8192x3, add 262144x1 "
+        "65536x4 8192x3, relu 262144x1 65536x4 8192x3. relu 16777216x9 4194304x1, mul 16777216x9 4194304x1. add "
+        "16777216x9 4194304x1. add 1048577x5 84990x4 21247x5; relu 2097153x4 641757x2 416128x2, add 2965821x4 "
+        "285870x4 35734x6; add 623487x4 38968x5 30048x5, mul 3426569x3 2422950x3 1048577x5; add 440872x4 142935x4 "
+        "25268x4, mul 2642246x4; add 16777216x4 6468501x4 1482910x4; add 2097152x4 808563x4 480774x4; mul 4074900x4 "
+        "3142178x4; relu 16777216x3, mul 16777216x3; relu 16777216x3, mul 16777216x3, add 16777216x3;"
+    ),
+    "open at the top": (
+        "relu 1048576x2 1024x2. relu 262144x1 65536x2 8192x1. relu 16777216x2 4194304x1. relu 2097152x1 1048577x2 "
+        "131072x1 30048x1; relu 7053950x1 524288x1 185364x1; relu 1482910x1 92682x1; relu 16777216x1; relu "
+        "16777216x1;"
+    ),
+}  # fmt: skip
+# Sizes below, between and beyond those that were measured; device, implementation and regime; blocks. Then seconds.
+COSTS: list[float] = [
+    0.013855, 0.0, 0.10103, 0.10113, 0.10114, 0.10166, 0.10103, 0.10106, 0.10104, 0.10113, 0.10131, 0.10174,
+    0.10103, 0.10106, 0.16123, 0.10744, 0.28803, 0.25762, 0.10103, 0.16123, 0.088584, 0.14685,
+]  # fmt: skip
+
+
+def told(simulation: Simulation) -> str:
+    """Each step: op, sizes, and at each the number of cases; a step of two blocks ends with `;`."""
+    steps = []
+    for step in simulation.run().steps:
+        ops = itertools.groupby(step.workloads, key=lambda item: item.op.name)
+        parts = [f"{op} {' '.join(f'{item.n}x{len(item.cases)}' for item in items)}" for op, items in ops]
+        steps.append(f"{', '.join(parts)}{'.' if step.purpose.blocks == 1 else ';'}")
+    return " ".join(steps)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_chooses_these_sizes(run):
+    assert told(RUNS[run]()).split("; ") == EXPECTED[run].split("; ")
+
+
+def cost_model():
+    """Return a model that has seen a short run of two ops, and the series of both."""
+    simulation = Simulation(
+        ["add", "mul"], devices=(CPU, TORCH, GPU), regimes=FOUR, copy_s=lambda n: n / 1e9, budget_s=3.0
+    )
+    model = CostModel(simulation.passes.points, simulation.constraints)
+    for i, step in enumerate(simulation.passes.steps()):
+        simulation.measure(step)
+        model.took(step, 0.2 + 0.1 * (i % 3))
+        if i == 4:
+            break
+    return model, simulation.series
+
+
+def costs():
+    model, (add, mul) = cost_model()
+    slots = [(CPU, "library", "resident"), (GPU, "library", "resident-queued"), (GPU, "library", "transfer-always"),
+             (GPU, "library", "transfer-once-10"), (GPU, "tuned", "resident-queued"), (TORCH, "tuned", "resident")]  # fmt: skip
+    yield from (model.case_s, model.byte_s)
+    yield from (model.of(add, {n: {name}}) for n in (100, 4096, 2**24) for name in slots)
+    yield from (
+        model.of(mul, {2**12: set(slots[:k]), 2**21: set(slots[:2])}, blocks) for k, blocks in ((2, 1), (4, 3))
+    )
+
+
+def test_what_steps_will_take_follows_from_those_before():
+    assert [*costs()] == pytest.approx(COSTS, rel=1e-4)
+
+
+def test_before_the_first_step_costs_are_not_known():
+    simulation = Simulation(["add"])
+    model = CostModel(simulation.passes.points, simulation.constraints)
+    assert not model.known
+    assert cost_model()[0].known
+
+
+if __name__ == "__main__":
+    print([float(f"{seconds:.5g}") for seconds in costs()])
+    for name, made in RUNS.items():
+        lines = textwrap.wrap(told(made()), 108)
+        print(f'    "{name}": (')
+        print("\n".join(f'        "{line}{" " if i < len(lines) - 1 else ""}"' for i, line in enumerate(lines)))
+        print("    ),")
