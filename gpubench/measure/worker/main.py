@@ -295,7 +295,7 @@ class DeviceWorker:
         asked = request.cut if request.cut is not None else self._cuts.get(case.id)
         session = workspace.session
         cut: float | str | None = None
-        if workspace.sides:
+        if workspace.sides and isinstance(session, Places):
             cut = asked if isinstance(asked, str) else workspace.sides["gpu"]
         elif isinstance(session, Splits):
             cut = session.divide(op, case, asked if isinstance(asked, float) else EVEN)
