@@ -14,7 +14,7 @@ import msgspec
 from gpubench.analysis.absence import Absence, absence, out_of_budget
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio, earliest
-from gpubench.analysis.estimate import CALLS, HOST_STAGE, CaseResult
+from gpubench.analysis.estimate import CALLS, HOST_STAGE, CaseResult, declaration
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
 from gpubench.base.groups import grouped
 from gpubench.kernels.contract.op import Ladder
@@ -344,14 +344,11 @@ def extent(case: Case) -> Extent:
     return "plain" if beside_size(case.params) else "side"
 
 
-def _ladder(case: Case) -> Ladder | None:
-    """The sizes that the op declares; None where this installation does not know it, or where other params shape it."""
-    # Here, as every report loads this module, and few need the declarations of ops.
-    from gpubench import kernels
-
-    if case.op not in kernels.names() or beside_size(case.params):
-        return None
-    return kernels.load(case.op).sizes
+def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
+    """Return the sizes that the op declares; None where this installation does not know it, or where params beside the
+    size shape it."""
+    known = None if params else declaration(op)
+    return known.sizes if known is not None else None
 
 
 def threshold(curve: BreakEven) -> AnswerCell:
@@ -365,7 +362,7 @@ def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> A
         return AnswerCell(kind="wrong")
     if curve is None:
         return _without_numbers(cases)
-    ladder = _ladder(case)
+    ladder = declared_sizes(case.op, dict(beside_size(case.params)))
     gains = tuple(_gain(point, ladder) for point in curve.points)
     whole = ladder is not None and curve.first <= ladder.sizes()[0] and curve.last >= ladder.high
     if curve.verdict == "all-sizes":
@@ -538,12 +535,8 @@ def _best_form(plain: CaseResult | None, rows: Sequence[CaseResult], place: int,
 
 def _makes_an_array(case: Case) -> bool:
     """Whether the result of the op has more than one element, as far as this installation knows the op."""
-    # Here, as every report loads this module, and few need the declarations of ops.
-    from gpubench import kernels
-
-    if case.op not in kernels.names():
-        return False
-    return any(math.prod(operand.shape(case.params)) > 1 for operand in kernels.load(case.op).outputs)
+    known = declaration(case.op)
+    return known is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in known.outputs)
 
 
 def _troubles(run: Run, cases: Sequence[CaseResult]) -> tuple[tuple[Trouble, ...], tuple[Trouble, ...]]:

@@ -69,25 +69,30 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
         """The device's case at the largest size."""
         return self.at_last.case.case
 
+    @property
+    def bracketed(self) -> bool:
+        """Undecided, but the device is known to lose at `lo` and to win at `hi`."""
+        return self.verdict == "undecided" and self.lo is not None and self.hi is not None
+
+    @property
+    def size(self) -> float | None:
+        """The size from which the device wins, of a bracket its middle: infinity where it wins nowhere, None where that
+        is not known."""
+        if self.bracketed:
+            return math.sqrt((self.lo or 1) * (self.hi or 1))
+        return {"no-size": math.inf, "all-sizes": self.first}.get(self.verdict, self.n)
+
 
 def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
-    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one.
-
-    A bracket stands where its middle is, as a threshold does.
-    """
+    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 
     def place(row: BreakEven) -> tuple[int, float, bool]:
-        if bracketed(row):
-            return order["at"], math.sqrt((row.lo or 1) * (row.hi or 1)), True
-        return order[row.verdict], row.n or row.first, row.verdict != "at"
+        verdict: VerdictKind = "at" if row.bracketed else row.verdict
+        n = row.size if verdict != "no-size" else None
+        return order[verdict], n or row.first, row.verdict != "at"
 
     return min((row for row in rows if row.at_last.case.device_kind == "gpu"), key=place, default=None)
-
-
-def bracketed(row: BreakEven) -> bool:
-    """Undecided, but the device is known to lose at `low` and to win at `high`."""
-    return row.verdict == "undecided" and row.lo is not None and row.hi is not None
 
 
 WIDEST_INTERVAL = 4.0

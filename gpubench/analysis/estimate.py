@@ -20,6 +20,7 @@ from gpubench.analysis.samples import (
 from gpubench.base.messages import NoNumber, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import IntervalKind
+from gpubench.kernels.contract.op import Op
 from gpubench.result.case import GANG, REGIMES, RESIDENT, Case, beside_size
 from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 
@@ -254,3 +255,11 @@ def _order(row: CaseResult) -> tuple[object, ...]:
         case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
         row.device_kind != "cpu", case.device_id, case.form_id,
     )  # fmt: skip
+
+
+def declaration(op: str) -> Op | None:
+    """Return what this installation declares of an op of gpubench; None where it does not know the op."""
+    # Here, as every report loads this module, and few need the declarations of ops.
+    from gpubench import kernels
+
+    return kernels.load(op) if op in kernels.names() else None

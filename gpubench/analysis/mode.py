@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from gpubench.analysis.analyse import Analysis, derived
 from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows, extent
-from gpubench.analysis.break_even import BreakEven, bracketed, earliest
+from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import workers
@@ -261,7 +261,7 @@ def _note(curve: BreakEven) -> str:
         return f"the smallest size measured, up to n = {last}"
     if curve.verdict == "no-size":
         return f"no size up to n = {last}"
-    return f"between n = {low} and {high}" if bracketed(curve) else f"undecided ({curve.reason})"
+    return f"between n = {low} and {high}" if curve.bracketed else f"undecided ({curve.reason})"
 
 
 def _scaled(n: int) -> str:

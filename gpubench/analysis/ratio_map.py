@@ -11,11 +11,10 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer, answer_rows
+from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer, answer_rows, declared_sizes
 from gpubench.analysis.estimate import CALLS, IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
 from gpubench.curves import TAIL, Margin
-from gpubench.kernels.contract.op import Ladder
 from gpubench.result.case import REGIMES, WAITED, SeriesKey, beside_size
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
@@ -191,7 +190,7 @@ def _lane(
         for device, other in rows.items()
         for regime, cell in other.cells.items()
     }
-    ladder = _ladder(row)
+    ladder = declared_sizes(row.op, row.params)
     sizes = [point.size for measured in points.values() for point in measured]
     sizes += [] if ladder is None else [row.elements(ladder.low), row.elements(ladder.high)]
     if not sizes:
@@ -205,15 +204,6 @@ def _lane(
         stretches = _stretches(lane, cell, measured, margins.get(key, ()), bad)
         lane.strips[device, regime] = Strip(cell=cell, points=measured, stretches=tuple(stretches))
     return lane
-
-
-def _ladder(row: AnswerRow) -> Ladder | None:
-    """The sizes that the op declares; None where this installation does not know it, or where other params shape it."""
-    from gpubench import kernels  # as every report loads this module, and few need the declarations of ops
-
-    if row.params or row.op not in kernels.names():
-        return None
-    return kernels.load(row.op).sizes
 
 
 def _stretches(

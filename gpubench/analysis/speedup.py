@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.labels import NO_HEADLINE, Label, gravest, workers
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.base.errors import InputError
@@ -249,11 +249,9 @@ def _by_blas(row: CaseResult) -> bool:
     """As the file says; as the op declares where the file is older, if this installation has the op."""
     if row.blas is not None:
         return row.blas
-    # Here, as loading an op takes longer than the rest of a report.
-    from gpubench import kernels
-
     case = row.case
-    return case.op in kernels.names() and kernels.load(case.op).by_blas(case.backend, case.form, case.dtype)
+    known = declaration(case.op)
+    return known is not None and known.by_blas(case.backend, case.form, case.dtype)
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:

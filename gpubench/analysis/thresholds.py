@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -93,14 +92,7 @@ def find_threshold(
 
 
 def _threshold(curve: BreakEven, situation: str) -> GpuThreshold:
-    bracketed = curve.verdict == "undecided" and curve.lo is not None and curve.hi is not None
-    n: float | None = curve.n
-    if curve.verdict == "no-size":
-        n = math.inf
-    elif curve.verdict == "all-sizes":
-        n = curve.first
-    elif bracketed:
-        n = math.sqrt((curve.lo or 1) * (curve.hi or 1))
+    n = curve.size
     first, last = (_size(size) for size in (curve.first, curve.last))
     if curve.verdict == "no-size":
         text = f"no size up to {last}"
@@ -110,16 +102,9 @@ def _threshold(curve: BreakEven, situation: str) -> GpuThreshold:
         text = f"from about {_size(round(n))} ({_size(curve.lo)} to {_size(curve.hi)})"
     else:
         text = f"unknown: {(curve.reason or 'undecided').replace('-', ' ')}"
+    measured = (curve.first, curve.last)
     return GpuThreshold(
-        curve.verdict,
-        n,
-        curve.lo,
-        curve.hi,
-        text,
-        (curve.first, curve.last),
-        curve.op,
-        situation,
-        curve.device_id,
+        curve.verdict, n, curve.lo, curve.hi, text, measured, curve.op, situation, curve.device_id
     )
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, derived
-from gpubench.analysis.estimate import COLLECTIVE, CaseResult
+from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
 from gpubench.curves.stats import median
 from gpubench.result.case import Case
 from gpubench.result.machine import LinkPath
@@ -55,13 +55,8 @@ def _rates(row: CaseResult) -> CollectiveResult | None:
 
 def bus_factor(case: Case) -> float | None:
     """What turns bytes a second of the case into those of the busiest link; None: no op of that name is there."""
-    from gpubench import kernels  # few files hold a collective, and reading one loads no op
-
-    if case.op not in kernels.names() or "ranks" not in case.params:
-        return None
-    exchange = kernels.load(case.op).collective
-    ranks = case.params["ranks"]
-    return None if exchange is None or ranks < 1 else exchange.bus(ranks)
+    known, ranks = declaration(case.op), case.params.get("ranks", 0)
+    return known.collective.bus(ranks) if known is not None and known.collective and ranks > 0 else None
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:

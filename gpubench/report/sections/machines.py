@@ -13,7 +13,7 @@ from gpubench.analysis.analyse import (
     histories,
     machine_runs,
 )
-from gpubench.analysis.break_even import bracketed, earliest
+from gpubench.analysis.break_even import earliest
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import section
@@ -87,7 +87,7 @@ def _break_evens(found: Sequence[MachineRuns]) -> Table:
             )
             for side in found
         ]
-        if all(row is None or (row.verdict == "undecided" and not bracketed(row)) for row in found_rows):
+        if all(row is None or (row.verdict == "undecided" and not row.bracketed) for row in found_rows):
             continue  # nobody knows
         what = op + "".join(f" {name}={value}" for name, value in params)
         body.append(cells(what, dtype, data, *(threshold_text(row) if row else "-" for row in found_rows)))
