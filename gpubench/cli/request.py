@@ -58,8 +58,8 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
         request = msgspec.structs.replace(request, pairs=True)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
-    keep = selectors.selection(chosen.filter, chosen.skip)
-    context = pairs(options.context or [])
+    asked = Request(options, chosen, how, began)
+    filtered = asked.keep is not None
     tell(chosen, how)
     spares = None if options.dry_run else Spares()
     sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
@@ -68,14 +68,15 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
         tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
     if health.asked(options.ops):
-        chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
+        devices = [target.device for target in choice.targets]
+        asked.selection, declared = health.on_hand(chosen, declared, devices)
     _require_gang(declared, choice)
-    found = on_devices(options, chosen, how, choice, machine, keep, context=context, began=began)
+    found = asked.on(choice, machine)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
     found = msgspec.structs.replace(
         found, run=run, required=targets.required(request, choice), spares=spares,
     )  # fmt: skip
-    if keep is not None and not any(workload.cases for workload in planned(found)):
+    if filtered and not any(workload.cases for workload in planned(found)):
         raise UsageError("empty-selection", why="no planned case matches")
     return found
 
@@ -214,60 +215,87 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
     )
 
 
-def on_devices(
-    options: RunOptions, selection: Selection, settings: Settings, choice: DeviceSelection,
-    machine: Machine, keep: Callable[[Case], bool] | None, *, context: dict[str, str], began: float,
-) -> RunSpec:  # fmt: skip
-    """A selection and settings on the devices of a choice: what the run needs. Raises UsageError for more threads than
-    CPUs, and for a variant that no kernel has, be it an op's or one that a backend brings."""
-    ops = {name: choice.equipped(kernels.load(name)) for name in selection.ops}
-    words.require_variants(selection.variants, ops)
-    usable, free_bytes = machine.cpu.available.value, machine.memory.usable_bytes.value
-    _require_cpus(settings.threads, usable)
-    settings = msgspec.structs.replace(settings, threads=settings.threads or usable)
-    if settings.budget_s == words.DEFAULT_BUDGET_S and options.budget is None and not _crossings(choice):
-        settings = msgspec.structs.replace(settings, budget_s=words.HOST_BUDGET_S)
-    devices = targets.with_gpu_memory(
-        [_with_gpu_id(target.device, machine) for target in choice.targets],
-        {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
-    )
-    ours = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
-    selection = with_ranks(msgspec.structs.replace(selection, devices=[d.id for d in devices]), ops, devices)
-    if _roofs(options):
-        selection, keep = roofline.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
-    elif health.asked(options.ops):
-        selection, keep = health.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
-    equal = _equal(choice, devices, machine, settings)
-    if settings.scales("weak") and not equal:
-        if options.scaling is not None:
-            raise targets.too_few(int(any(d.kind == "gpu" and d.backend != GANG for d in devices)))
-        settings = msgspec.structs.replace(settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
-    origin = Origin(
-        argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [], context=context,
-        environ=os.environ,
-    )  # fmt: skip
-    run = new_run(selection, settings, machine, devices, origin)
-    warnings = [*choice.warnings, *found(machine, selection, settings, ops, devices)]
-    return RunSpec(
-        run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
-        constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
-        check_only=options.check_only,
-        load=cpu_load.unread if choice.scripted else cpu_load.read,
-        left_out=_left_out(choice, devices, machine), equal=equal, equip=choice.equipped,
-        once_s=_once_s(settings.budget_s) if options.budget is None and settings.budget_s else 0.0,
-        whole=options.budget is not None,
-        repeats=not options.no_repeats
-        and (options.sessions is not None or options.rigorous or options.append is not None),
-    )  # fmt: skip
+class Request:
+    """What is asked for of a run. It owns the selection, the settings and the filter, which the devices at hand
+    change."""
+
+    def __init__(self, options: RunOptions, selection: Selection, settings: Settings, began: float) -> None:
+        self.options, self.selection, self.settings, self.began = options, selection, settings, began
+        self.keep: Callable[[Case], bool] | None = selectors.selection(selection.filter, selection.skip)
+        self.context = pairs(options.context or [])
+
+    def on(self, choice: DeviceSelection, machine: Machine) -> RunSpec:
+        """Return what the run needs on the devices of a choice. Raises UsageError for more threads than CPUs, and for a
+        variant that no kernel has, be it an op's or one that a backend brings."""
+        options = self.options
+        ops = {name: choice.equipped(kernels.load(name)) for name in self.selection.ops}
+        words.require_variants(self.selection.variants, ops)
+        devices = targets.with_gpu_memory(
+            [_with_gpu_id(target.device, machine) for target in choice.targets],
+            {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
+        )
+        ours = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
+        free_bytes = machine.memory.usable_bytes.value
+        self._fit_settings(choice, machine.cpu.available.value)
+        self._fit_selection(ops, devices, roofline.Host(free_bytes, machine.cpu.available.value))
+        equal = self._equal(choice, devices, machine)
+        origin = Origin(
+            argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [],
+            context=self.context, environ=os.environ,
+        )  # fmt: skip
+        run = new_run(self.selection, self.settings, machine, devices, origin)
+        warnings = [*choice.warnings, *found(machine, self.selection, self.settings, ops, devices)]
+        named, budget_s = options.budget is not None, self.settings.budget_s
+        return RunSpec(
+            run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
+            constraints=Constraints(
+                ours, self.selection, free_bytes, self.keep, self.settings, options.forms is not None
+            ),
+            began=self.began, check_only=options.check_only,
+            load=cpu_load.unread if choice.scripted else cpu_load.read,
+            left_out=_left_out(choice, devices, machine), equal=equal, equip=choice.equipped,
+            # By so much at most the budget grows with what a machine's first run does once.
+            once_s=0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S),
+            whole=named,
+            repeats=not options.no_repeats
+            and (options.sessions is not None or options.rigorous or options.append is not None),
+        )  # fmt: skip
+
+    def _fit_settings(self, choice: DeviceSelection, usable: int | None) -> None:
+        _require_cpus(self.settings.threads, usable)
+        self._set(threads=self.settings.threads or usable)
+        alone = all(target.device.kind == "cpu" for target in choice.targets)  # there is no size to look for
+        if self.settings.budget_s == words.DEFAULT_BUDGET_S and self.options.budget is None and alone:
+            self._set(budget_s=words.HOST_BUDGET_S)
+
+    def _fit_selection(self, ops: Mapping[str, Op], devices: Sequence[Device], host: roofline.Host) -> None:
+        named = msgspec.structs.replace(self.selection, devices=[device.id for device in devices])
+        self.selection = with_ranks(named, ops, devices)
+        preset = roofline if _roofs(self.options) else health if health.asked(self.options.ops) else None
+        if preset is not None:
+            self.selection, self.keep = preset.chosen(self.selection, devices, host, self.keep)
+
+    def _equal(
+        self, choice: DeviceSelection, devices: Sequence[Device], machine: Machine
+    ) -> tuple[tuple[Target, ...], ...]:
+        """Return for weak scaling the GPUs that are alike; without any, the settings have none of it. Raises
+        RequiredUnavailable if somebody asked for it."""
+        if not self.settings.scales("weak"):
+            return ()
+        equal = _equal(choice, devices, machine)
+        if not equal:
+            if self.options.scaling is not None:
+                raise targets.too_few(int(any(d.kind == "gpu" and d.backend != GANG for d in devices)))
+            self._set(scaling=msgspec.UNSET, ranks=msgspec.UNSET)
+        return equal
+
+    def _set(self, **fields: Any) -> None:
+        self.settings = msgspec.structs.replace(self.settings, **fields)
 
 
-def _equal(
-    choice: DeviceSelection, devices: Sequence[Device], machine: Any, settings: Settings
-) -> tuple[tuple[Target, ...], ...]:
-    """For weak scaling the GPUs that are alike, those among them that a search leaves out too, by the first backend
-    that drives them."""
-    if not settings.scales("weak"):
-        return ()
+def _equal(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> tuple[tuple[Target, ...], ...]:
+    """Return the GPUs that are alike, those among them that a search leaves out too, by the first backend that drives
+    them."""
     groups: dict[tuple[str, str], list[Target]] = {}
     for target in (*choice.targets, *(t for group in choice.twins for t in group[1:])):
         device = next((d for d in devices if d.id == target.device.id), None)
@@ -283,11 +311,6 @@ def _once_each(groups: Sequence[tuple[Target, ...]]) -> tuple[tuple[Target, ...]
     return tuple(group for group in groups if first[group[0].device.name] == group[0].device.backend)
 
 
-def _once_s(budget_s: float) -> float:
-    """By how much at most the budget grows with what a machine's first run does once."""
-    return max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S)
-
-
 def _left_out(
     choice: DeviceSelection, devices: Sequence[Device], machine: Any
 ) -> tuple[tuple[Target, ...], ...]:
@@ -299,11 +322,6 @@ def _left_out(
             for group in choice.twins
         ]
     )
-
-
-def _crossings(choice: DeviceSelection) -> bool:
-    """Whether there is a device beside the CPU, so that there is a size to look for."""
-    return any(target.device.kind != "cpu" for target in choice.targets)
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:

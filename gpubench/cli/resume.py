@@ -106,12 +106,10 @@ def _on_same_devices(
     tell(plan.selection, settings)
     wanted = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
     choice, machine = requesting.devices_of(wanted, tell=waiting(options.quiet))
-    context = plan.environment.context if options.context is None else None
-    keep = selectors.selection(plan.selection.filter, plan.selection.skip)
-    found = requesting.on_devices(
-        options, plan.selection, settings, choice, machine, keep,
-        context=requesting.pairs(options.context or []) if context is None else dict(context), began=began,
-    )  # fmt: skip
+    asked = requesting.Request(options, plan.selection, settings, began)
+    if options.context is None:
+        asked.context = dict(plan.environment.context)
+    found = asked.on(choice, machine)
     return msgspec.structs.replace(found, required=frozenset(plan.selection.devices))
 
 

@@ -12,6 +12,7 @@ from gpubench.backends.contract import Links, Session
 from gpubench.backends.contract.protocols import DeviceGroup
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Collective, Op
+from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi.collective import WIDTH, value
 from gpubench.result.case import Case
@@ -24,12 +25,10 @@ FETCHED_BYTES = 64 << 20
 WARM_UP = 5
 
 
-class CollectiveTimer:
+class CollectiveTimer(Timed):
     """One exchange ready to be sampled: `seconds(repeat)` makes it and returns seconds per exchange, each waited for on
     all ranks. Raises Unsupported where a library is missing, and Wrong if a rank got something else."""
 
-    single = False
-    hot_repeat: int | None = None
     staging: Staging = "pageable"
 
     def __init__(self, session: Session, op: Op, case: Case, opening: object = None) -> None:
@@ -37,7 +36,7 @@ class CollectiveTimer:
         if not isinstance(session, DeviceGroup) or exchange is None:
             raise Unsupported(f"{session.device.id} is no gang", reason="no-implementation")
         self.session: Session = session
-        self.case, self.repeat = case, 1
+        self.case = case
         self._links: Links = session.links()
         self.exchange: Collective = exchange
         self.kernel = self._links.copier if exchange.pairwise else self._links.library

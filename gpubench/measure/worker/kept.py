@@ -12,9 +12,10 @@ from gpubench.measure import protocol
 from gpubench.measure.plan import MEMORY_SHARE, UNKNOWN_MEMORY_BYTES, needs
 from gpubench.measure.worker import functions
 from gpubench.measure.worker.operands import Operands, weights_of
+from gpubench.measure.worker.parts import Times
 from gpubench.measure.worker.shared import ChangedInput, SharedInputs, shared_bytes
-from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Workspace
+from gpubench.measure.worker.timer import Timed, Timer
+from gpubench.measure.worker.workspace import CheckedLaunch, Workspace
 from gpubench.result.case import GANG, Case, SeriesKey
 from gpubench.result.run import Device
 
@@ -33,28 +34,61 @@ def kept_bytes(device: Device, host_bytes: int | None) -> int:
     return int(share * (UNKNOWN_MEMORY_BYTES if usable is None else usable))
 
 
-class Kept:
-    """The workspaces of an open device by workload, the last used last, and the inputs that they share. `release` lets
-    go of one with all that is built on it. Those of the step that is under way stay."""
+class Workload:
+    """Op, size and dtype on an open device, with all that is built for their cases."""
 
-    def __init__(self, session: Session, opening: protocol.Open, release: Callable[[str], None]) -> None:
+    def __init__(self, workspace: Workspace | None, size: int = 0) -> None:
+        self._workspace = workspace
+        self.bytes = size
+        self.checked: dict[str, CheckedLaunch] = {}  # by form, or by case where a case is cut
+        self.parts: dict[str, Times] = {}  # by form
+        self.tuned_s: dict[str, float] = {}  # by form: seconds of trials that no case has told yet
+        self.cuts: dict[str, float | str] = {}  # by case of two sides: what runs where
+        self.timers: dict[str, Timed] = {}  # by case
+
+    @property
+    def workspace(self) -> Workspace:
+        """Inputs, buffers and reference; calls of a session have none."""
+        assert self._workspace is not None
+        return self._workspace
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has inputs and buffers."""
+        return self._workspace is not None
+
+    def set_timer(self, case_id: str, timer: Timed) -> None:
+        """Sample the case by this timer from now on."""
+        if case_id in self.timers:
+            self.timers[case_id].release()
+        self.timers[case_id] = timer
+
+    def release(self) -> None:
+        """Give all memory back."""
+        for timer in self.timers.values():
+            timer.release()
+        if self._workspace is not None:
+            self._workspace.release()
+
+
+class Kept:
+    """The workloads of an open device, the last used last, and the inputs that they share. Those of the step that is
+    under way stay."""
+
+    def __init__(self, session: Session, opening: protocol.Open) -> None:
         self.session, self.opening = session, opening
         device = session.device
         self._drawn = opening.seed, opening.inputs
         self._scratch = Path(opening.scratch)
         self._weights = weights_of(session, *self._drawn)
-        self.shared = SharedInputs(*self._drawn, shared_bytes(device))
+        self._shared = SharedInputs(*self._drawn, shared_bytes(device))
         self._operands: dict[SeriesKey, Operands] = {}
-        self._most_bytes, self._release = kept_bytes(device, opening.host_bytes), release
-        self._workspaces: dict[str, Workspace] = {}
-        self._bytes: dict[str, int] = {}
+        self._most_bytes = kept_bytes(device, opening.host_bytes)
+        self._workloads: dict[str, Workload] = {}
+        self._cases: dict[str, Workload] = {}  # by the id of a case with a timer
         self._in_use: set[str] = set()
         self._finished = True
-
-    @property
-    def workloads(self) -> list[str]:
-        """All of them."""
-        return list(self._workspaces)
+        self.suspects = Suspects()
 
     def begin(self) -> None:
         """A step may begin: what the last one used is idle, if that was finished."""
@@ -67,49 +101,65 @@ class Kept:
         """The step under way is being finished."""
         self._finished = True
 
-    def workspace(self, op: Op, case: Case, announce: Callable[[str], None]) -> Workspace:
-        """The workspace of the case's workload, from now on in use."""
-        workspace = self._workspaces.pop(case.workload, None)
-        if workspace is None:
+    def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> Workload:
+        """Return the workload of a case, from now on in use."""
+        workload = self._workloads.pop(case.workload, None)
+        if workload is None:
             announce("inputs")
-            workspace = self._make(op, case)
-        self._workspaces[case.workload] = workspace
+            workload = Workload(None) if op.overhead is not None else self._make(op, case)
+        self._workloads[case.workload] = self._cases[case.id] = workload
         self._in_use.add(case.workload)
-        return workspace
+        return workload
+
+    def known(self, case: Case) -> Workload | None:
+        """Return the workload of a case, if it is there."""
+        return self._workloads.get(case.workload)
+
+    def of_case(self, case_id: str) -> Workload:
+        """Return the workload of a case that was prepared."""
+        return self._cases[case_id]
 
     def make_room(self, most_bytes: int) -> bool:
-        """Release idle workspaces, those first that were used longest ago, until all others fit; False: there was none
-        to release."""
-        idle = [workload for workload in self._workspaces if workload not in self._in_use]
-        for workload in idle:
-            if sum(self._bytes[name] for name in self._workspaces) <= most_bytes:
+        """Release idle workloads, those first that were used longest ago, until all others fit. Returns False if there
+        was none to release."""
+        idle = [name for name, known in self._workloads.items() if name not in self._in_use and known.holds]
+        for name in idle:
+            if sum(known.bytes for known in self._workloads.values()) <= most_bytes:
                 break
-            self._release(workload)
+            self.release(name)
         return bool(idle)
 
-    def drop(self, workload: str) -> None:
-        """Release the buffers of a workspace, if there is one."""
-        workspace = self._workspaces.pop(workload, None)
-        if workspace is not None:
-            del self._bytes[workload]
-            workspace.release()
+    def release(self, name: str) -> None:
+        """Release a workload with all that is built on it."""
+        self.suspects.look()
+        self.suspects.passed.clear()
+        workload = self._workloads.pop(name)
+        self._cases = {case_id: other for case_id, other in self._cases.items() if other is not workload}
+        workload.release()
 
-    def _make(self, op: Op, case: Case) -> Workspace:
-        """A workspace, once there is room for it. Those of other ops let go of what they hold on the host."""
-        for workload, other in self._workspaces.items():
-            if workload not in self._in_use and other.case.series != case.series:
-                other.rest()
+    def release_all(self) -> None:
+        """Release every workload."""
+        for name in list(self._workloads):
+            self.release(name)
+
+    def forget_buffers(self) -> None:
+        """Have what ops share lie in memory that is allocated anew."""
+        self._shared.forget_buffers()
+
+    def _make(self, op: Op, case: Case) -> Workload:
+        """Make a workload, once there is room for it. Those of other ops let go of what they hold on the host."""
+        for name, other in self._workloads.items():
+            if other.holds and name not in self._in_use and other.workspace.case.series != case.series:
+                other.workspace.rest()
         size = needs(op, case.params, case.dtype)[1]
         self.make_room(self._most_bytes - size)
         operands_of, workspace_of = functions.kinds_of(op)
         if case.series not in self._operands:
             # An op of another package may do what it likes to its inputs.
-            shared = self.shared if op.name in kernels.names() else None
+            shared = self._shared if op.name in kernels.names() else None
             self._operands[case.series] = operands_of(op, *self._drawn, self._scratch, self._weights, shared)
         session, operands = functions.session_of(self.session, op), self._operands[case.series]
-        workspace = workspace_of(session, op, case, *self._drawn, self._scratch, operands)
-        self._bytes[case.workload] = size
-        return workspace
+        return Workload(workspace_of(session, op, case, *self._drawn, self._scratch, operands), size)
 
 
 class Suspects:
@@ -118,9 +168,11 @@ class Suspects:
     def __init__(self) -> None:
         self._sampled: dict[str, Timer] = {}
         self._guilty: set[str] = set()
+        self.passed: set[int] = set()  # launches whose output was checked after all samples so far
 
-    def add(self, timed: object, case_id: str) -> None:
+    def add(self, timed: Timed, case_id: str) -> None:
         """Note that a case is about to be sampled."""
+        self.passed.clear()
         if isinstance(timed, Timer):
             self._sampled[case_id] = timed
 

@@ -14,6 +14,7 @@ from gpubench.backends.shared.host import random_bytes
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Shape
 from gpubench.measure import protocol
+from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.measure.worker_pool import Worker
 from gpubench.result.case import Case
@@ -24,7 +25,7 @@ QUEUE = 256
 OPEN_DEADLINE_S = 60.0
 
 
-class OverheadTimer:
+class OverheadTimer(Timed):
     """One overhead ready to be sampled: `seconds(repeat)` makes the call and returns seconds per call.
 
     Raises Unsupported for memory past the pool on a session that does not offer it, and Wrong if what was sent is
@@ -33,9 +34,8 @@ class OverheadTimer:
 
     def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:
         assert op.overhead is not None
-        self.session, self.case, self.repeat = session, case, 1
+        self.session, self.case = session, case
         self.kernel: str | None = None
-        self.hot_repeat: int | None = None  # none of this has a time on the device's clock
         self._call = op.overhead.call
         self._opening = opening
         self._transfers = transfers_of(session, case.form)

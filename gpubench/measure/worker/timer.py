@@ -7,21 +7,23 @@ import gc
 import itertools
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gpubench.backends.contract import Buffer, Launch, Session
-from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Places, transfers_of
+from gpubench.backends.contract.protocols import LaunchClock, Places, transfers_of
 from gpubench.backends.shared.host import calls_library
 from gpubench.kernels.contract.op import each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
+from gpubench.measure.worker.observers import Observers
 from gpubench.measure.worker.parts import Times
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case
-from gpubench.result.run import Block
+from gpubench.result.run import Block, Check, Placing, StageTimes
 
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
 HOT_SAMPLE_S = 0.25e-3
@@ -48,21 +50,68 @@ SLOW = 10
 DEVICE_SAMPLES = 1
 
 
-class Timed(Protocol):
-    """What is sampled: a `Timer`, or an overhead. One that is `single` has nothing to warm up."""
+class Timed:
+    """What is sampled. As it stands: a call of a session, whose count is tried once and then stays."""
 
     case: Case
     session: Session
-    repeat: int
-    hot_repeat: int | None
-    single: bool
+    repeat = 1
+    hot_repeat: int | None = None  # launches of a sample on the device's clock, if any are
+    single = False  # there is nothing to warm up
+    adjusts = False  # a block may correct the count
+    settled = True  # a block has confirmed the count
+    flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
+    steps: Times | None = None  # where the seconds of each step of a copying call are noted, if anywhere
+    sides: Mapping[
+        str, tuple[str, int]
+    ] = {}  # by its name each side alone: its placement, and launches of a sample
+    observers = Observers()
+    resident_launch: Launch | None = None  # what other regimes with data on the device share
 
+    @abstractmethod
     def seconds(self, repeat: int) -> float:
-        """Wall seconds per launch of one sample of `repeat` launches."""
+        """Return the wall seconds per launch of one sample of `repeat` launches."""
+
+    @abstractmethod
+    def verify(self) -> Check | None:
+        """Check what it delivers. Raises Wrong."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back what it holds."""
+
+    def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
+        """Set the count: that of an earlier session, else by trials."""
+        if request.repeat is not None:
+            self.repeat = max(1, request.repeat // (request.case.calls or 1))
+        else:
+            announce("calibrate")
+            self.repeat = calibrate(self, target_s)
+
+    def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
+        """Add samples of the device's clock, where there are any."""
+
+    def fenced_launch(self) -> Times:
+        """Return the seconds of one launch and its wait, and of a wait for nothing, where it has a launch."""
+        return {}
+
+    def seconds_at(self, placement: str, repeat: int) -> float:
+        """Return what `seconds` does, with the stages of a workload elsewhere."""
+        raise NotImplementedError
+
+    def time_stages(self, session_index: int, limit_s: float) -> StageTimes | None:
+        """Return the times of its stages. Returns None if it has none."""
+        return None
+
+    def assign_stages(self, session_index: int, limit_s: float) -> Placing | None:
+        """Return where its stages could run. Returns None if it has none."""
+        return None
 
 
-class Timer:
+class Timer(Timed):
     """One case ready to be sampled: `seconds(repeat)` runs it and returns seconds per launch."""
+
+    adjusts = True
 
     def __init__(self, workspace: Workspace, case: Case, launch: Launch) -> None:
         self.workspace = workspace
@@ -70,18 +119,12 @@ class Timer:
         self.launch = launch
         self.session: Session = workspace.session
         self.transfers = transfers_of(self.session, case.form)
-        self.repeat, self.calls = 1, case.calls or 1
-        self.settled = False  # whether a block has confirmed `repeat`
-        self.hot_repeat: int | None = None
-        self.single = False
-        # Where the seconds of each step of a copying call are noted, if anywhere.
-        self.steps: Times | None = None
-        self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
-        # Who runs the stages of a workload, and where; and by its name each side alone: its placement, and launches of
-        # a sample.
+        self.calls, self.settled = case.calls or 1, False
+        # Who runs the stages of a workload, and where.
         self.places = self.session if isinstance(self.session, Places) else None
         self.placement: str | None = None
-        self.sides: dict[str, tuple[str, int]] = {}
+        self.observers = Observers(self.session)
+        self.resident_launch = launch if case.resident else None
         # Which of the inputs travel, and which of the outputs.
         op = workspace.op
         self.sent = [i for i, operand in enumerate(op.inputs) if operand.travels]
@@ -115,8 +158,49 @@ class Timer:
         chosen = self.placement
         for name, placement in placements.items():
             self.placement = placement
-            self.sides[name] = placement, calibrate(self, target_s)
+            self.sides = {**self.sides, name: (placement, calibrate(self, target_s))}
         self.placement = chosen
+
+    def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
+        """Set the counts: those of an earlier session, or what other sizes predict, which the first block corrects.
+        Only the device's clock is tried."""
+        if request.repeat is not None:
+            super().calibrate(request, target_s, announce)
+            self.settled, self.hot_repeat = True, request.hot_repeat
+            keep_queue(self)
+            return
+        if request.expected_s is not None and self.flush is None:
+            self.repeat = count(target_s, request.expected_s * (request.case.calls or 1))
+        if self.case.queued and request.device_clock:
+            announce("calibrate")
+            self.hot_repeat = calibrate_hot(self)
+
+    def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
+        """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush; of launches so long
+        that they come in turn, one or the other.
+
+        Without a clock the hot one is derived, and there is no cold one.
+        """
+        hot_repeat = self.hot_repeat or 1
+        if derives(self.session):
+            seconds = derived_hot_s(self.session, self.launch, hot_repeat)
+            hot_s += [] if seconds is None else [seconds]
+            return
+        if turn is None or turn % 2:
+            seconds = device_seconds(self.session, self.launch, hot_repeat)
+            hot_s += [] if seconds is None else [seconds / hot_repeat]
+        if turn is None or not turn % 2:
+            seconds = device_seconds(self.session, self.launch, 1, cold=True)
+            cold_s += [] if seconds is None else [seconds]
+
+    def fenced_launch(self) -> Times:
+        return parts.fenced_launch(self)
+
+    def time_stages(self, session_index: int, limit_s: float) -> StageTimes | None:
+        return self.workspace.time_stages(self, session_index, limit_s)
+
+    def assign_stages(self, session_index: int, limit_s: float) -> Placing | None:
+        return self.workspace.assign_stages(self, session_index, limit_s)
 
     def _queued(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock
@@ -303,13 +387,13 @@ def count(target: float, seconds: float) -> int:
     return LONGEST_REPEAT if seconds * LONGEST_REPEAT <= target else max(1, math.ceil(target / seconds))
 
 
-def keep_queue(timer: Timer) -> None:
+def keep_queue(timer: Timed) -> None:
     """Raise the launches per device-clock sample to those on the wall clock, where that one has risen."""
     if timer.hot_repeat is not None and not derives(timer.session):
         timer.hot_repeat = _no_fewer(timer, timer.hot_repeat)
 
 
-def _no_fewer(timer: Timer, hot_repeat: int) -> int:
+def _no_fewer(timer: Timed, hot_repeat: int) -> int:
     """Time per launch falls as launches queue up: far fewer than on the wall clock would look slower than it."""
     return max(hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
@@ -343,9 +427,7 @@ def sample_block(
     times, wall = [began], list[float]()
     cold_s: list[float] = []
     hot_s: list[float] = []
-    clock_hz: list[float | None] = []
     of_calls: Times = {}
-    beside_s: dict[str, float] = {}
 
     def take() -> None:
         wall.append(timer.seconds(timer.repeat))
@@ -353,14 +435,14 @@ def sample_block(
 
     def begin_here() -> None:
         times[-1] = time.perf_counter()
-        if isinstance(timer, Timer) and timer.steps is not None:
+        if timer.steps is not None:
             timer.steps = {}
 
     if request.warm_up and not timer.single:
         _begin_block(timer, request.warmup_s, take, target_s)
     begin_here()
     warmup, raises = len(wall), 0
-    cores = timer.session if isinstance(timer, Timer) and isinstance(timer.session, CoreClock) else None
+    timer.observers.begin()
     on_device = timer.case.queued and timer.hot_repeat is not None
     with no_garbage_collection():
         while len(wall) - warmup < request.samples:
@@ -370,24 +452,23 @@ def sample_block(
                 del wall[-1], times[-1]
                 begin_here()
                 continue
-            if cores is not None:
-                clock_hz.append(cores.core_hz())
-            if isinstance(timer, Timer) and on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
-                _device_samples(timer, hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
+            timer.observers.read()
+            if on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
+                timer.read_device(hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
             if time.perf_counter() - began > request.limit_s:
                 break
-        if isinstance(timer, Timer):  # neighbours in time of the samples that they are compared with
-            beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
+        # Neighbours in time of the samples that they are compared with.
+        beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
         # Of a call so long, the steps of every second block do.
-        if isinstance(timer, Timer) and timer.steps and (wall[-1] < IN_TURNS_S or not request.round % 2):
-            of_calls = {**timer.steps, **parts.fenced_launch(timer)}
+        if timer.steps and (wall[-1] < IN_TURNS_S or not request.round % 2):
+            of_calls = {**timer.steps, **timer.fenced_launch()}
     block = Block(
         session=request.session, round=request.round, position=request.position,
         repeat=timer.repeat * (timer.case.calls or 1),
         hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
-        device_cold_s=cold_s or None, device_hot_s=hot_s or None, clock_hz=_all_known(clock_hz),
-        beside_s=beside_s or UNSET,
+        device_cold_s=cold_s or None, device_hot_s=hot_s or None, beside_s=beside_s or UNSET,
     )  # fmt: skip
+    block = replace(block, **timer.observers.end())
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=of_calls)
 
 
@@ -409,37 +490,13 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
     return protocol.Worked(id=request.id, repeat=repeat, begin_s=late_s, ends_s=ends)
 
 
-def _all_known(clock_hz: list[float | None]) -> list[float] | None:
-    known = [hertz for hertz in clock_hz if hertz is not None]
-    return known if known and len(known) == len(clock_hz) else None
-
-
-def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush; of launches so long that
-    they come in turn, one or the other.
-
-    Without a clock the hot one is derived, and there is no cold one.
-    """
-    hot_repeat = timer.hot_repeat or 1
-    if derives(timer.session):
-        seconds = derived_hot_s(timer.session, timer.launch, hot_repeat)
-        hot_s += [] if seconds is None else [seconds]
-        return
-    if turn is None or turn % 2:
-        seconds = device_seconds(timer.session, timer.launch, hot_repeat)
-        hot_s += [] if seconds is None else [seconds / hot_repeat]
-    if turn is None or not turn % 2:
-        seconds = device_seconds(timer.session, timer.launch, 1, cold=True)
-        cold_s += [] if seconds is None else [seconds]
-
-
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
     """Warm up for so long, or by one launch. Lower a predicted count that this proves far too high."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
     launch_s = timer.seconds(1)
-    if isinstance(timer, Timer) and not timer.settled and target:
+    if not timer.settled and target:
         timer.repeat = min(timer.repeat, count(SLOW * target, launch_s * (timer.case.calls or 1)))
 
 
@@ -449,7 +506,7 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
     Returns False where they stay: a sample before which the caches are flushed is of one launch, and an overhead is as
     it is.
     """
-    if not isinstance(timer, Timer) or timer.flush is not None:
+    if not timer.adjusts or timer.flush is not None:
         return False
     cycle_s = launch_s * (timer.case.calls or 1)
     least_s = (FAR_TOO_SHORT if timer.settled else TOO_SHORT) * target

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
-from gpubench.measure.worker import timer
+from gpubench.measure.worker import observers, timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 
@@ -241,16 +241,43 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, r
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
     workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    stub = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    launch = gate(workspace, case, lambda phase: None).launch
     events, answers = [], iter(reported)
     clock = session.clock
     session.clock = lambda: events.append("clock") or clock()
     session.core_hz = lambda: events.append("count") or next(answers)
+    stub = timer.Timer(workspace, case, launch)
     block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
     assert block.clock_hz == kept
     assert " ".join(events).endswith("count " + " ".join(["clock clock count"] * 3))
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
     session.close()
+
+
+ENERGY = """
+class Energy:
+    def begin(self): self.read_s = []
+    def read(self): self.read_s.append(1.0)
+    def end(self): return {"throttle": [f"{len(self.read_s)} joules"]}
+
+def OBSERVER(session): return Energy() if session.device.kind == "cpu" else None
+"""
+
+
+def test_a_new_quantity_is_one_file(tmp_path, monkeypatch):
+    """A file beside the others is read behind each sample, and fills the block, with no change anywhere."""
+    (tmp_path / "energy.py").write_text(ENERGY)
+    monkeypatch.setattr(observers, "__path__", [*observers.__path__, str(tmp_path)])
+    observers._makers.cache_clear()
+    session = backends.load("numpy").open("numpy:0", 1)
+    op = kernels.load("relu")
+    case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    timed = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    block = timer.sample_block(timed, FOUR_SAMPLES, since=0.0).block
+    assert block.throttle == ["4 joules"]
+    session.close()
+    observers._makers.cache_clear()
 
 
 @pytest.mark.parametrize(
