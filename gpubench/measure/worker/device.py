@@ -22,7 +22,7 @@ from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, functions, timer
 from gpubench.measure.worker.cpu_turns import CpuTurns
-from gpubench.measure.worker.kept import Kept, Workload
+from gpubench.measure.worker.kept import Kept, PreparedWorkload
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.parts import time_parts, time_sides
 from gpubench.measure.worker.workspace import CheckedLaunch, choose, gate, refusal
@@ -149,7 +149,7 @@ class OpenDevice:
             staging=checked.launch.staging or timed.transfers.staging,
         )  # fmt: skip
 
-    def _cut(self, workload: Workload, request: protocol.Prepare) -> float | str | None:
+    def _cut(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
         """Return what runs where of a case of two sides, as asked for or as before. Returns None if it has one."""
         case, session = request.case, workload.workspace.session
         asked = request.cut if request.cut is not None else workload.cuts.get(case.id)
@@ -165,7 +165,9 @@ class OpenDevice:
             workload.checked.pop(case.id, None)
         return cut
 
-    def _right(self, workload: Workload, case: Case, cut: float | str | None) -> tuple[CheckedLaunch, float]:
+    def _right(
+        self, workload: PreparedWorkload, case: Case, cut: float | str | None
+    ) -> tuple[CheckedLaunch, float]:
         """Return the launch of the case, checked, and the seconds of choosing kernels now. A placement comes behind
         both sides alone, which are timed beside it."""
         if not isinstance(cut, str):
@@ -178,7 +180,7 @@ class OpenDevice:
             tune_s += took_s
         return checked, tune_s
 
-    def _gated(self, workload: Workload, case: Case, name: str) -> tuple[CheckedLaunch, float]:
+    def _gated(self, workload: PreparedWorkload, case: Case, name: str) -> tuple[CheckedLaunch, float]:
         if name in workload.checked:
             return workload.checked[name], 0.0
         self._kept.suspects.look()  # what others changed is not this one's fault
@@ -191,7 +193,7 @@ class OpenDevice:
         workload.checked[name] = checked
         return checked, checked.tune_s
 
-    def _timer(self, workload: Workload, case: Case, launch: Launch) -> timer.Timer:
+    def _timer(self, workload: PreparedWorkload, case: Case, launch: Launch) -> timer.Timer:
         """Return what samples the launch: the timer of before, if it is the same launch."""
         timed = workload.timers.get(case.id)
         if not isinstance(timed, timer.Timer) or timed.launch is not launch:
@@ -225,10 +227,10 @@ class OpenDevice:
             staging=timed.staging, kernel=timed.kernel,
         )  # fmt: skip
 
-    def _workload(self, case: Case) -> Workload:
+    def _workload(self, case: Case) -> PreparedWorkload:
         return self._kept.workload(self._op(case.op), case, self._announce)
 
-    def _time_parts(self, workload: Workload, timed: timer.Timer, count: int) -> dict[str, list[float]]:
+    def _time_parts(self, workload: PreparedWorkload, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Time the parts once per form: they do not depend on the regime. The CPU has none.
 
         A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.

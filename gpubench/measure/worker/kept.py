@@ -34,7 +34,7 @@ def kept_bytes(device: Device, host_bytes: int | None) -> int:
     return int(share * (UNKNOWN_MEMORY_BYTES if usable is None else usable))
 
 
-class Workload:
+class PreparedWorkload:
     """Op, size and dtype on an open device, with all that is built for their cases."""
 
     def __init__(self, workspace: Workspace | None, size: int = 0) -> None:
@@ -84,8 +84,8 @@ class Kept:
         self._shared = SharedInputs(*self._drawn, shared_bytes(device))
         self._operands: dict[SeriesKey, Operands] = {}
         self._most_bytes = kept_bytes(device, opening.host_bytes)
-        self._workloads: dict[str, Workload] = {}
-        self._cases: dict[str, Workload] = {}  # by the id of a case with a timer
+        self._workloads: dict[str, PreparedWorkload] = {}
+        self._cases: dict[str, PreparedWorkload] = {}  # by the id of a case with a timer
         self._in_use: set[str] = set()
         self._finished = True
         self.suspects = Suspects()
@@ -101,21 +101,21 @@ class Kept:
         """The step under way is being finished."""
         self._finished = True
 
-    def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> Workload:
+    def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> PreparedWorkload:
         """Return the workload of a case, from now on in use."""
         workload = self._workloads.pop(case.workload, None)
         if workload is None:
             announce("inputs")
-            workload = Workload(None) if op.overhead is not None else self._make(op, case)
+            workload = PreparedWorkload(None) if op.overhead is not None else self._make(op, case)
         self._workloads[case.workload] = self._cases[case.id] = workload
         self._in_use.add(case.workload)
         return workload
 
-    def known(self, case: Case) -> Workload | None:
+    def known(self, case: Case) -> PreparedWorkload | None:
         """Return the workload of a case, if it is there."""
         return self._workloads.get(case.workload)
 
-    def of_case(self, case_id: str) -> Workload:
+    def of_case(self, case_id: str) -> PreparedWorkload:
         """Return the workload of a case that was prepared."""
         return self._cases[case_id]
 
@@ -146,7 +146,7 @@ class Kept:
         """Have what ops share lie in memory that is allocated anew."""
         self._shared.forget_buffers()
 
-    def _make(self, op: Op, case: Case) -> Workload:
+    def _make(self, op: Op, case: Case) -> PreparedWorkload:
         """Make a workload, once there is room for it. Those of other ops let go of what they hold on the host."""
         for name, other in self._workloads.items():
             if other.holds and name not in self._in_use and other.workspace.case.series != case.series:
@@ -159,7 +159,7 @@ class Kept:
             shared = self._shared if op.name in kernels.names() else None
             self._operands[case.series] = operands_of(op, *self._drawn, self._scratch, self._weights, shared)
         session, operands = functions.session_of(self.session, op), self._operands[case.series]
-        return Workload(workspace_of(session, op, case, *self._drawn, self._scratch, operands), size)
+        return PreparedWorkload(workspace_of(session, op, case, *self._drawn, self._scratch, operands), size)
 
 
 class Suspects:

@@ -268,7 +268,7 @@ def test_a_new_quantity_is_one_file(tmp_path, monkeypatch):
     """A file beside the others is read behind each sample, and fills the block, with no change anywhere."""
     (tmp_path / "energy.py").write_text(ENERGY)
     monkeypatch.setattr(observers, "__path__", [*observers.__path__, str(tmp_path)])
-    observers._makers.cache_clear()
+    observers.makers.cache_clear()
     session = backends.load("numpy").open("numpy:0", 1)
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
@@ -277,7 +277,7 @@ def test_a_new_quantity_is_one_file(tmp_path, monkeypatch):
     block = timer.sample_block(timed, FOUR_SAMPLES, since=0.0).block
     assert block.throttle == ["4 joules"]
     session.close()
-    observers._makers.cache_clear()
+    observers.makers.cache_clear()
 
 
 @pytest.mark.parametrize(

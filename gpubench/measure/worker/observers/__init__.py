@@ -29,7 +29,8 @@ class Observer(Protocol):
 
 
 @functools.cache
-def _makers() -> tuple[Callable[[Session], Observer | None], ...]:
+def makers() -> tuple[Callable[[Session], Observer | None], ...]:
+    """Return what makes an observer of each quantity, by the files of this folder."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return tuple(importlib.import_module(f"{__name__}.{name}").OBSERVER for name in names)
 
@@ -38,7 +39,7 @@ class Observers:
     """The observers of what a device has to read, as one. Without a session there are none."""
 
     def __init__(self, session: Session | None = None) -> None:
-        made = [make(session) for make in _makers()] if session is not None else []
+        made = [make(session) for make in makers()] if session is not None else []
         self._all = [observer for observer in made if observer is not None]
 
     def begin(self) -> None:
