@@ -212,10 +212,10 @@ def _row(row: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequenc
         line += [Cell(gaps[i]), *((blank, cell) if table.columns[i].right else (cell, blank))]
     indent = Cell(" " * (sum(widths[:-1]) + sum(map(len, gaps))))
     lines = [[*line, Cell(gaps[-1]), below[0]], *([indent, part] for part in below[1:])]
-    return [_trimmed(line) for line in lines]
+    return [trimmed(line) for line in lines]
 
 
-def _trimmed(line: Iterable[Cell]) -> Line:
+def trimmed(line: Iterable[Cell]) -> Line:
     """Return a line without what shows nothing: empty cells, and blanks at its end."""
     kept = [cell for cell in line if cell.text]
     while len(kept) > 1 and not kept[-1].text.strip():

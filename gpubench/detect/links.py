@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpubench.base.table import Table, cells, heads, line_text, natural_width, number, table_lines
 from gpubench.detect.pci import PCI_DEVICES, Function
 from gpubench.detect.records import ABSENT, Address, DeviceRecord, address, first, known, missing
 from gpubench.detect.root import Root
@@ -108,15 +109,15 @@ LEGEND = {
 
 def matrix(gpus: Sequence[Gpu]) -> list[str]:
     """Rows of a small table, one GPU each, with its path to each other GPU; empty where nothing is known of a pair."""
-    cells = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
-    shown = {cell for row in cells for cell in row} - {"-", "?"}
+    words = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
+    shown = {word for row in words for word in row} - {"-", "?"}
     if not shown:
         return []
-    width = max(len(cell) for row in cells for cell in row) + 2
-    head = "     " + "".join(f"{number:>{width}}" for number in range(len(gpus)))
-    rows = [f"{number:<5}" + "".join(f"{cell:>{width}}" for cell in row) for number, row in enumerate(cells)]
-    legend = [text for key, text in LEGEND.items() if any(cell.startswith(key) for cell in shown)]
-    return [head, *rows, "; ".join(legend)]
+    names = list(map(str, range(len(gpus))))
+    rows = tuple(cells(name, *paths) for name, paths in zip(names, words, strict=True))
+    table = Table(heads("", *map(number, names)), rows, bare=True)
+    legend = [text for key, text in LEGEND.items() if any(word.startswith(key) for word in shown)]
+    return [*map(line_text, table_lines(table, natural_width(table))), "; ".join(legend)]
 
 
 def _cell(gpu: Gpu, other: Gpu) -> str:

@@ -19,6 +19,7 @@ from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.base.escaping import columns, cut, padded, printable, shortened
 from gpubench.base.groups import grouped
 from gpubench.base.plugins.sections import section
+from gpubench.base.table import line_text, trimmed
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
 from gpubench.report.sections.answer_text import (
     backend_text,
@@ -240,7 +241,7 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     view = map_view(analysis, found)
     lines = drawn(view, options.width, ascii_only=options.ascii_only)
     if options.full:
-        texts = tuple(Cell("".join(cell.text for cell in line)) for line in lines)
+        texts = tuple(Cell(line_text(line)) for line in lines)
         return Section(title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),))
     wide = columns(view.title) > options.width
     sides = sides_text(analysis, found.shown, short=True) if wide else view.title
@@ -266,7 +267,7 @@ def drawn(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
                 for k, panel in enumerate(panels):
                     line += [Cell(_GAP)] if k else []
                     line += _strip_cells(panel.lanes[i].strips[j].strip, view.found, cells)
-                lines.append(_trimmed(line))
+                lines.append(trimmed(line))
     failed = any(cell.text.strip() == _FAILED for line in lines for cell in line[1:])
     words = _WORDS + (f"  {_FAILED} no true number" if failed else "")
     lines += [(Cell(text, "muted"),) for text in _wrapped(words, width)]
@@ -329,14 +330,6 @@ def _wrapped(text: str, width: int) -> list[str]:
         else:
             lines.append(group)
     return lines
-
-
-def _trimmed(line: Sequence[Cell]) -> Line:
-    kept = list(line)
-    while len(kept) > 1 and not kept[-1].text.strip():
-        kept.pop()
-    kept[-1] = Cell(kept[-1].text.rstrip(), kept[-1].tone)
-    return tuple(kept)
 
 
 def _in_ascii(line: Line) -> Line:

@@ -35,16 +35,16 @@ _SIZE = re.compile(r"/n=(\d+)")
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Failures first, then what has no estimate, skips and cases that were not reached."""
-    groups: dict[tuple[str, ...], list[CaseResult]] = {}
-    for row in analysis.cases:
-        if row.time is None and row.reason != CHECK_ONLY:
-            # A failure is shown with its own words; skips share a reason that is the same for many sizes and ops.
-            detail = "" if row.outcome == "skip" else row.detail or ""
-            where = row.case.device_id if detail else row.case.device_id.partition(":")[0]
-            groups.setdefault((row.outcome, row.reason or "", where, detail), []).append(row)
+    groups = grouped((row for row in analysis.cases if row.time is None and row.reason != CHECK_ONLY), _kind)
     ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
     lines = tuple(_group_text(rows, SHOWN if options.full else 1) for _, rows in ordered)
     return Section(title="Skipped and failed cases", lines=lines, folded=True)
+
+
+def _kind(row: CaseResult) -> tuple[str, ...]:
+    """What rows of a line share: a failure its own words; skips a reason that is the same for many sizes and ops."""
+    detail = "" if row.outcome == "skip" else row.detail or ""
+    return (row.outcome, row.reason or "", row.case.device_id if detail else row.case.backend, detail)
 
 
 @section("warnings", order=180, help="What limits the numbers, with advice")
