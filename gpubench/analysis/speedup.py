@@ -222,11 +222,12 @@ def _absent(run: Run) -> list[str]:
 
 class CpuCode(NamedTuple):
     """What computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) where it calls one.
-    `weaker`: numba might be faster, and was not there."""
+    `weaker`: numba might be faster, and was not there. `own`: a user's program, which `library` names."""
 
     backend: str
     library: str
     weaker: bool = False
+    own: bool = False
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
@@ -239,6 +240,8 @@ def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
     lacking = NUMBA in _left_out(run)
 
     def code(row: CaseResult) -> CpuCode:
+        if row.case.backend == "numpy" and row.case.form == "library" and row.kernel:
+            return CpuCode("numpy", row.kernel, own=True)
         library = NUMBA if _by_numba(row) else blas[row.case.device_id] if _by_blas(row) else ""
         return CpuCode(row.case.backend, library, weaker=lacking and not library)
 

@@ -145,4 +145,4 @@ def doing(case_id: str) -> str:
     """`matmul n = 1024 on cupy:0, copied at every call`."""
     case = parse_case_id(case_id)
     where = "" if case.regime == RESIDENT else f", {situation_text(case.regime_id)}"
-    return f"{case.op} n = {case.params.get('n', 1)} on {case.device_id}{where}"
+    return f"{case.op.rpartition('.')[2]} n = {case.params.get('n', 1)} on {case.device_id}{where}"

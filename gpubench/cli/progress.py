@@ -36,6 +36,7 @@ from gpubench.measure.recorder import (
 from gpubench.measure.schedule import RunSpec, planned, searched
 from gpubench.report import events as lines
 from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
+from gpubench.result.case import own_names
 from gpubench.result.run import (
     Failure,
     Measurement,
@@ -68,7 +69,7 @@ def counted_plan(spec: RunSpec) -> str:
 
 
 def _ops_text(ops: Sequence[str]) -> str:
-    return units.listed(ops) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
+    return units.listed(list(own_names(ops).values())) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
 
 
 def about(seconds: float) -> str:

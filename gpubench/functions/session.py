@@ -173,6 +173,8 @@ class CallSession(Session, LaunchClock, CoreClock):
             op, expr=expr, library={self._inner.device.backend: expr}, inputs=(), calls=None
         )
         launch: Launch = self._inner.compile(bound, case, [], None)
+        if function.gpu is not None and on_cpu:
+            launch.kernel_name = program_library(function, [holder.value for holder in inputs])
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
@@ -180,6 +182,20 @@ class CallSession(Session, LaunchClock, CoreClock):
         if self._function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
+
+
+def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
+    """The library of a pair's CPU program: one that it names, else that of its inputs, else its own name. Returns None
+    for NumPy."""
+    program = function.cpu
+    code = getattr(program, "__code__", None)
+    named = [program] if code is None else [program.__globals__.get(name) for name in code.co_names]
+    places = [str(getattr(x, "__module__", None) or getattr(x, "__name__", "")) for x in named]
+    places += [type(value).__module__ for value in inputs]
+    libraries = [place.partition(".")[0] for place in places]
+    ours = ("", "builtins", "numpy", "gpubench", getattr(program, "__module__", "") if code is not None else "")
+    others = [library for library in libraries if library not in ours]
+    return next(iter(others), None if "numpy" in libraries else function.name)
 
 
 def session_of(session: Session, op: Op) -> Session:

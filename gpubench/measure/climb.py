@@ -16,7 +16,7 @@ from gpubench.measure.costs import CostModel
 from gpubench.measure.plan import ONE_BLOCK, SLOW_BYTES, Constraints, Series, Step, Workload, together, workload
 from gpubench.measure.points import Slot, slot
 from gpubench.measure.recorder import Recorder
-from gpubench.result.case import RESIDENT, Case
+from gpubench.result.case import RESIDENT, Case, own_names
 from gpubench.result.run import Planned, RunWarning, Skip
 
 # A launch is cheap if it takes so long on a slow machine of SLOW_BYTES, and so many operations, a second.
@@ -122,6 +122,7 @@ class Climb:
         self._left_s = left_s
         self._reserve_s = reserve_s
         self._halved: dict[str, RunWarning] = {}
+        self._names = own_names(rungs.series.op.name for rungs in ladders)
         for rungs in ladders:  # those that an interrupted run has measured
             rungs.left = [n for n in rungs.left if not any(map(self._tried, rungs.at(n, whole=False).cases))]
 
@@ -207,15 +208,18 @@ class Climb:
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
         if rungs.dropped and rungs.dropped[-1] > rungs.top:
-            self._halved[rungs.series.key] = warning = _halved(rungs, self._cost(rungs, rungs.dropped[-1:]))
+            self._halved[rungs.series.key] = warning = _halved(
+                rungs, self._cost(rungs, rungs.dropped[-1:]), self._names[rungs.series.op.name]
+            )
             self._recorder.warn(warning)
 
 
-def _halved(rungs: Rungs, top_s: float) -> RunWarning:
+def _halved(rungs: Rungs, top_s: float, name: str) -> RunWarning:
     series, n, high = rungs.series, rungs.top, rungs.dropped[-1]
+    key = series.key.replace(series.op.name, name, 1)
     return RunWarning(
         code="top-halved", severity="info",
-        message=f"{series.key} is measured up to n = {n}, not {high}: that takes more than its share of the time, about"
+        message=f"{key} is measured up to n = {n}, not {high}: that takes more than its share of the time, about"
         f" {top_s:.1f} s here",
         hint="raise --budget, or name the size with --sizes", data={"op": series.op.name, "dtype": series.dtype},
     )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -186,3 +187,10 @@ def parse_case_id(text: str, group: str = "") -> Case:
         return msgspec.convert(fields, Case)
     except msgspec.ValidationError as error:
         raise ValueError(f"not a case id: {text!r} ({error})") from error
+
+
+def own_names(ops: Iterable[str]) -> dict[str, str]:
+    """Return what each op is called: a user's function `options.pairwise` by its own name, unless another op has it."""
+    ops = dict.fromkeys(ops)
+    short = Counter(op.rpartition(".")[2] for op in ops)
+    return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}

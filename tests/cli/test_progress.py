@@ -109,6 +109,9 @@ def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
 
 def test_a_plan_names_few_ops_and_counts_many() -> None:
     assert progress.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
+    assert progress.plan_text(["mine.pca", "a.sort", "b.sort"], 20.0).startswith(
+        "Measuring pca, a.sort and b.sort,"
+    )
     assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, at most a minute"
 
 

@@ -1,13 +1,20 @@
 """What is told of sizes that were not tried, and of results that are not equal."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
+from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
-from gpubench.functions.session import place_tensors
+from gpubench.functions.session import place_tensors, program_library
 from gpubench.measure.climb import Rungs
 from gpubench.measure.plan import Constraints, Series
+
+
+def sum_of(values: list[float]) -> float:
+    return sum(values)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +64,27 @@ def test_a_default_device_is_for_those_who_create_tensors() -> None:
     assert creates_later(x).device.type == "meta"
     later = True
     assert creates_later(x).device.type == "cpu"  # without the mode that each call of PyTorch would ask
+
+
+class Frame:
+    """A table of a library, as its programs take it."""
+
+
+Frame.__module__ = "pandas.core.frame"
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "library"),
+    [
+        (lambda x: Fraction(x), [1.0], "fractions"),
+        (lambda frame: frame.sum(), [Frame()], "pandas"),
+        (lambda x: x + 1, [np.ones(3)], None),
+        (len, [np.ones(3)], None),
+        (sum_of, [[1.0]], "sum_of"),
+    ],
+)
+def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library) -> None:
+    assert program_library(UserFunction(program, program), inputs) == library
 
 
 class Sparse:

@@ -46,7 +46,7 @@ from gpubench.report.sections.answer_text import (
     why_text,
     with_own_names,
 )
-from gpubench.report.sections.baseline import cpu_names, threads_text
+from gpubench.report.sections.baseline import cpu_names, plain_text, threads_text
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
@@ -551,10 +551,11 @@ def _forms(found: MachineAnswer) -> tuple[str, ...]:
     better = list(dict.fromkeys(form.op for form in found.forms if form.ratio is not None))
     if not any(form.plain_s is not None for form in found.forms):
         return (".",)
+    plain = plain_text(found.cpu)
     if not better and found.missing:
-        return (f". The time sufficed for {ops} of {found.ops} ops: no faster code than plain NumPy there.",)
+        return (f". The time sufficed for {ops} of {found.ops} ops: no faster code than {plain} there.",)
     if not better:
-        return (". No faster code than plain NumPy was measured.",)
+        return (f". No faster code than {plain} was measured.",)
     if ops == 1:
         best = max(found.forms, key=lambda form: form.ratio or 1.0)
         gain = factor_text(best.ratio or 1.0, best.within)

@@ -32,6 +32,7 @@ from gpubench.report.sections.answer_text import (
     size_text,
     threshold_cell,
 )
+from gpubench.report.sections.baseline import plain_text
 from gpubench.report.wording import FORMS, short_text, situation_text
 from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 
@@ -248,8 +249,8 @@ def _forms_below(answer: MachineAnswer) -> Table:
         rows.append([name, Cell(_measured_size(form)), Cell(plain), *best])
     fastest = "form" if any(code.weaker for code in answer.cpu) else "best form"
     columns = (
-        Column(""), Column("n", right=True), Column("plain NumPy", right=True), Column(fastest), Column("", right=True),
-        Column("gain", right=True),
+        Column(""), Column("n", right=True), Column(plain_text(answer.cpu), right=True), Column(fastest),
+        Column("", right=True), Column("gain", right=True),
     )  # fmt: skip
     return bare_table(columns, rows)
 

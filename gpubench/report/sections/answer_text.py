@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -28,7 +27,7 @@ from gpubench.analysis.break_even import BreakEven
 from gpubench.base.units import SIZE_UNITS, listed, scale_size
 from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
-from gpubench.result.case import WAITED
+from gpubench.result.case import WAITED, own_names
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
 _WHY = {
@@ -174,13 +173,6 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
         return Cell("")
     tone: Tone = "gpu" if gain.winner == "gpu" else "cpu" if gain.winner == "cpu" else "plain"
     return Cell(gain_text(gain) + tail, tone)
-
-
-def own_names(ops: Iterable[str]) -> dict[str, str]:
-    """Return what each op is called: a user's function `options.pairwise` by its own name, unless another op has it."""
-    ops = set(ops)
-    short = Counter(op.rpartition(".")[2] for op in ops)
-    return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
 
 
 def with_own_names(answer: MachineAnswer) -> MachineAnswer:

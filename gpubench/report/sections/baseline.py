@@ -9,6 +9,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import NUMBA, CpuCode, cpu_codes, cpu_threads
 from gpubench.base.escaping import printable
+from gpubench.base.units import listed
 from gpubench.report.sections.answer_text import backend_text
 from gpubench.result.run import Run
 
@@ -29,6 +30,11 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
         elif code.weaker or not (short and blas):
             names[backend_text(code.backend) + (f" without {NUMBA}" if code.weaker else "")] = None
     return list(names)
+
+
+def plain_text(codes: Sequence[CpuCode]) -> str:
+    """`plain NumPy`; of users' programs alone the libraries that they are made of."""
+    return listed(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
 
 
 def _blas(text: str, versions: bool) -> str:

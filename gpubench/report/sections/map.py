@@ -25,13 +25,12 @@ from gpubench.report.sections.answer_text import (
     backend_text,
     cell_text,
     gain_text,
-    own_names,
     series_text,
     size_text,
 )
 from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.wording import situation_text
-from gpubench.result.case import beside_size
+from gpubench.result.case import beside_size, own_names
 
 KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"

@@ -75,6 +75,7 @@ def sides(run, width=80):
         (on(case("add", form="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
         (on(case("add", form="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")),
         (on(case("add"), 1.0), CpuCode("numpy", "")),
+        (on(case("mine.pca"), 1.0, "sklearn"), CpuCode("numpy", "sklearn", own=True)),
         (on(case(), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
         (on(case(dtype="int32"), 1.0), CpuCode("numpy", "")),
         (on(case(dtype="float16"), 1.0), CpuCode("numpy", "")),
