@@ -117,7 +117,7 @@ def page() -> str:
     """The whole page."""
     rows = [
         f"| `{one.key}` | {one.help}{'' if one.usual else '; on request'} |"
-        for one in sections.declared()
+        for one in sections.declarations()
         if one.choice and one.help
     ]
     parts = [_INTRODUCTION.replace("{sections}", "\n".join(rows)), _block("gpubench", ())]

@@ -1,4 +1,4 @@
-"""What is derived from one run: its cases, speedups and break-evens; the same answer for the same file.
+"""One run as a report asks it: its cases, speedups and break-evens; the same answer for the same file.
 
 Each other noun of a report is a function of this, in a file of its own. And several runs: which machine each is of,
 what they all measured, how a case changed.
@@ -42,18 +42,18 @@ class Analysis:
         self._baseline, self._keep = baseline, keep
         self._source, self._nouns = self, dict[Any, Any]()
 
-    def replaced(self, **values: Any) -> Analysis:
+    def replace(self, **values: Any) -> Analysis:
         """Return the same with another order of rows, or another end of its run. Its nouns are those of this one."""
         other = copy.copy(self)
         vars(other).update(values)
         return other
 
-    def noun(self, derive: Callable[[Analysis], T]) -> T:
-        """Return what `derive` makes of it."""
-        if derive not in self._nouns:
-            self._nouns[derive] = derive(self._source)
-        found: T = self._nouns[derive]
-        return found
+    def derive(self, noun: Callable[[Analysis], T]) -> T:
+        """Return the noun of a report, which is derived once."""
+        if noun not in self._nouns:
+            self._nouns[noun] = noun(self._source)
+        value: T = self._nouns[noun]
+        return value
 
     def shows(self, case: Case) -> bool:
         """Tell whether the case is shown. One that is not is still a baseline."""
@@ -71,7 +71,7 @@ class Analysis:
 
     @cached_property
     def outcomes(self) -> dict[str, Measurement]:
-        """What was measured, by case id."""
+        """The measurements by case id."""
         return {outcome.id: outcome for outcome in self.run.outcomes if isinstance(outcome, Measurement)}
 
     @cached_property
@@ -124,16 +124,16 @@ class Analysis:
 
     @cached_property
     def baseline(self) -> str:
-        """What the speedups are over, in words."""
+        """The baseline of the speedups, in words."""
         return baseline_line(self.run, [row for row in self.speedups if row.kind == "headline"])
 
 
-def derived(derive: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
+def derive_once(derive: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
     """Derive a noun of a report once from each analysis. A decorator."""
 
     @functools.wraps(derive)
     def noun(analysis: Analysis) -> T:
-        return analysis.noun(derive)
+        return analysis.derive(derive)
 
     return noun
 
@@ -186,7 +186,7 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
 
     place = {row.id: i for i, row in enumerate(by([row.case for row in analysis.speedups]))}
     speedups = sorted(analysis.speedups, key=lambda row: place[row.case.id])
-    return analysis.replaced(cases=tuple(by(list(analysis.cases))), speedups=tuple(speedups))
+    return analysis.replace(cases=tuple(by(list(analysis.cases))), speedups=tuple(speedups))
 
 
 # ---------------------------------------------------------------- several runs

@@ -16,7 +16,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio, earliest
 from gpubench.analysis.estimate import CALLS, HOST_STAGE, CaseResult, declaration
 from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.kernels.contract.op import Ladder
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.run import Device, Failure, Run
@@ -300,7 +300,7 @@ def _late(
 
 def _ranked(curves: Sequence[BreakEven]) -> list[str]:
     """GPU backends, first the one with the most cells, waited and copied, within 10 % of the best."""
-    cells = grouped(curves, lambda row: (row.case.series, row.regime))
+    cells = group_by(curves, lambda row: (row.case.series, row.regime))
     asked = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
     counts = {row.case.backend: 0 for row in curves}
     for key in asked:

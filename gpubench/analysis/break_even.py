@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit
 from gpubench.result.case import Case, SeriesKey, beside_size
 from gpubench.result.run import DeviceKind, Run
@@ -116,7 +116,7 @@ def break_evens(
     baselines: dict[SeriesKey, set[ContenderKey]] = {}
     for row in rows:
         baselines.setdefault(row.case.case.series, set()).add(contender_key(row.baseline.case))
-    missing = grouped((result for result in cases if result.time is None), lambda result: result.case.series)
+    missing = group_by((result for result in cases if result.time is None), lambda result: result.case.series)
     sides: dict[tuple[ContenderKey, ...], Side] = {}
     return tuple(
         _judge(run, missing.get(series, ()), points, _threshold(curves, points[0], baselines[series], sides))
@@ -137,7 +137,7 @@ def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
     """The times of each contender that has one."""
-    groups = grouped(
+    groups = group_by(
         (
             row
             for row in cases

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult, CaseTime
 from gpubench.analysis.labels import gravest
@@ -97,7 +97,7 @@ SOFTWARE = "a software adapter is no GPU"
 HYBRID = "hybrid"
 
 
-@derived
+@derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
     """Return each claim with the measured case that is kindest to it, in their order.
 

@@ -20,7 +20,7 @@ from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import Label
 from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import beside_written
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalKind, IntervalLike
 from gpubench.kernels.contract.op import Form
@@ -182,7 +182,7 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
     beside = beside_written(rows)
     rows = [row for row in rows if row.id not in beside or row.case.form == "library"]
     alone = [row for row in rows if row.case.shared_with is None and row.device_kind != "software"]
-    groups = grouped(alone, lambda row: _key(row))
+    groups = group_by(alone, lambda row: _key(row))
     splits: dict[Key, list[Hybrid | Placement]] = {}
     shared: list[Hybrid | Placement] = [*hybrids(analysis), *placements(analysis)]
     for split in shared:
@@ -370,7 +370,7 @@ def _blocks(point: TimedCall) -> list[Sequence[float]]:
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str = RESIDENT) -> float:
-    devices = grouped(rows, lambda row: row.case.device_id)
+    devices = group_by(rows, lambda row: row.case.device_id)
     return max((_device_gone_from(ours, regime) for ours in devices.values()), default=0)
 
 

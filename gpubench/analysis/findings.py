@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.placement import placements
 from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
@@ -39,7 +39,7 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 _GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
 
 
-@derived
+@derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
     """Return all warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
     run, cases = analysis.run, analysis.cases
@@ -224,7 +224,7 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: tuple[FailOn, ...] = ()
 
 
-@derived
+@derive_once
 def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
     """Return the gates asked for, in that order."""
     asked, compared = analysis.asked_gates or Gates(), analysis.shown_of(analysis.compared)

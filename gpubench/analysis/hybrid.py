@@ -11,10 +11,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
 from gpubench.result.case import QUEUED, RESIDENT, beside_size
@@ -75,10 +75,10 @@ class SideAlone(NamedTuple):
         return stats.run_value(self.sessions.values())
 
 
-@derived
+@derive_once
 def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
     """Return a row for each split case that is shown and has a time."""
-    alone = grouped(
+    alone = group_by(
         (row for row in analysis.compared if row.case.variant is None and row.time is not None),
         lambda row: row.case.workload,
     )

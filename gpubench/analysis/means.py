@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.curves import stats
@@ -36,7 +36,7 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 MeanKey = tuple[str, Dtype]  # regime and dtype
 
 
-@derived
+@derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
     """Return a row per regime, dtype and device that has headline speedups.
 

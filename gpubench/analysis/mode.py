@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows, extent
 from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CaseResult
@@ -19,7 +19,7 @@ from gpubench.analysis.labels import workers
 from gpubench.analysis.machine import experiment
 from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import EQUAL, Speedup
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey
@@ -51,7 +51,7 @@ class OpOutcome(NamedTuple):
     small: bool = False  # the GPU lost where it had no work to do
 
 
-@derived
+@derive_once
 def evidence(analysis: Analysis) -> Measured | None:
     """Return what a mode can be chosen by; None of an experiment, and where no CPU and GPU were compared and nothing
     was split.
@@ -215,8 +215,10 @@ def _words(params: Mapping[str, int]) -> str:
 
 def _break_evens(curves: Sequence[BreakEven], rows: Sequence[Speedup]) -> Iterable[MeasuredBreakEven]:
     """Return for each op, other params, dtype and regime the earliest break-even of all GPUs."""
-    families = grouped(curves, lambda curve: (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime))
-    on_series = grouped(rows, lambda ratio: ratio.case.case.series)
+    families = group_by(
+        curves, lambda curve: (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime)
+    )
+    on_series = group_by(rows, lambda ratio: ratio.case.case.series)
     for family in families.values():
         best = earliest(family)
         if best is not None:

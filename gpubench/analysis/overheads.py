@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import OVERHEAD, CaseResult
 from gpubench.analysis.labels import workers
 from gpubench.curves.stats import median
@@ -48,7 +48,7 @@ _ELEMENTWISE = ("vector", "activation")
 _FIRST = "add"  # the op that is preferred, where several were measured
 
 
-@derived
+@derive_once
 def overheads(analysis: Analysis) -> Overheads:
     """Return the overheads shown, device by device, and what the pool costs as far as the whole run tells."""
     rows = [row for row in analysis.cases if row.case.group == OVERHEAD and row.time is not None]

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import (
     LEAST_GAIN,
@@ -87,7 +87,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     baseline_device: str | None
 
 
-@derived
+@derive_once
 def placements(analysis: Analysis) -> tuple[Placement, ...]:
     """Return a row for each placed case that is shown and has a time."""
     timed = [case for case in analysis.compared if case.time is not None]

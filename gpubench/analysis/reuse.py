@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.anatomy import Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE
@@ -73,7 +73,7 @@ class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
     calls: int | None
 
 
-@derived
+@derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
     """Return one row for each op with weights and each GPU that has a time for a call that is waited for."""
     largest: dict[tuple[object, ...], Speedup] = {}
@@ -146,7 +146,7 @@ class Trio(NamedTuple):
     cpu: CaseResult
 
 
-@derived
+@derive_once
 def reuses(analysis: Analysis) -> tuple[Reuse, ...]:
     """Return a row per workload and GPU that has both transfer regimes beside a CPU time, and whose case that shares a
     copy is shown."""

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, alone, derived
+from gpubench.analysis.analyse import Analysis, alone, derive_once
 from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.result.case import FUNCTIONS, QUEUED, TF32
 from gpubench.result.machine import cpu_cache_bytes
@@ -85,7 +85,7 @@ FULL_SIDE, FULL_SIDE_CPU = 2048, 512
 Rated = tuple[CaseResult, float]  # a case and its rate
 
 
-@derived
+@derive_once
 def roofline(analysis: Analysis) -> Roofline:
     """Return the roofs that the run reaches, and the share of them of each case shown that has resident data."""
     run = analysis.run

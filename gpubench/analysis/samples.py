@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.result.run import Block, Measurement, Run
@@ -51,7 +51,7 @@ SessionBlocks = dict[int, list[Block]]  # by session
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
     """Return the blocks of one phase by used session, in the order in which they were measured."""
     allowed = used_sessions(run)
-    return grouped(
+    return group_by(
         (
             block
             for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position))

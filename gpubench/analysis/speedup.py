@@ -13,7 +13,7 @@ from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.labels import NO_HEADLINE, Label, gravest, workers
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.base.errors import InputError
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.installation import NUMBA_MISSING
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, IntervalKind
@@ -77,7 +77,7 @@ def speedups(
     """
     numbered = [row for row in cases if row.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
-    references = grouped(filter(is_baseline, numbered), lambda row: row.case.workload)
+    references = group_by(filter(is_baseline, numbered), lambda row: row.case.workload)
     found: list[Speedup] = []
     for group in _contenders(numbered, is_baseline):
         if not any(shows(row.case) for row in group):
@@ -138,7 +138,7 @@ def _contenders(
     cases: Sequence[CaseResult], is_baseline: Callable[[CaseResult], bool]
 ) -> Iterable[list[CaseResult]]:
     """The forms of one workload, regime and device together, for all that is no baseline and no CPU."""
-    groups = grouped(
+    groups = group_by(
         (row for row in cases if not is_baseline(row) and row.device_kind != "cpu"),
         lambda row: (row.case.workload, row.case.regime_id, row.case.device_id),
     )

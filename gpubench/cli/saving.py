@@ -214,7 +214,7 @@ def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run,
         return stored, list(analyses)
     ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
     saver.finish(ended)
-    return ended, [analysis.replaced(run=ended) for analysis in analyses]
+    return ended, [analysis.replace(run=ended) for analysis in analyses]
 
 
 def deliver(

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import GRAVITY, Label
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.compare.comparison import DeviceChange, JudgedCase, VerdictWord
 from gpubench.curves import stats
 
@@ -185,7 +185,7 @@ def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:
 
     What a session has in common on a device is not seen with few sessions; the prior says it.
     """
-    devices = grouped(
+    devices = group_by(
         (twin for twin in twins if not twin.muted and not twin.throttled), lambda twin: twin.base.case.device_id
     )
     return tuple(_change(device_id, cases) for device_id, cases in sorted(devices.items()))
@@ -251,7 +251,7 @@ def _least_p(twin: Twin) -> float:
 
 def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
     """Sessions are permuted as a whole, so a case that missed some of them is in a family of its own kind."""
-    found = grouped(
+    found = group_by(
         sorted(family, key=lambda twin: twin.base.id),
         lambda twin: (frozenset(twin.base_low), frozenset(twin.new_low)),
     )

@@ -48,7 +48,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
     machines = len(machine_runs(analyses))
     files = f"{len(analyses)} results of {machines} machine{'s' if machines > 1 else ''}"
     makers = sections.sections(options.sections, together=True)
-    parts = tuple(part for maker in makers for part in drawn(maker, analyses, options))
+    parts = tuple(part for maker in makers for part in draw_section(maker, analyses, options))
     return TextDocument(headings=(f"Files: {files}",), sections=parts)
 
 
@@ -69,11 +69,11 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
     return TextDocument(
         # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
         headings=() if alone and not (options.full or several) else _headings(analysis),
-        sections=tuple(part for maker in makers for part in drawn(maker, analysis, options)),
+        sections=tuple(part for maker in makers for part in draw_section(maker, analysis, options)),
     )
 
 
-def drawn(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
+def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
     """Yield what a section draws of an analysis, or of several, as far as it has content.
 
     One of a package that raises says so in its place.
@@ -85,7 +85,7 @@ def drawn(maker: sections.Maker, subject: object, options: RenderOptions) -> Ite
             raise
         made = Section(title=maker.key, lines=(f"left out: the section raises {described(error)}",))
     for part in made if isinstance(made, tuple) else (made,):
-        section = Section(title=maker.key, tables=(part,)) if isinstance(part, Table) else part
+        section = Section(title=maker.help, tables=(part,)) if isinstance(part, Table) else part
         if section is not None and (section.lines or section.tables or section.pictures or section.screen):
             yield msgspec.structs.replace(section, key=maker.key)
 

@@ -41,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands above the rows of the sections."""
+    """The part of the document above the rows of the sections."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
     schema_version: int = 3
@@ -103,7 +103,7 @@ def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) ->
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, rows in _by_name(keys):
-        filled = {row.name.rpartition(".")[2]: _numbered(row, analyses) for row in rows}
+        filled = {row.name.rpartition(".")[2]: _number_rows(row, analyses) for row in rows}
         values[name] = filled[name] if name in filled else types[name](**filled)
     ended = "gate" if failed(analyses) else "ok"
     return kind(
@@ -115,7 +115,7 @@ def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) ->
     )  # fmt: skip
 
 
-def _numbered(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msgspec.Struct, ...]:
+def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msgspec.Struct, ...]:
     kind = row_type(rows.kind)
     names = kind.__struct_fields__[1:]
     return tuple(

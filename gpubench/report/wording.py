@@ -12,7 +12,7 @@ from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import EQUAL, Speedup
 from gpubench.base.escaping import shortened
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.units import earned_digits, format_rate, format_seconds, format_size
 from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
@@ -48,7 +48,7 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
     """`NVIDIA H200 (cupy:0, wgpu:0)`: devices of the same name together."""
     names = {device.id: shortened(device.name) for device in analysis.run.devices}
-    together = grouped(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
+    together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
 from gpubench.base.errors import GpubenchError
@@ -65,7 +65,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     case: CaseResult
 
 
-@derived
+@derive_once
 def stages(analysis: Analysis) -> tuple[Stages, ...]:
     """Return a row for each case that is shown and whose stages were timed."""
     timed = (row for row in analysis.shown_of(analysis.compared) if row.time is not None)

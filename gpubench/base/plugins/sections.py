@@ -28,8 +28,8 @@ _DECLARED = re.compile(
 )
 
 
-class Declared(NamedTuple):
-    """What a file says of a section of its."""
+class Declaration(NamedTuple):
+    """The declaration of a section in its file."""
 
     key: str
     order: int
@@ -39,8 +39,8 @@ class Declared(NamedTuple):
     @property
     def help(self) -> str:
         """One line for the list of sections."""
-        found = re.search(r'help="([^"]*)"', self.more)
-        return found[1] if found else ""
+        match = re.search(r'help="([^"]*)"', self.more)
+        return match[1] if match else ""
 
     @property
     def usual(self) -> bool:
@@ -54,11 +54,11 @@ class Declared(NamedTuple):
 
 
 @functools.cache
-def declared() -> tuple[Declared, ...]:
+def declarations() -> tuple[Declaration, ...]:
     """Return what the files of gpubench and its wings declare, in the order of a report."""
     folders = [_PACKAGE / "report" / "sections", *(_PACKAGE / name / "sections" for name in wings.OWN)]
     found = [
-        Declared(match["key"], int(match["order"]), match["more"], _module(path))
+        Declaration(match["key"], int(match["order"]), match["more"], _module(path))
         for folder in folders
         for path in sorted(folder.glob("*.py"))
         for match in _DECLARED.finditer(path.read_text(encoding="utf-8"))
@@ -72,27 +72,32 @@ def _module(path: Path) -> str:
 
 def names() -> tuple[str, ...]:
     """Return the sections that a reader can choose, in their order."""
-    return tuple(dict.fromkeys(one.key for one in declared() if one.choice))
+    return tuple(dict.fromkeys(declaration.key for declaration in declarations() if declaration.choice))
 
 
 def usual() -> tuple[str, ...]:
     """Return the sections of a report whose reader chose none."""
-    return tuple(dict.fromkeys(one.key for one in declared() if one.choice and one.usual))
+    return tuple(
+        dict.fromkeys(
+            declaration.key for declaration in declarations() if declaration.choice and declaration.usual
+        )
+    )
 
 
 def require(keys: Iterable[str]) -> None:
     """Raise UsageError for a section that neither gpubench nor an installed package has."""
     for key in keys:
         if key not in names() and not plugins.entries(plugins.SECTIONS, key):
-            require_choice(key, names(), "--sections")
+            require_choice(key, (*names(), *plugins.names(plugins.SECTIONS)), "--sections")
 
 
 class Maker(NamedTuple):
-    """A function that draws a section (`make(analysis, options)`) or a chart of one."""
+    """A function that draws a section (`make(analysis, options)`) or a chart of declaration."""
 
     key: str
     order: int
     make: Callable[..., Any]
+    help: str = ""  # the title of a table without a section
     together: bool = False  # it draws what several files say together: `make(analyses, options)`
     samples: bool = False  # it draws every sample
 
@@ -127,7 +132,7 @@ def section(
     """
 
     def register(make: F) -> F:
-        _sections[make.__module__, make.__qualname__] = Maker(key, order, make, together=together)
+        _sections[make.__module__, make.__qualname__] = Maker(key, order, make, help, together=together)
         return make
 
     return register
@@ -146,24 +151,24 @@ def chart(key: str, *, order: int, samples: bool = False) -> Callable[[F], F]:
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
     """Return what draws these sections, in their order, and what is shown without being chosen."""
     _load(keys)
-    always = {one.key for one in declared() if not one.choice}
+    always = {declaration.key for declaration in declarations() if not declaration.choice}
     found = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
-    return _ordered(maker for maker in found if maker.together == together)
+    return _in_order(maker for maker in found if maker.together == together)
 
 
 def charts(keys: Collection[str]) -> list[Maker]:
     """Return what draws the charts of these sections."""
     _load(keys)
-    return _ordered(maker for maker in _charts.values() if maker.key in keys)
+    return _in_order(maker for maker in _charts.values() if maker.key in keys)
 
 
-def _ordered(makers: Iterable[Maker]) -> list[Maker]:
+def _in_order(makers: Iterable[Maker]) -> list[Maker]:
     return sorted(makers, key=lambda maker: maker.order)
 
 
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
     """Return the rows of all sections of gpubench and its wings, and those of foreign ones among `keys`."""
-    modules = _load({one.key for one in declared()} | {*keys})
+    modules = _load({declaration.key for declaration in declarations()} | {*keys})
     rows = [row for module in modules for row in getattr(module, "ROWS", ())]
     return sorted(rows, key=lambda row: row.order)
 
@@ -174,15 +179,15 @@ def _load(keys: Collection[str]) -> list[Any]:
     Raises BadPlugin for the section of a package that cannot be imported.
     """
     modules: dict[str, Any] = {}
-    for one in declared():
-        if one.key in keys or not one.choice:
+    for declaration in declarations():
+        if declaration.key in keys or not declaration.choice:
             try:
-                modules[one.module] = importlib.import_module(one.module)
+                modules[declaration.module] = importlib.import_module(declaration.module)
             except Exception as error:
-                if one.module.startswith("gpubench.report."):
+                if declaration.module.startswith("gpubench.report."):
                     raise
-                wings.tell(one.module.split(".")[1], plugins.described(error))
-    for key in sorted({*keys} - {one.key for one in declared()}):
+                wings.tell(declaration.module.split(".")[1], plugins.described(error))
+    for key in sorted({*keys} - {declaration.key for declaration in declarations()}):
         for entry in plugins.entries(plugins.SECTIONS, key)[:1]:
             try:
                 modules[entry.value] = plugins.load(entry)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
 from gpubench.curves.stats import median
 from gpubench.result.case import Case
@@ -33,7 +33,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     row: CaseResult
 
 
-@derived
+@derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
     """Return the collectives shown: op by op, gang by gang, from small to large."""
     rows = (row for row in analysis.cases if row.case.group == COLLECTIVE)

@@ -12,12 +12,12 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import paired
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.curves import compare
 from gpubench.curves.stats import Interval, median
 from gpubench.multi.analysis.together import Weak, weak
@@ -83,11 +83,11 @@ class GangGains(msgspec.Struct, frozen=True, kw_only=True):
     pays_from: tuple[GangFrom, ...] = ()
 
 
-@derived
+@derive_once
 def scaling(analysis: Analysis) -> GangGains:
     """Return the gangs shown, op by op from small to large, beside their single GPUs."""
     run = analysis.run
-    single = grouped(
+    single = group_by(
         (
             row
             for row in analysis.everything

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, derived
+from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
 from gpubench.curves.stats import median
 from gpubench.result.run import Run, TwinTimes
@@ -47,7 +47,7 @@ class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-@derived
+@derive_once
 def twin_checks(analysis: Analysis) -> tuple[TwinCheck, ...]:
     """Return a check for each group of equal GPUs, the one that was measured in full first."""
     run = analysis.run

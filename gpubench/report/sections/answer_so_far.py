@@ -9,7 +9,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.base.escaping import cut
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.table import line_text, table_lines
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_table, sides_line
@@ -42,13 +42,13 @@ class AnswerSoFar:
         ]
 
     def _curves(self, run: Run) -> Analysis:
-        by_op = grouped(run.outcomes, lambda outcome: outcome.case.op)
+        by_op = group_by(run.outcomes, lambda outcome: outcome.case.op)
         for op, outcomes in by_op.items():
             before = self._known.get(op, ((), None))[0]
             if len(before) != len(outcomes) or any(a is not b for a, b in zip(before, outcomes, strict=True)):
                 self._known[op] = (outcomes, analyse(msgspec.structs.replace(run, outcomes=outcomes)))
         parts = [self._known[op][1] for op in by_op]
-        return analyse(run).replaced(
+        return analyse(run).replace(
             cases=tuple(row for part in parts for row in part.cases),
             break_even=tuple(row for part in parts for row in part.break_even),
             best_code=tuple(row for part in parts for row in part.best_code),

@@ -12,7 +12,7 @@ from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.speedup import cpu_codes
 from gpubench.base.escaping import printable
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_size, truncate
@@ -117,7 +117,7 @@ def _cpu_names(analysis: Analysis, rows: Iterable[BreakEven]) -> list[str]:
 
 def _cpu_note(analysis: Analysis, rows: Sequence[BreakEven]) -> str:
     """`CPU, the fastest at each size: numba; add, dot: numba or PyTorch`: by op, what most ops have without names."""
-    by_op = grouped(rows, lambda row: _op_text(row))
+    by_op = group_by(rows, lambda row: _op_text(row))
     order = {name: place for place, name in enumerate(_cpu_names(analysis, rows))}
     groups: dict[str, list[str]] = {}
     for op, ours in by_op.items():
@@ -251,7 +251,7 @@ def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
 
 
 def _by_size(rows: Sequence[Reuse]) -> dict[tuple[str, str, str], list[Reuse]]:
-    return grouped(rows, lambda row: (row.op, row.dtype, _size(row)))
+    return group_by(rows, lambda row: (row.op, row.dtype, _size(row)))
 
 
 def _reuse_table(analysis: Analysis, groups: Sequence[Sequence[Reuse]]) -> Table:

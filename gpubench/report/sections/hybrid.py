@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.hybrid import Hybrid, HybridReason, hybrids
 from gpubench.base.escaping import printable
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import heads, number
 from gpubench.report import charts
@@ -65,7 +65,7 @@ REASONS: dict[HybridReason, str] = {
 @section("hybrid", order=90, help="Where splitting an op, or placing stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     """Draw a table per dtype and device; in full with the time of the split, and the ideal gain."""
-    groups = grouped(hybrids(analysis), lambda row: (row.dtype, row.device_id))
+    groups = group_by(hybrids(analysis), lambda row: (row.dtype, row.device_id))
     if not groups:
         return None
     known = {data_text(row.case.case): row.case.case for row in sorted(hybrids(analysis), key=_regime)}

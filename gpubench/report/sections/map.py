@@ -17,7 +17,7 @@ from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.base.escaping import columns, cut, padded, printable, shortened
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.table import line_text, trimmed
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
@@ -340,7 +340,7 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = F
     without versions."""
     cpu = _cpu_text(analysis, device_ids, short=short)
     names = {device.id: shortened(device.name) for device in analysis.run.devices}
-    backends = grouped(device_ids, lambda device_id: names.get(device_id, device_id))
+    backends = group_by(device_ids, lambda device_id: names.get(device_id, device_id))
     gpus = []
     for name, ids in backends.items():
         counts = Counter(backend_text(device_id) for device_id in ids)

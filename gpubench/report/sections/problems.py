@@ -1,4 +1,4 @@
-"""Cases without a number, grouped by reason, and warnings with their advice."""
+"""Cases without a number, group_by by reason, and warnings with their advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
 from gpubench.analysis.samples import Components, components
 from gpubench.base.escaping import printable, shortened
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import heads, number
 from gpubench.base.units import truncate
@@ -63,7 +63,7 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
     """What a file says of many cases or ops one by one, shown once."""
-    groups = grouped(
+    groups = group_by(
         findings, lambda row: (row.code, "" if row.code in (_HALVED, _PLAIN) else row.message, row.hint)
     )
     return [

@@ -10,7 +10,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import Roof, RoofShare, is_untold, measures_roofs, roofline
 from gpubench.base.escaping import printable
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import heads, number
 from gpubench.base.units import format_bytes, format_rate, listed
@@ -392,7 +392,7 @@ def computes(rows: list[RoofShare]) -> bool:
 
 def by_series(analysis: Analysis) -> dict[str, list[RoofShare]]:
     """The cases with resident data of each series."""
-    return grouped(roofline(analysis).rows, lambda row: series_name(row.case.case))
+    return group_by(roofline(analysis).rows, lambda row: series_name(row.case.case))
 
 
 def _rate_rows(analysis: Analysis) -> ChartRows:

@@ -14,7 +14,7 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.means import Mean, means
 from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
 from gpubench.base.escaping import printable
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import heads, number
 from gpubench.base.units import truncate
@@ -115,7 +115,7 @@ def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str, in_or
 
 
 def _by_op(rows: Sequence[Speedup]) -> list[list[Speedup]]:
-    groups = grouped(rows, lambda row: (row.case.case.op, row.case.case.dtype))
+    groups = group_by(rows, lambda row: (row.case.case.op, row.case.case.dtype))
     return list(groups.values())
 
 
@@ -267,7 +267,7 @@ def pivot_table(analysis: Analysis, rows: Sequence[Speedup], unit: str, note: st
 
 def mostly_measured(rows: Sequence[Speedup]) -> PivotSizes:
     """The rows by size; of many sizes those of the plan, without those at which a search looked at a part."""
-    sizes = grouped(rows, lambda row: size_text(row.case))
+    sizes = group_by(rows, lambda row: size_text(row.case))
     if len(sizes) <= MANY_SIZES:
         return sizes
     most = max(len(found) for found in sizes.values())

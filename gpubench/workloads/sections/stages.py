@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.base.groups import grouped
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import heads, number
 from gpubench.report import charts
@@ -36,7 +36,7 @@ LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw a table for each workload, size and device that is no CPU, with the CPU beside it; of the CPU alone without
     one."""
-    groups = grouped(stages(analysis), lambda row: (series_name(row.case.case), row.n))
+    groups = group_by(stages(analysis), lambda row: (series_name(row.case.case), row.n))
     if not options.every_size:
         largest = {name: max(n for other, n in groups if other == name) for name, _ in groups}
         groups = {key: rows for key, rows in groups.items() if largest[key[0]] == key[1]}

@@ -43,6 +43,7 @@ def test_the_documented_section_is_drawn_in_every_format(outside):
     assert rows[0].keys() == {"source", "id", "seconds"}
     for format in ("plain", "table", "markdown", "html"):
         assert "time" in render([tool_run()], format, **look)
+    assert "\nThe five cases that take longest\n" in plain
     assert all(row["id"] in plain for row in rows)
     lines = csv.DictReader(io.StringIO(render([tool_run()], "csv", **look)))
     assert {line["case_id"] for line in lines if line["slow_s"]} == {row["id"] for row in rows}
@@ -79,13 +80,13 @@ def test_an_unknown_section_has_a_suggestion():
 
 
 def test_what_files_declare_is_what_they_register():
-    declared = {(one.module, one.key, one.order) for one in sections.declared()}
-    keys = {one.key for one in sections.declared()}
+    declared = {(one.module, one.key, one.order) for one in sections.declarations()}
+    keys = {one.key for one in sections.declarations()}
     makers = [*sections.sections(keys), *sections.sections(keys, together=True)]
     registered = {(maker.make.__module__, maker.key, maker.order) for maker in makers}
     assert declared == {one for one in registered if one[0].startswith("gpubench.")}
     assert all(maker.key in keys for maker in sections.charts(keys))
-    assert {one.key for one in sections.declared() if one.help} == keys
+    assert {one.key for one in sections.declarations() if one.help} == keys
 
 
 def test_a_wing_has_a_folder_of_sections(tmp_path, monkeypatch):
@@ -95,7 +96,7 @@ def test_a_wing_has_a_folder_of_sections(tmp_path, monkeypatch):
         '@section("nodes", order=15, help="Who is there")\ndef nodes(analysis, options):\n'
     )
     monkeypatch.setattr(sections, "_PACKAGE", tmp_path)
-    found = sections.declared.__wrapped__()
+    found = sections.declarations.__wrapped__()
     assert [(one.key, one.module, one.usual) for one in found] == [
         ("nodes", "gpubench.fleet.sections.nodes", True)
     ]
