@@ -35,7 +35,7 @@ _SIZE = re.compile(r"/n=(\d+)")
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Failures first, then what has no estimate, skips and cases that were not reached."""
-    groups = grouped((row for row in analysis.cases if row.time is None and row.reason != CHECK_ONLY), _kind)
+    groups = group_by((row for row in analysis.cases if row.time is None and row.reason != CHECK_ONLY), _kind)
     ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
     lines = tuple(_group_text(rows, SHOWN if options.full else 1) for _, rows in ordered)
     return Section(title="Skipped and failed cases", lines=lines, folded=True)
