@@ -64,6 +64,29 @@ def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]
     assert ended.returncode == 0, ended.stderr
 
 
+# Of `make check`: what plans, measures, derives and shows, in seconds.
+SAMPLE = (
+    "curves", "units", "kernels/test_declarations.py", "measure/test_plan.py", "report/test_speedup.py",
+    "report/test_breakeven.py",
+)  # fmt: skip
+
+
+def test_tests_of_the_core_pass_without_all_wings(tmp_path: Path) -> None:
+    for name in ("gpubench", "tests", "benchmarks"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for wing in wings.OWN:
+        shutil.rmtree(tmp_path / "gpubench" / wing)
+        shutil.rmtree(tmp_path / "tests" / "unit" / wing)
+    ended = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow and not serial",
+         *(f"tests/unit/{place}" for place in SAMPLE)],
+        capture_output=True, text=True, timeout=500, cwd=tmp_path,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    assert " passed" in ended.stdout
+
+
 def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -> None:
     name, folder = without
     if name in ("fleet", "all"):

@@ -358,15 +358,6 @@ def test_an_overhead_is_planned_on_devices_and_never_on_the_cpu():
     assert {(skip.case.device_id, skip.reason) for skip in found.skips} == {("numpy:0", "no-implementation")}
 
 
-def test_a_collective_takes_the_gangs_at_hand_as_its_shapes():
-    ops = {name: kernels.load(name) for name in ("add", "p2p", "allreduce")}
-    gangs = [target(name).device for name in ("numpy:0", "gang:cupy:0+1", "gang:cupy:1+0", "gang:cupy:0-3")]
-    found = plan.with_ranks(Selection(ops=list(ops)), ops, gangs)
-    assert found.params == {"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 2}, {"ranks": 4}]}
-    given = Selection(ops=list(ops), params={"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 4}]})
-    assert plan.with_ranks(given, ops, gangs) == given
-
-
 def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():
     ops = {name: kernels.load(name) for name in ("add", "upload")}
     found = plan.series(ops, Selection(ops=list(ops), dtypes=["float16", "float64"]))

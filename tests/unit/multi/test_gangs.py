@@ -11,12 +11,14 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.shared.sides import granule
 from gpubench.base.errors import BackendUnavailable, Unsupported
+from gpubench.measure import plan
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi import collective_timer
 from gpubench.multi.collective import WIDTH, value
 from gpubench.multi.collective_timer import CollectiveTimer
 from gpubench.multi.gang.shares import shares
 from gpubench.result.case import Case, gang_id, gang_ranks, gang_sizes
+from gpubench.result.run import Device, Selection
 from tests.gang_runs import computed
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
@@ -201,3 +203,15 @@ def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
 def test_a_session_that_is_no_gang_runs_none():
     with pytest.raises(Unsupported, match="no gang"):
         CollectiveTimer(backends.load("numpy").open("numpy:0", 1), OPS[0], case(OPS[0], 1024, 2))
+
+
+def test_a_collective_takes_the_gangs_at_hand_as_its_shapes():
+    ops = {name: kernels.load(name) for name in ("add", "p2p", "allreduce")}
+    gangs = [
+        Device(id=name, backend=name.partition(":")[0], kind="gpu", name=name, api="host")
+        for name in ("numpy:0", "gang:cupy:0+1", "gang:cupy:1+0", "gang:cupy:0-3")
+    ]
+    found = plan.with_ranks(Selection(ops=list(ops)), ops, gangs)
+    assert found.params == {"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 2}, {"ranks": 4}]}
+    given = Selection(ops=list(ops), params={"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 4}]})
+    assert plan.with_ranks(given, ops, gangs) == given
