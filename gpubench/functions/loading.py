@@ -174,7 +174,7 @@ def digest(function: UserFunction) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """What a compiled function does, without the addresses of the functions inside."""
+    """Return the text of what a compiled function does, without the addresses of the functions inside."""
     consts = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {consts}"
 

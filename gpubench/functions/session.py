@@ -56,7 +56,7 @@ class CallSession(Session, LaunchClock, CoreClock):
 
     @property
     def lacks(self) -> str | None:  # type: ignore[override]
-        """What the device's own session lacks."""
+        """Return the libraries that the device's own session lacks."""
         return self._inner.lacks
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:

@@ -179,7 +179,7 @@ def _join(known: TrialReport, report: TrialReport, ended: processes.Ended) -> No
     known.functions += report.functions
     if report.partial is not None:
         known.functions.append(report.partial)
-    elif report.trying:
+    elif report.trying and (ended.status is not None or not report.functions):  # else others took the time
         report.wrong[report.trying] = f"its first call {_end(ended)}"
     known.wrong |= report.wrong
     known.known, known.broken = report.known, report.broken

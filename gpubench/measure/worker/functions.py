@@ -37,7 +37,7 @@ class CallOperands(Operands):
     """The inputs of a function, and what it returns in float64 on NumPy, by which its results are judged."""
 
     _made_at: tuple[str, list[Any]] | None = None
-    kept: Wrong | None = None  # why its results are no results of its calls
+    false: Wrong | None = None  # why its results or times are none of its calls
     _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
@@ -127,19 +127,21 @@ class CallWorkspace(Workspace):
     def require_fresh(self) -> None:
         """Call the function with other values, and judge what it returns and how long that takes. Raises Wrong."""
         operands = self._operands
-        if operands.kept is None:
+        if operands.false is None:
             launch = self.compile(self.case, self.buffers, None)
             caller = Caller(cast("CallSession", self.session), launch, self.buffers)
             try:
-                operands.kept = self._find_kept(caller, operands.others(self.case))
+                operands.false = self._judge_others(caller, operands.others(self.case))
             except Unsupported:  # other values are none for it
                 pass
             finally:
                 caller.call(self.inputs)
-        if operands.kept is not None:
-            raise operands.kept
+        if operands.false is not None:
+            raise operands.false
 
-    def _find_kept(self, caller: Caller, others: list[tuple[list[Any], tuple[Any, Allowed]]]) -> Wrong | None:
+    def _judge_others(
+        self, caller: Caller, others: list[tuple[list[Any], tuple[Any, Allowed]]]
+    ) -> Wrong | None:
         own = [(self.inputs, self._operands.answer(self.case)[:2])] if others else []
         rounds: list[Round] = []
         for each in caller.rounds([values for values, _ in (*others, *own)]):
