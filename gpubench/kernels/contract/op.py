@@ -438,19 +438,19 @@ class Op(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def exact(self) -> Callable[..., Array]:
-        """The function whose results in float64 the op's are compared with."""
+        """Return the function whose results in float64 the op's are compared with."""
         return self.reference or self.expr
 
     def call(self, backend: str) -> Callable[..., Any]:
-        """What a user of the backend's library writes: `call(library, *inputs)`."""
+        """Return the call that users of the backend's library write: `call(library, *inputs)`."""
         return self.library.get(backend, self.expr)
 
     def fills(self, backend: str) -> bool:
-        """Whether `call(backend)` takes `out`, the tensors that it fills."""
+        """Tell whether `call(backend)` takes `out`, the tensors that it fills."""
         return self._out(backend) is not None
 
     def returns(self, backend: str) -> bool:
-        """Whether the backend's library has a call of its own that can do without `out`."""
+        """Tell whether the backend's library has a call of its own that can do without `out`."""
         out = self._out(backend)
         return backend in self.library and (out is None or out.default is not out.empty)
 

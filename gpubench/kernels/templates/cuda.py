@@ -71,8 +71,9 @@ def kernel_pass(
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
         taken = " x ".join(str(extent) for extent in grid if extent > 1)
         raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
-    given = _OPTIONS.get(dtype, ())
-    return CudaPass(f"{prelude(dtype)}\n{text}", f"gpubench_{name}", grid, block, arguments, options=given)
+    return CudaPass(
+        f"{prelude(dtype)}\n{text}", f"gpubench_{name}", grid, block, arguments, options=_OPTIONS.get(dtype, ())
+    )
 
 
 def prelude(dtype: str) -> str:

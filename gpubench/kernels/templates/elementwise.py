@@ -61,7 +61,7 @@ from gpubench.kernels.templates.cpu import (
     numba_signature,
 )
 from gpubench.kernels.templates.cuda import kernel_pass, lanes
-from gpubench.kernels.templates.formula import Formula, declared
+from gpubench.kernels.templates.formula import Formula, require_formula
 from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, shader, vectors
 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
@@ -113,7 +113,7 @@ def elementwise(
     Raises ValueError for a formula that calls what the tracer does not know.
     """
     arrays = operands(inputs)
-    traced = declared(name, formula, [array.name for array in arrays])
+    traced = require_formula(name, formula, [array.name for array in arrays])
     on_arrays = traced.on_arrays(formula)
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,

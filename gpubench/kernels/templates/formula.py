@@ -271,19 +271,19 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
     return Symbol("where", (condition, _operand(a), _operand(b)))
 
 
-def _limited(name: str) -> Callable[[Any, Any], Any]:
+def _limit(name: str) -> Callable[[Any, Any], Any]:
     """The step `name` of two values, a number last."""
 
-    def limited(a: Any, b: Any) -> Symbol:
+    def limit(a: Any, b: Any) -> Symbol:
         a, b = _operand(a), _operand(b)
         return Symbol(name, (a, b) if isinstance(a, Symbol) else (b, a))
 
-    return limited
+    return limit
 
 
 _MADE: dict[str, Callable[..., Any]] = {
-    **{name: _limited(name) for name in _CHOICES},
-    "clip": lambda x, low, high: _limited("minimum")(_limited("maximum")(x, low), high),
+    **{name: _limit(name) for name in _CHOICES},
+    "clip": lambda x, low, high: _limit("minimum")(_limit("maximum")(x, low), high),
     "square": lambda x: x * x,
     "pow": _power,
     "power": _power,
@@ -390,32 +390,32 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         """Compute it by NumPy into the array of its first input, from those of the others, without arrays of its own:
         `room(out)` gives one to work in."""
         values: dict[str, Array] = dict(zip(self.names, (out, *beside), strict=True))
-        left = Counter(_key(x) for step in self.steps for x in step.operands if isinstance(x, Symbol))
-        ours: set[str] = {self.names[0]}
+        uses = Counter(_key(x) for step in self.steps for x in step.operands if isinstance(x, Symbol))
+        writable: set[str] = {self.names[0]}
         free: list[Array] = []
         for step in self.steps:
-            given = [values[_key(x)] if isinstance(x, Symbol) else x for x in step.operands]
+            operands = [values[_key(x)] if isinstance(x, Symbol) else x for x in step.operands]
             keys = [_key(x) if isinstance(x, Symbol) else "" for x in step.operands]
-            left.subtract(filter(None, keys))
+            uses.subtract(filter(None, keys))
             if step.call in (*_COMPARISONS, *_LOGICAL):
-                values[_key(step)] = _compute(np, step.call, given)
+                values[_key(step)] = _compute(np, step.call, operands)
                 continue
             # What is read last is written over: of a choice its first value, of a sum of three none but the last.
             places = {"where": keys[1:2], "fma": {*keys[:2]} - {*keys[2:]}}.get(step.call, keys)
-            spare = [key for key in dict.fromkeys(keys) if key in ours and not left[key]]
+            spare = [key for key in dict.fromkeys(keys) if key in writable and not uses[key]]
             target = next((values[key] for key in spare if key in places), None)
             if target is None:
                 target = free.pop() if free else room(out)
             if step.call == "where":
-                if target is not given[1]:
-                    np.copyto(target, given[1])
-                np.copyto(target, given[2], where=np.logical_not(given[0]))
+                if target is not operands[1]:
+                    np.copyto(target, operands[1])
+                np.copyto(target, operands[2], where=np.logical_not(operands[0]))
             elif step.call == "fma":
-                np.add(np.multiply(given[0], given[1], out=target), given[2], out=target)
+                np.add(np.multiply(operands[0], operands[1], out=target), operands[2], out=target)
             else:
-                _compute(np, step.call, given, out=target)
+                _compute(np, step.call, operands, out=target)
             free += [values[key] for key in spare if values[key] is not target]
-            ours = (ours - {*spare}) | {_key(step)}
+            writable = (writable - {*spare}) | {_key(step)}
             values[_key(step)] = target
         if values[_key(self.result)] is not out:
             np.copyto(out, values[_key(self.result)])
@@ -561,7 +561,7 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
     return Formula(tuple(names), steps, result)
 
 
-def declared(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
+def require_formula(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
     """The trace of an op's formula. Raises ValueError, which names the op and what it calls, on every machine."""
     try:
         return trace(function, names)

@@ -39,7 +39,7 @@ from gpubench.kernels.templates.cpu import (
 )
 from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
-from gpubench.kernels.templates.formula import Formula, declared, trace
+from gpubench.kernels.templates.formula import Formula, require_formula, trace
 from gpubench.kernels.templates.wgsl import LANES, Storage, real_dtype, require_storage, shader, vectors
 
 # The array libraries' name of the function of two results.
@@ -63,17 +63,17 @@ def reduction(
 ) -> Op:
     """The op that folds n elements to one number: `formula(m, x, y)` of each place, by `join`. `expr(xp, x, y)` is an
     array expression that is better. Raises ValueError for a formula that calls what the tracer does not know."""
-    element = declared(name, formula, inputs)
+    element = require_formula(name, formula, inputs)
     on_arrays = element.on_arrays(formula)
 
-    def folded(xp: Array, *arrays: Array) -> Array:
+    def reduce(xp: Array, *arrays: Array) -> Array:
         return getattr(xp, _ARRAY_JOINS[join])(on_arrays(xp, *arrays))
 
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=WORKING_DTYPES,
         inputs=operands(inputs), output=Operand("out", lambda params: ()),
         flops=lambda params: flops_per_element * params["n"],
-        expr=expr or folded, reference=None if expr is None else folded, blas=blas,
+        expr=expr or reduce, reference=None if expr is None else reduce, blas=blas,
         tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
         tuned={

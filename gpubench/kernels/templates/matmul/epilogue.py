@@ -1,4 +1,4 @@
-"""What is done to each element of a product before it is written: a bias, an activation, a sum, a mask.
+"""Epilogues of a product, applied to each element before it is written: a bias, an activation, a sum, a mask.
 
 WGSL writes the formula in the type `V`, which is a few elements or one. CUDA applies it to what cuBLAS wrote, in a
 second pass over C, or to few rows before they are written. The CPU applies it to rows that are in its cache.
