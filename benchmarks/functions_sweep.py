@@ -22,7 +22,7 @@ import array_api_compat.torch
 import numpy
 import torch
 
-SIZES, ROUNDS, SAMPLE_S, MOST, CALLS, LIMIT_S = 33, 3, 2e-3, 100, 10, 8.0
+SIZES, ROUNDS, SAMPLE_S, LONG_S, MOST, CALLS, LIMIT_S = 33, 3, 2e-3, 0.05, 100, 10, 4.0
 PLACE = "cuda:0" if torch.cuda.is_available() else "cpu"
 # The array library, the copies to and from its device, and the wait for all that it does.
 LIBRARIES: dict[str, Any] = {"cpu": (numpy, numpy.asarray, numpy.asarray, lambda: None)}
@@ -66,13 +66,16 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
 
 
 def time_call(sample: Any, calls: int) -> float:
-    """Seconds of a call: after a turn that warms up, of one turn, or of as many as take about SAMPLE_S."""
+    """Seconds of a call: after a turn that warms up, of one turn, or of as many as take about SAMPLE_S; of one that
+    takes longer than LONG_S no more."""
     spans: list[float] = []
     for turns in (1, 1, MOST):
         turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1
         began = perf_counter()
         sample(turns)
         spans.append((perf_counter() - began) / turns)
+        if len(spans) == 2 and spans[1] > LONG_S:
+            break
     return min(spans[1:]) / calls
 
 

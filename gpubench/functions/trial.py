@@ -39,7 +39,7 @@ TRIAL_S, MOST_S = 60.0, 0.25
 SECOND = 8
 HIGHEST = 2**24
 # The largest size takes so much of what is free, and so many seconds, as far as the tried sizes tell.
-MEMORY_SHARE, LONGEST_S = 0.6, 1.0
+MEMORY_SHARE, LONGEST_S = 0.6, 0.5
 
 
 class TrialRequest(msgspec.Struct):

@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import textwrap
 
+import msgspec
 import pytest
 
-from gpubench.measure.costs import CostModel
+from gpubench.measure.costs import LAUNCHES, REFERENCE_LAUNCHES, CostModel
+from gpubench.measure.plan import Series
 from tests.unit.measure.simulated import CPU, GPU, TORCH, Simulation
 
 FOUR = ("resident-waited", "resident-queued", "transfer-always", "transfer-once")
@@ -63,9 +65,9 @@ EXPECTED: dict[str, str] = {
         "16777216x1; add 16777216x1, mul 2388213x1;"
     ),
     "matrices": (
-        "matmul 512x4 32x5. matmul 128x1. matmul 4096x5 2048x1 1024x5. matmul 1032x3 608x1 104x1 56x4; matmul 80x4 "
-        "48x4 40x5; matmul 152x4; matmul 728x1 664x1 432x1; matmul 792x1 96x4 64x3; matmul 560x1 472x1 72x3; matmul "
-        "4096x1; matmul 4096x1;"
+        "matmul 512x5 32x5. matmul 128x1. matmul 4096x5 2048x1 1024x5. matmul 1032x3 80x4 56x4 40x5; matmul 152x4 "
+        "104x4; matmul 664x1 608x1 48x4; matmul 432x1 72x4 64x4; matmul 792x1 728x1 472x1; matmul 88x2; matmul 560x1; "
+        "matmul 4096x1; matmul 4096x1;"
     ),
     "a long run": (
         "mul 1048576x7 1024x5. add 1048576x7 1024x5, relu 1048576x7 1024x5. mul 262144x1 65536x4 8192x3, add 262144x1 "
@@ -130,6 +132,18 @@ def costs():
 
 def test_what_steps_will_take_follows_from_those_before():
     assert [*costs()] == pytest.approx(COSTS, rel=1e-4)
+
+
+def test_an_op_without_a_time_takes_what_it_says():
+    """A function that fails at each size has no times, and its top took the time of all others."""
+    simulation = Simulation(["add"])
+    add = simulation.series[0]
+    slow = Series(msgspec.structs.replace(add.op, seconds=lambda params: 2.0), "float32")
+    slots = {2**20: {(CPU, "library", "resident")}}
+    costs_s = [
+        CostModel(simulation.passes.points, simulation.constraints).of(series, slots) for series in (add, slow)
+    ]
+    assert costs_s[1] - costs_s[0] == pytest.approx((LAUNCHES + REFERENCE_LAUNCHES) * 2.0)
 
 
 def test_before_the_first_step_costs_are_not_known():
