@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -83,14 +83,13 @@ def map_view(
     """The panels of `situations` with a strip for each of `devices`; by default those that the map begins with."""
     chosen = tuple(devices) or found.shown
     names = device_names(chosen)
-    panels = tuple(
-        _panel(found.lanes, regime, [(name, device) for name, device in zip(names, chosen, strict=True)])
-        for regime in tuple(situations) or found.situations
-    )
+    several = len(chosen) > 1
+    sides = [(name if several else "", device) for name, device in zip(names, chosen, strict=True)]
+    panels = _panels(found.lanes, tuple(situations) or found.situations, sides)
     dtypes = sorted({lane.row.dtype for lane in found.lanes})
     return MapView(
         title=sides_text(analysis, chosen), origin=(origin_text(analysis, dtypes),), panels=panels, found=found,
-        names=tuple(names) if len(chosen) > 1 else (),
+        names=tuple(names) if several else (),
     )  # fmt: skip
 
 
@@ -103,36 +102,36 @@ def device_names(devices: Sequence[str]) -> list[str]:
     ]
 
 
-def _panel(lanes: Sequence[MapLane], regime: str, sides: Sequence[tuple[str, str]]) -> MapPanel:
-    several = len(sides) > 1
-    dtypes = len({lane.row.dtype for lane in lanes}) > 1
+def _panels(
+    lanes: Sequence[MapLane], regimes: Iterable[str], sides: Sequence[tuple[str, str]]
+) -> tuple[MapPanel, ...]:
+    """A panel for each regime. `sides`: names beside the strips, and what the lanes know them by."""
     names = own_names(lane.row.op for lane in lanes)
-    made = []
-    for lane in lanes:
-        strips = tuple(
-            strip_view(lane, lane.strips.get((device, regime)), name if several else "")
-            for name, device in sides
+    labels = [
+        printable(series_text(msgspec.structs.replace(lane.row, op=names[lane.row.op])))
+        + (f" {lane.row.dtype}" if len({lane.row.dtype for lane in lanes}) > 1 else "")
+        for lane in lanes
+    ]
+    return tuple(
+        MapPanel(
+            situation=situation_text(regime),
+            lanes=tuple(_lane(lane, label, regime, sides) for lane, label in zip(lanes, labels, strict=True)),
         )
-        made.append(lane_view(lane, strips, situation_text(regime), names, dtypes=dtypes))
-    return MapPanel(situation=situation_text(regime), lanes=tuple(made))
+        for regime in regimes
+    )
 
 
-def lane_view(
-    lane: MapLane, strips: Sequence[StripView], situation: str, names: Mapping[str, str], *, dtypes: bool
-) -> LaneView:
-    """One lane with its label and, for who points at it, its words. `names`: what the ops are called."""
-    row = msgspec.structs.replace(lane.row, op=names[lane.row.op])
-    label = series_text(row) + (f" {row.dtype}" if dtypes else "")
-    said = [_strip_text(lane, view) for view in strips]
-    text = printable(f"{label}, {situation}: {'; '.join(said)}")
-    return LaneView(lane=lane, label=printable(label), strips=tuple(strips), text=text)
+def _lane(lane: MapLane, label: str, regime: str, sides: Sequence[tuple[str, str]]) -> LaneView:
+    """One lane and, for who points at it, its words."""
+    found = [(name, lane.strips.get((side, regime))) for name, side in sides]
+    strips = tuple(StripView(strip=strip, name=name, gain=_gain_text(strip)) for name, strip in found)
+    text = printable(
+        f"{label}, {situation_text(regime)}: {'; '.join(_strip_text(lane, view) for view in strips)}"
+    )
+    return LaneView(lane=lane, label=label, strips=strips, text=text)
 
 
-def strip_view(lane: MapLane, strip: Strip | None, name: str) -> StripView:
-    return StripView(strip=strip, name=name, gain=_gain_text(lane, strip))
-
-
-def _gain_text(lane: MapLane, strip: Strip | None) -> str:
+def _gain_text(strip: Strip | None) -> str:
     if strip is None:
         return "-"
     if strip.cell.kind in ("wrong", "failed"):
@@ -157,43 +156,34 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
     drawn = [(letter, found) for letter, found in zip(letters, maps, strict=True) if found.lanes]
     if len(drawn) < 2:
         return None
-    lanes: dict[tuple[object, ...], list[tuple[str, str, MapLane]]] = {}
-    for name, found in drawn:
-        for lane in found.lanes:
-            key = (lane.row.op, lane.row.dtype, beside_size(lane.row.params))
-            lanes.setdefault(key, []).append((name, found.shown[0], lane))
-    situations = list(dict.fromkeys(regime for _, found in drawn for regime in found.situations))
+    lanes = group_by(
+        ((name, found.shown[0], lane) for name, found in drawn for lane in found.lanes),
+        lambda side: (side[2].row.op, side[2].row.dtype, beside_size(side[2].row.params)),
+    )
     whole = RatioMap(
-        lanes=tuple(ours[0][2] for ours in lanes.values()), low=min(found.low for _, found in drawn),
+        lanes=tuple(map(_joined, lanes.values())), low=min(found.low for _, found in drawn),
         high=max(found.high for _, found in drawn),
     )  # fmt: skip
-    dtypes = len({key[1] for key in lanes}) > 1
-    called = own_names(str(key[0]) for key in lanes)
-    panels = []
-    for regime in situations[:2]:
-        made = []
-        for ours in lanes.values():
-            by_name = {name: (device, lane) for name, device, lane in ours}
-            strips = [
-                strip_view(by_name[name][1], by_name[name][1].strips.get((by_name[name][0], regime)), name)
-                if name in by_name
-                else StripView(strip=None, name=name, gain="-")
-                for name, _ in drawn
-            ]
-            longest = msgspec.structs.replace(
-                ours[0][2],
-                start=min(lane.start for _, _, lane in ours),
-                end=max(lane.end for _, _, lane in ours),
-            )
-            made.append(lane_view(longest, strips, situation_text(regime), called, dtypes=dtypes))
-        panels.append(MapPanel(situation=situation_text(regime), lanes=tuple(made)))
+    situations = list(dict.fromkeys(regime for _, found in drawn for regime in found.situations))[:2]
+    sides = tuple(name for name, _ in drawn)
     return MapView(
-        title=f"{len(drawn)} machines over each other",
-        origin=tuple(names),
-        panels=tuple(panels),
-        found=whole,
-        names=tuple(name for name, _ in drawn),
-    )
+        title=f"{len(drawn)} machines over each other", origin=tuple(names), found=whole, names=sides,
+        panels=_panels(whole.lanes, situations, [(name, name) for name in sides]),
+    )  # fmt: skip
+
+
+def _joined(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
+    """The lanes of an op on several machines as one. `sides`: the machine's name, the device that counts there, and its
+    lane."""
+    return MapLane(
+        row=sides[0][2].row, start=min(lane.start for _, _, lane in sides), end=max(lane.end for _, _, lane in sides),
+        strips={
+            (name, regime): strip
+            for name, device, lane in sides
+            for (other, regime), strip in lane.strips.items()
+            if other == device
+        },
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- the axis, in words
