@@ -202,7 +202,7 @@ def session_of(session: Session, op: Op) -> Session:
     """The session on which an op runs: one that moves objects, for a user's function of them."""
     if op.calls is not None:
         return CallSession(session, op.calls)
-    return session.for_op(op) if isinstance(session, Splits) else session
+    return session.for_op(op) if session.device.composed and isinstance(session, Splits) else session
 
 
 class Translated(contextlib.AbstractContextManager[None]):

@@ -160,7 +160,7 @@ class NumpySession(
         np = self._np
         if case.form == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
-            return Call(lambda: op.call("numpy")(np, *inputs), version)
+            return Call(partial(op.call("numpy"), np, *inputs), version)
         forms = self._forms(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
         name = name if name in forms else next(iter(forms))
@@ -277,8 +277,10 @@ class NumpySession(
     def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
         """The expression, whose result goes to `output`: it may be a part of an array that others fill too."""
 
+        compute = partial(op.call("numpy"), self._np, *inputs)
+
         def call() -> Array:
-            for made, place in zip(each(op.call("numpy")(self._np, *inputs)), each(output), strict=True):
+            for made, place in zip(each(compute()), each(output), strict=True):
                 self._np.copyto(place, made)
             return output
 

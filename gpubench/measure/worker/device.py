@@ -156,7 +156,7 @@ class OpenDevice:
         cut: float | str | None = None
         if workload.workspace.sides and isinstance(session, Places):
             cut = asked if isinstance(asked, str) else workload.workspace.sides["gpu"]
-        elif isinstance(session, Splits):
+        elif session.device.composed and isinstance(session, Splits):
             share = asked if isinstance(asked, float) else EVEN
             cut = session.divide(workload.workspace.op, case, share)
         if cut is not None and workload.cuts.get(case.id) != cut:
