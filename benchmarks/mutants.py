@@ -36,7 +36,13 @@ PARTS = {
         ("gpubench/curves/stats.py",), ("tests/unit/stats",),
         ("tests/unit/report/test_estimate.py", "tests/unit/report/test_compare.py", "tests/unit/report/test_noise.py"),
     ),
-    "curves": (("gpubench/curves",), ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py",)),
+    "curves": (
+        tuple(
+            f"gpubench/curves/{name}.py"
+            for name in ("choice", "families", "noise", "process", "threshold", "time_curve")
+        ),
+        ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py",),
+    ),
     "passes": (
         tuple(f"gpubench/measure/{name}.py" for name in ("passes", "climb", "costs", "points", "pace")),
         tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points", "pace")), (),
@@ -55,6 +61,7 @@ EQUIVALENT = (
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
     ("curves/process.py", "chance += sum(", "p or q", "a pair has both or is none"),
+    ("curves/process.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (
         "curves/families.py",

@@ -158,8 +158,8 @@ class Passes:
         self._compares = bool(self._cpu) and bool(kinds.keys() - self._cpu - self._software)
         self.points = Points(lambda: recorder.outcomes, series, kinds)
         self._costs = CostModel(self.points, constraints)
-        ladders = [Rungs(item, constraints) for item in series]
-        self._ladders = {rungs.series.key: rungs for rungs in ladders if rungs.sizes}
+        self._every = [Rungs(item, constraints) for item in series]  # also those of which memory holds no size
+        self._ladders = {rungs.series.key: rungs for rungs in self._every if rungs.sizes}
         self._asked: set[tuple[str, int]] = set()
         self._races: dict[str, Race] = {}
         self._wishes: dict[str, Wish | None] = {}
@@ -192,9 +192,7 @@ class Passes:
         """All of them, in the order of the module's text."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
-        climb = Climb(
-            list(self._ladders.values()), self._costs, self._recorder, self._scope, self._left_s, reserve_s
-        )
+        climb = Climb(self._every, self._costs, self._recorder, self._scope, self._left_s, reserve_s)
         yield from climb.steps()
         if self._compares:
             yield from self._passes()

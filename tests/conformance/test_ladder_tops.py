@@ -1,7 +1,7 @@
 """Every op in every dtype is right at the top of its ladder, where sums are longest and a count may exceed a dtype.
 
 The command is `gpubench run --check-only --ops all,layers,network --dtypes float32,float64,float16,bfloat16`, which a
-machine with a GPU runs as it stands. Here the CPU takes all tops, and a software adapter those that it can take.
+machine with a GPU runs as it stands. Here the CPU and a software adapter take those that take little.
 """
 
 import json
@@ -17,12 +17,18 @@ OPS = [
 ]  # fmt: skip
 # What the plan says of a case that cannot be: these are no reasons of the check.
 USUAL = {"no-dtype", "no-implementation", "too-slow", "out-of-memory", "limit", "shape"}
-# A software adapter on two cores takes seconds for so many: all tops but the one of matmul.
-MOST_FLOPS = 3e10
+# Ops of more (matrices, networks, images) are what made these tests long: `conv2d` alone takes 35 s of two cores, four
+# ops of vectors and rows 3 s together. Their sums at the top are those of `linear` and its gradients, which are here.
+MOST_FLOPS = 5e9
 
 
 def tops(names):
     return [part for name in names for part in ("--sizes", f"{name}={kernels.load(name).sizes.high}")]
+
+
+def fits(name, dtype):
+    op = kernels.load(name)
+    return dtype in op.dtypes and op.flops({"n": op.sizes.high}) <= MOST_FLOPS
 
 
 def check(gpubench, tmp_path, names, *arguments):
@@ -40,7 +46,7 @@ def check(gpubench, tmp_path, names, *arguments):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_the_cpu_is_right_at_the_top_of_every_ladder(gpubench, tmp_path, dtype):
-    names = [name for name in OPS if dtype in kernels.load(name).dtypes]
+    names = [name for name in OPS if fits(name, dtype)]
     assert check(gpubench, tmp_path, names, "--backends", "numpy", "--dtypes", dtype) == {*names}
 
 
@@ -49,11 +55,7 @@ def test_the_cpu_is_right_at_the_top_of_every_ladder(gpubench, tmp_path, dtype):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_webgpu_is_right_at_the_top_of_every_ladder(gpubench, tmp_path, dtype):
-    def fits(name):
-        op = kernels.load(name)
-        return dtype in op.dtypes and op.tuned.get("wgpu") and op.flops({"n": op.sizes.high}) <= MOST_FLOPS
-
-    names = [name for name in OPS if fits(name)]
+    names = [name for name in OPS if fits(name, dtype) and kernels.load(name).tuned.get("wgpu")]
     assert check(gpubench, tmp_path, names, "--backends", "numpy,wgpu", "--allow-software", "--dtypes", dtype)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.curves import Side, TimeCurve, TimedSizes, compare, fit
+from gpubench.curves import Side, TimeCurve, TimedSizes, compare, fit, speedup_at
 from gpubench.curves.threshold import isotonic, margin_at
 from tests.examples import examples
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, scattered, threshold
@@ -206,3 +206,15 @@ def test_a_side_is_looked_at_once_however_often_it_is_compared(monkeypatch):
     asked.clear()
     assert [compare([curves[name]], host) for name in series] == alone
     assert len(asked) == len(set(asked))
+
+
+def test_a_speedup_is_known_from_the_first_size_to_the_last():
+    curves = fit({"gpu": TimedSizes("waited", exact(gpu)), "cpu": TimedSizes("cpu", exact(cpu))})
+    both = compare([curves["gpu"]], [curves["cpu"]])
+    for n in (LADDER[0], LADDER[0] + 30, 30_000, 2_000_000, LADDER[-1] - 1000, LADDER[-1]):
+        ratio = math.exp(curves["cpu"].at(math.log(n)).mean - curves["gpu"].at(math.log(n)).mean)
+        assert speedup_at(both, n) == pytest.approx(ratio, rel=0.02)
+    assert [speedup_at(both, n) for n in (LADDER[0] - 1, LADDER[-1] + 100)] == [None, None]
+    assert speedup_at(None, 1000) is None
+    one = fit({"a": TimedSizes("waited", exact(gpu, [1000])), "b": TimedSizes("cpu", exact(cpu, [1000]))})
+    assert speedup_at(compare([one["a"]], [one["b"]]), 1000) == pytest.approx(cpu(1000) / gpu(1000), rel=0.02)

@@ -33,6 +33,7 @@ RUNS = {
     "matrices": lambda: Simulation(
         ["matmul"], cpu=cubic(190), gpu=cubic(600), regimes=FOUR, copy_s=lambda n: n**2 / 1e9, noise=(0.03, 0.03),
     ),
+    "little time": lambda: Simulation(budget_s=1.5, noise=(0.05, 0.05)),
     "a long run": lambda: Simulation(
         devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR, copy_s=lambda n: n / 4e9, noise=(0.1, 0.1),
         budget_s=60.0, seed=7,
@@ -41,7 +42,7 @@ RUNS = {
         ["relu"], gpu=lambda n, _: 1e-5 + 1e-9 * n, cpu=lambda n, _: 1.02e-9 * n, noise=(0.1, 0.1),
     ),
 }  # fmt: skip
-EXPECTED: dict[str, str] = {
+EXPECTED = {
     "all situations": (
         "mul 1048576x7 1024x5. add 1048576x7 1024x5. add 262144x1 65536x4 8192x3, mul 262144x1 65536x4 8192x3. mul "
         "16777216x9 4194304x1. add 16777216x9 4194304x1. add 1048577x5 35734x4 21247x4; mul 8388609x5 2388213x4, add "
@@ -69,6 +70,12 @@ EXPECTED: dict[str, str] = {
         "104x4; matmul 664x1 608x1 48x4; matmul 432x1 72x4 64x4; matmul 792x1 728x1 472x1; matmul 88x2; matmul 560x1; "
         "matmul 4096x1; matmul 4096x1;"
     ),
+    "little time": (
+        "relu 1048576x2 1024x2. mul 1048576x2 1024x2, add 1048576x2 1024x2. add 262144x1 65536x2 8192x1, relu "
+        "262144x1 65536x2 8192x1, mul 262144x1 65536x2 8192x1. relu 16777216x2 4194304x1. add 4194304x2, mul "
+        "4194304x2. add 1048577x2 27554x1 23170x1, relu 2097153x2 588493x2 453790x2, mul 2881390x1 2221855x1 "
+        "1048577x2; add 21247x2; mul 2422950x2;"
+    ),
     "a long run": (
         "mul 1048576x7 1024x5. add 1048576x7 1024x5, relu 1048576x7 1024x5. mul 262144x1 65536x4 8192x3, add 262144x1 "
         "65536x4 8192x3, relu 262144x1 65536x4 8192x3. relu 16777216x9 4194304x1, mul 16777216x9 4194304x1. add "
@@ -84,9 +91,13 @@ EXPECTED: dict[str, str] = {
     ),
 }  # fmt: skip
 # Sizes below, between and beyond those that were measured; device, implementation and regime; blocks. Then seconds.
-COSTS: list[float] = [
-    0.013855, 0.0, 0.10103, 0.10113, 0.10114, 0.10166, 0.10103, 0.10106, 0.10104, 0.10113, 0.10131, 0.10174,
-    0.10103, 0.10106, 0.16123, 0.10744, 0.28803, 0.25762, 0.10103, 0.16123, 0.088584, 0.14685,
+COSTS = [
+    0.0, 0.0, 0.024001, 0.024027, 0.02403, 0.024169, 0.024, 0.024008, 0.024004, 0.024027, 0.024076, 0.024213, 0.024,
+    0.024008, 0.040598, 0.02573, 0.079209, 0.068208, 0.024, 0.040598, 0.024074, 0.042472, 0.16548, 4.0456e-09,
+    0.1544, 0.15445, 0.15446, 0.15475, 0.15439, 0.15441, 0.15453, 0.15457, 0.15468, 0.15496, 0.15452, 0.15453,
+    0.70145, 0.67028, 0.78239, 0.75933, 0.66665, 0.70145, 0.42409, 0.62116, 9.9842, 4e-09, 30.193, 30.193, 30.193,
+    30.194, 30.193, 30.193, 30.193, 30.194, 30.194, 30.195, 30.193, 30.193, 32.775, 32.626, 33.161, 33.051, 32.609,
+    32.775, 64.809, 97.166,
 ]  # fmt: skip
 
 
@@ -105,29 +116,28 @@ def test_a_run_chooses_these_sizes(run):
     assert told(RUNS[run]()).split("; ") == EXPECTED[run].split("; ")
 
 
-def cost_model():
-    """Return a model that has seen a short run of two ops, and the series of both."""
+def cost_model(by):
+    """Return a model that has seen a short run of two ops, whose steps took `by` times as long, and the series of both."""
     simulation = Simulation(
-        ["add", "mul"], devices=(CPU, TORCH, GPU), regimes=FOUR, copy_s=lambda n: n / 1e9, budget_s=3.0
-    )
+        ["add", "mul"], devices=(CPU, TORCH, GPU), regimes=FOUR, copy_s=lambda n: n / 1e9, budget_s=9.0, noise=(0.1, 0.1)
+    )  # fmt: skip
     model = CostModel(simulation.passes.points, simulation.constraints)
     for i, step in enumerate(simulation.passes.steps()):
         simulation.measure(step)
-        model.took(step, 0.2 + 0.1 * (i % 3))
-        if i == 4:
-            break
+        model.took(step, by * (0.2 + 0.1 * i))
+    assert i > 10, "more steps than are remembered"
     return model, simulation.series
 
 
 def costs():
-    model, (add, mul) = cost_model()
     slots = [(CPU, "library", "resident"), (GPU, "library", "resident-queued"), (GPU, "library", "transfer-always"),
              (GPU, "library", "transfer-once-10"), (GPU, "tuned", "resident-queued"), (TORCH, "tuned", "resident")]  # fmt: skip
-    yield from (model.case_s, model.byte_s)
-    yield from (model.of(add, {n: {name}}) for n in (100, 4096, 2**24) for name in slots)
-    yield from (
-        model.of(mul, {2**12: set(slots[:k]), 2**21: set(slots[:2])}, blocks) for k, blocks in ((2, 1), (4, 3))
-    )
+    for by in (0.01, 1, 100):
+        model, (add, mul) = cost_model(by)
+        yield from (model.case_s, model.byte_s)
+        yield from (model.of(add, {n: {name}}) for n in (100, 4096, 2**24) for name in slots)
+        sizes = [({2**12: set(slots[:k]), 2**21: set(slots[:2])}, blocks) for k, blocks in ((2, 1), (4, 3))]
+        yield from (model.of(mul, asked, blocks) for asked, blocks in sizes)
 
 
 def test_what_steps_will_take_follows_from_those_before():
@@ -150,7 +160,7 @@ def test_before_the_first_step_costs_are_not_known():
     simulation = Simulation(["add"])
     model = CostModel(simulation.passes.points, simulation.constraints)
     assert not model.known
-    assert cost_model()[0].known
+    assert cost_model(1)[0].known
 
 
 if __name__ == "__main__":

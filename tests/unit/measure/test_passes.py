@@ -132,6 +132,11 @@ def test_a_rung_that_memory_does_not_hold_is_skipped(high):
     assert skips == {"out-of-memory"}
 
 
+def test_an_op_of_which_memory_holds_no_size_is_skipped_at_each():
+    (step,) = Simulation(["add"], host_bytes=10).run().steps
+    assert [item.n for item in step.workloads if item.skips] == kernels.load("add").sizes.rungs()
+
+
 def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them():
     simulation = Simulation(["add"], keep=lambda case: 4096 <= case.params["n"] < 2**21).run()
     assert all(4096 <= n < 2**21 for n in simulation.sizes("add"))
