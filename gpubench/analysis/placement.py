@@ -25,9 +25,9 @@ from gpubench.analysis.hybrid import (
     is_gpu,
 )
 from gpubench.analysis.samples import main_blocks
+from gpubench.analysis.steps import stage_seconds
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, median
-from gpubench.curves.steps import stage_seconds
 from gpubench.result.run import Block, Measurement, Placing, Run
 
 Side = Literal["cpu", "gpu"]

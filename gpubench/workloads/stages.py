@@ -12,9 +12,9 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
+from gpubench.analysis.steps import adding_up
 from gpubench.base.errors import GpubenchError
 from gpubench.curves.stats import median
-from gpubench.curves.steps import adding_up
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
 
 # A sum may miss the whole by so much: as the parts of a call may.

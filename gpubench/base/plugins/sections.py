@@ -28,7 +28,7 @@ _DECLARED = re.compile(
 )
 
 
-class Declaration(NamedTuple):
+class SectionDeclaration(NamedTuple):
     """The declaration of a section in its file."""
 
     key: str
@@ -54,11 +54,11 @@ class Declaration(NamedTuple):
 
 
 @functools.cache
-def declarations() -> tuple[Declaration, ...]:
+def declarations() -> tuple[SectionDeclaration, ...]:
     """Return what the files of gpubench and its wings declare, in the order of a report."""
     folders = [_PACKAGE / "report" / "sections", *(_PACKAGE / name / "sections" for name in wings.OWN)]
     found = [
-        Declaration(match["key"], int(match["order"]), match["more"], _module(path))
+        SectionDeclaration(match["key"], int(match["order"]), match["more"], _module(path))
         for folder in folders
         for path in sorted(folder.glob("*.py"))
         for match in _DECLARED.finditer(path.read_text(encoding="utf-8"))

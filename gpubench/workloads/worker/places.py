@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench import kernels
+from gpubench.analysis.steps import stage_seconds
 from gpubench.backends.contract import Buffer, SideReading
 from gpubench.backends.contract.protocols import Places
 from gpubench.curves.stats import median
-from gpubench.curves.steps import stage_seconds
 from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.result.case import Case

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.curves.steps import adding_up
+from gpubench.analysis.steps import adding_up
 from gpubench.workloads.assignment import (
     NEAR,
     PlacementCosts,
