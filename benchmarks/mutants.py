@@ -41,7 +41,7 @@ PARTS = {
             f"gpubench/curves/{name}.py"
             for name in ("choice", "families", "noise", "process", "threshold", "time_curve")
         ),
-        ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py",),
+        ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
     ),
     "passes": (
         tuple(f"gpubench/measure/{name}.py" for name in ("passes", "climb", "costs", "points", "pace")),
@@ -61,6 +61,7 @@ EQUIVALENT = (
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
     ("curves/process.py", "chance += sum(", "p or q", "a pair has both or is none"),
+    ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
     ("curves/process.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (

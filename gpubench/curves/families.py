@@ -70,7 +70,7 @@ class Own(NamedTuple):
 
     level: float
     slope: float
-    share: float
+    share: float = 1.0
 
 
 # An op is as close to its family as its points say: these are tried in turn.
@@ -80,8 +80,8 @@ OWN_LAUNCH: Mapping[Kind, tuple[Own, ...]] = {
     "copied": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
 }  # fmt: skip
 # Of a contender that shares nothing: anything is possible.
-ALONE_LINE = Own(3.0, 1.5, 1.0)
-ALONE_LAUNCH = Own(0.5, 0.7, 1.0)
+ALONE_LINE = Own(3.0, 1.5)
+ALONE_LAUNCH = Own(0.5, 0.7)
 # Points of a family that lie closer than this factor are one: a family has some dozen.
 BIN = math.log(1.4)
 # The expected scatter counts as much as so many points that show their own, which changes it by this factor at most.

@@ -15,7 +15,7 @@ import pytest
 from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval
 from gpubench.curves.choice import expected_loss
 from gpubench.curves.families import fixed_and_per_n, traffic_of
-from gpubench.curves.noise import Point
+from gpubench.curves.noise import Point, points
 from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Walk, Warp
 from gpubench.curves.threshold import fastest_at, normal, threshold_of
 from gpubench.curves.time_curve import Height
@@ -366,6 +366,16 @@ def test_a_launch_and_its_bytes_are_found_in_their_times(kind, power):
         found = fixed_and_per_n(kind, places)
         assert math.log(found[1] / found[0]) == pytest.approx(math.log(b / a), abs=0.03)
         assert found[0] == pytest.approx(a, rel=0.03)
+
+
+@pytest.mark.parametrize(("kind", "blocks", "own"), [
+    ("cpu", (15, 20, 15), (11, 18, 11)), ("waited", (9, 9, 3), (5.5, 5.5, 3)), ("queued", (12, 5, 3), (7, 5, 2)),
+    ("copied", (15, 9, 9), (13, 7.7, 7.7)),
+])  # fmt: skip
+def test_one_block_scatters_as_the_table_of_the_page_says(kind, blocks, own):
+    for seconds, block, case in zip((2e-5, 2e-4, 2e-3), blocks, own, strict=True):
+        (point,) = points(kind, {1000: [[seconds]]})
+        assert 100 * math.sqrt(point.variance) == pytest.approx(math.hypot(block, case))
 
 
 def test_who_writes_next_to_nothing_is_of_another_family():

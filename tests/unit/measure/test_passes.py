@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
+from gpubench.curves import Margin
 from gpubench.measure import climb
-from gpubench.measure.passes import PLACEMENTS, USUAL, Passes
+from gpubench.measure.passes import PLACEMENTS, USUAL, Passes, Unsharp
 from tests.examples import examples
-from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
+from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
 
 FOUR = ("resident-waited", "resident-queued", "transfer-always", "transfer-once")
 
@@ -130,6 +131,21 @@ def test_a_rung_that_memory_does_not_hold_is_skipped(high):
     assert max(simulation.sizes("add")) == max(n for n in rungs if n <= high)
     skips = {skip.reason for step in simulation.steps for w in step.workloads for skip in w.skips}
     assert skips == {"out-of-memory"}
+
+
+def test_sides_without_a_common_size_have_no_threshold_to_narrow():
+    simulation = Simulation(
+        ["add"], fails=lambda case: (case.device_id == CPU) == (case.params["n"] > 100_000)
+    ).run()
+    assert simulation.threshold("add") is None
+
+
+@pytest.mark.parametrize("tops", [0, 1, 5])
+def test_the_top_again_narrows_the_less_the_more_often_it_was_measured(tops):
+    threshold = Simulation(["add"]).run().threshold("add")._replace(margins=(Margin(9.0, 0.0, 1.0, 0.5),))
+    item = Unsharp(CELL, threshold, 8.0, 10.0, cpu=True, gpu=True, sizes=(), share=0.6, around=7)
+    assert item.narrowing(9.0, tops) == pytest.approx(2 * (1 - math.sqrt(1 - 0.6 / (tops + 2))))
+    assert item.narrowing(9.0) == pytest.approx(2 * (1 - math.sqrt(1 - 0.6 / 8)))
 
 
 def test_an_op_of_which_memory_holds_no_size_is_skipped_at_each():
