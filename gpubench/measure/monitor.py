@@ -376,14 +376,8 @@ def decode_answer(line: bytes) -> FromMonitor:
 
 
 def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:
-    """As the result file stores them: one list per quantity, times from the session's start."""
-    return Telemetry(
-        device_id=device_id, t_s=[reading.t_s - since for reading in readings],
-        clock_hz=[reading.clock_hz for reading in readings],
-        memory_clock_hz=[reading.memory_clock_hz for reading in readings],
-        temperature_c=[reading.temperature_c for reading in readings],
-        power_w=[reading.power_w for reading in readings],
-        throttle=[list(reading.throttle) for reading in readings],
-        pcie_generation=[reading.pcie_generation for reading in readings],
-        pcie_width=[reading.pcie_width for reading in readings],
-    )  # fmt: skip
+    """Return readings as the result file stores them: one list per quantity, times from the session's start. A quantity
+    is a field of both under one name."""
+    quantities = set(Telemetry.__struct_fields__) - {"device_id", "t_s"}
+    lists = {name: [getattr(reading, name) for reading in readings] for name in quantities}
+    return Telemetry(device_id=device_id, t_s=[reading.t_s - since for reading in readings], **lists)
