@@ -216,7 +216,7 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
 
 
 class Request:
-    """What is asked for of a run. It owns the selection, the settings and the filter, which the devices at hand
+    """The request for a run. It owns the selection, the settings and the filter, which the devices at hand
     change."""
 
     def __init__(self, options: RunOptions, selection: Selection, settings: Settings, began: float) -> None:

@@ -52,7 +52,7 @@ RECORDED = (
 
 
 class DeviceWorker:
-    """What answers requests: it lists devices, opens one, and hands on what is asked of that."""
+    """The answers to requests: it lists devices, opens one, and hands on what is asked of that."""
 
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages

@@ -16,7 +16,7 @@ from gpubench.backends.contract import Session
 
 
 class Observer(Protocol):
-    """What reads one quantity, never while something is timed."""
+    """A reader of one quantity, never called while something is timed."""
 
     def begin(self) -> None:
         """Start anew: a block begins."""
