@@ -193,8 +193,8 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
     places = [str(getattr(x, "__module__", None) or getattr(x, "__name__", "")) for x in named]
     places += [type(value).__module__ for value in inputs]
     libraries = [place.partition(".")[0] for place in places]
-    ours = ("", "builtins", "numpy", "gpubench", getattr(program, "__module__", "") if code is not None else "")
-    others = [library for library in libraries if library not in ours]
+    none = ("", "builtins", "numpy", "gpubench", getattr(program, "__module__", "") if code is not None else "")
+    others = [library for library in libraries if library not in none]
     return next(iter(others), None if "numpy" in libraries else function.name)
 
 

@@ -164,29 +164,29 @@ def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
         groups = [waiting[place::count] for place in range(count)]
         for group, ended in zip(groups, _run_children(groups), strict=True):
             try:
-                told = msgspec.json.decode(ended.message, type=list[TrialReport])
+                attempts = msgspec.json.decode(ended.message, type=list[TrialReport])
             except msgspec.DecodeError:
-                told = [TrialReport()]
-            for request, report in zip(group, told, strict=False):
-                known = reports[request.source.name]
-                _join(known, report, ended)
-                request.skip = [*known.wrong, *(f.name for f in known.functions)]
+                attempts = [TrialReport()]
+            for request, report in zip(group, attempts, strict=False):
+                whole = reports[request.source.name]
+                _join(whole, report, ended)
+                request.skip = [*whole.wrong, *(f.name for f in whole.functions)]
     return reports
 
 
-def _join(known: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
+def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
     """Add what an attempt told of a source to what is known."""
-    known.functions += report.functions
+    whole.functions += report.functions
     if report.partial is not None:
-        known.functions.append(report.partial)
+        whole.functions.append(report.partial)
     elif report.trying and (ended.status is not None or not report.functions):  # else others took the time
         report.wrong[report.trying] = f"its first call {_end(ended)}"
-    known.wrong |= report.wrong
-    known.known, known.broken = report.known, report.broken
-    known.trying = report.trying
+    whole.wrong |= report.wrong
+    whole.known, whole.broken = report.known, report.broken
+    whole.trying = report.trying
     if report.trying == "":
-        known.trying, known.broken = None, _end(ended)
-    known.functions.sort(key=lambda description: known.known.index(description.name))
+        whole.trying, whole.broken = None, _end(ended)
+    whole.functions.sort(key=lambda description: whole.known.index(description.name))
 
 
 def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.Ended]:

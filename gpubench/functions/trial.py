@@ -271,10 +271,10 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
     except PluginError as error:
         report.broken = str(error)
         return
-    asked = list(loaded.functions) if request.names is None else request.names
+    names = list(loaded.functions) if request.names is None else request.names
     report.known = [*loaded.functions, *loaded.wrong]
-    report.wrong = {n: why for n, why in loaded.wrong.items() if request.names is None or n in asked}
-    for name in asked:
+    report.wrong = {n: why for n, why in loaded.wrong.items() if request.names is None or n in names}
+    for name in names:
         if name in request.skip or name not in loaded.functions:
             continue
         report.trying = name
