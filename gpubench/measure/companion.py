@@ -1,4 +1,4 @@
-"""What a wing measures of a run beside its cases."""
+"""Measurements of a wing beside the cases of a run."""
 
 from __future__ import annotations
 

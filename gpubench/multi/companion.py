@@ -1,4 +1,4 @@
-"""What is measured of several equal GPUs beside the cases: all at once, and those that a search leaves out."""
+"""Measurements of equal GPUs beside the cases: all at once, and those that a search leaves out."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ OWN = ("workloads", "multi", "fleet")
 
 
 class Wing(NamedTuple):
-    """What a wing brings. Each value names its object as `module:attribute`, as an entry point does, so that nothing is
-    imported before it is used."""
+    """The contents of a wing. Each value names its object as `module:attribute`, as an entry point does, so nothing
+    is imported before it is used."""
 
     # By the name of a command: the class of its options, for a command of gpubench a subclass of the options it has.
     commands: Mapping[str, str] = {}

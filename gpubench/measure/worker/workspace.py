@@ -225,7 +225,7 @@ class Workspace:
         return self.session.compile(self.op, case, buffers, output)
 
     @staticmethod
-    def refused(session: Session, op: Op, case: Case) -> BackendError | None:
+    def refuse(session: Session, op: Op, case: Case) -> BackendError | None:
         """Return why the session cannot run the case, or None."""
         return session.supports(op, case)
 
@@ -395,7 +395,7 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     missing = no_library(op)
     if missing is not None:
         return missing
-    return kind_of(op).refused(session, op, case)
+    return kind_of(op).refuse(session, op, case)
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):

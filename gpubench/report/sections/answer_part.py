@@ -1,4 +1,4 @@
-"""What a wing adds to the answer of a run."""
+"""Lines that a wing adds to the answer of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubench.report.layout import Table
 
 
 class AnswerPart(NamedTuple):
-    """What a wing adds; where no GPU was held against a CPU, `sentences`, `context` and `table` are the answer."""
+    """Lines of a wing; where no GPU was held against a CPU, `sentences`, `context` and `table` are the answer."""
 
     needed: tuple[str, ...] = ()  # lines that are never left out
     sentences: tuple[str, ...] = ()

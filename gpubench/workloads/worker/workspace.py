@@ -17,7 +17,7 @@ from gpubench.workloads.worker import chains, places, stages
 
 
 class ChainWorkspace(Workspace):
-    """What all cases of one network share on one device: beside inputs and outputs the values between the stages."""
+    """The workspace of a network on one device: beside inputs and outputs the values between its stages."""
 
     @functools.cached_property
     def built(self) -> dict[str, chains.Chain]:
@@ -52,7 +52,7 @@ class ChainWorkspace(Workspace):
         return super().compile(case, buffers, output) if chain is None else chain.compile(buffers, output)
 
     @staticmethod
-    def refused(session: Session, op: Op, case: Case) -> BackendError | None:
+    def refuse(session: Session, op: Op, case: Case) -> BackendError | None:
         """Return why the session cannot run the stages, or None."""
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
