@@ -62,6 +62,25 @@ EQUIVALENT = (
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
     ("curves/process.py", "chance += sum(", "p or q", "a pair has both or is none"),
     ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
+    (
+        "measure/costs.py",
+        "if source is not every",
+        "is every",
+        "then nothing is kept, and the same is computed again",
+    ),
+    (
+        "measure/costs.py",
+        "self._launches[series.key] = ",
+        "pass",
+        "then nothing is kept, and the same is computed again",
+    ),
+    ("curves/threshold.py", "inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
+    (
+        "curves/choice.py",
+        "for i in range(steps + 1)",
+        "steps + 2",
+        "beyond the last size no curve is looked at",
+    ),
     ("curves/process.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (

@@ -96,7 +96,7 @@ K = TypeVar("K", bound=Hashable)
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
     """Return the bytes that a launch moves for each unit of n; 0 where that is no constant."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
-    shares = bool(per_unit) and 0 < max(per_unit) <= SAME_TRAFFIC * min(per_unit)
+    shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0
 
 
