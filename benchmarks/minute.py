@@ -214,7 +214,10 @@ def _fit_line(
 
 
 class Minute:
-    """One simulated default run: its steps take no time, the clock moves by what they would have taken."""
+    """One simulated default run: its steps take no time, the clock moves by what they would have taken, and by what
+    choosing takes on `choosing_clock`."""
+
+    choosing_clock = staticmethod(time.process_time)
 
     def __init__(
         self, truth: Truth, like: Run, seed: int, budget_s: float, costs: Costs, *, whole: bool = False
@@ -245,9 +248,9 @@ class Minute:
         known: set[str] = set()
         steps = self._passes.steps()
         while True:
-            chosen = time.process_time()
+            chosen = self.choosing_clock()
             step = next(steps, None)
-            chosen = time.process_time() - chosen
+            chosen = self.choosing_clock() - chosen
             self.choosing_s += chosen
             self._now += chosen
             if step is None:
