@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.curves import Margin
 from gpubench.measure import climb
-from gpubench.measure.passes import PLACEMENTS, USUAL, Passes, Unsharp
+from gpubench.measure.passes import PASS_S, PLACEMENTS, USUAL, Passes, Unsharp
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
 
@@ -339,3 +339,20 @@ def test_passes_that_were_interrupted_go_on_where_they_were(done):
     counts = Counter(simulation.sizes("add"))
     assert {n for n, count in counts.items() if count > 1} <= {2**24}
     assert simulation.threshold("add").state == "at"
+
+
+def test_a_step_has_sizes_of_several_ops_and_takes_a_few_seconds():
+    simulation, took = Simulation(noise=(0.05, 0.1)), []
+    measure = simulation.measure
+
+    def timed(step):
+        before = simulation.now
+        measure(step)
+        took.append((simulation.now - before, {item.op.name for item in step.workloads}))
+
+    simulation.measure = timed
+    simulation.run()
+    several = [seconds for seconds, names in took if len(names) > 1]
+    assert len(several) > len(took) / 3
+    assert max(several) < 2 * PASS_S
+    assert len(took[0][1]) == 1, "what nobody knows the cost of is one op"

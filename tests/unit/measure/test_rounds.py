@@ -13,7 +13,7 @@ from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
 from gpubench.measure.case_run import LEAST_BLOCKS, Runtime, stop_reason
 from gpubench.measure.pace import Pace
-from gpubench.measure.plan import MAIN, Step, Workload
+from gpubench.measure.plan import MAIN, Purpose, Step, Workload
 from gpubench.measure.recorder import Progress, Recorder
 from gpubench.measure.worker_pool import DeviceGone
 from gpubench.result.case import Case
@@ -21,6 +21,7 @@ from gpubench.result.machine import Machine
 from gpubench.result.run import (
     Block,
     Check,
+    Failure,
     Fingerprint,
     Fingerprints,
     Measurement,
@@ -288,6 +289,46 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu"
         measure(runtime, case)
     worker.reallocated = runtime.pool.reallocated
     return worker, recorder.outcome(case.id)
+
+
+class CheckingWorker(SlowWorker):
+    """Its last check is wrong, or right."""
+
+    def __init__(self, right):
+        super().__init__([0.0], block_s=0.0)
+        self.right, self.sent = right, []
+
+    def send(self, request):
+        self.sent.append(type(request))
+
+    def wait(self, request, deadline_s):
+        reply = super().wait(request, deadline_s)
+        if isinstance(request, protocol.Finish) and not self.right:
+            return protocol.Broke(id=1, reason="wrong-result", detail="it is wrong")
+        return reply
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_last_checks_are_asked_for_before_they_are_waited_for(right):
+    """What comes next is chosen meanwhile, and anew where a check fails."""
+    wanted, worker = Settings(min_samples=2, max_samples=2), CheckingWorker(right)
+    recorder = Recorder(empty_run(), lambda run: None)
+    runtime = Runtime(
+        pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
+        progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
+        device_kind=lambda device_id: "gpu",
+    )  # fmt: skip
+    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
+    run = runner.StepRun(
+        runtime, Step((Workload(kernels.load("add"), {"n": 64}, "float32", (case,)),), Purpose(blocks=1))
+    )
+    run.sample()
+    assert worker.sent[-1] is protocol.Finish
+    assert protocol.Finish not in worker.asked
+    assert isinstance(recorder.outcome(case.id), Measurement)
+    assert run.finish() is right
+    assert worker.asked[-1] is protocol.Finish
+    assert isinstance(recorder.outcome(case.id), Measurement if right else Failure)
 
 
 @pytest.mark.parametrize(("kind", "again"), [("cpu", {"fake:cpu"}), ("gpu", set())])

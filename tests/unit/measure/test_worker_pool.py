@@ -243,6 +243,29 @@ def test_a_worker_that_dies_over_its_trials_is_replaced_when_it_is_needed(script
     assert sorted(pool.workers) == ["a:0", "c:0"]
 
 
+LATE = [*DEVICES, "torch:cpu"]
+
+
+def test_what_comes_first_is_built_before_a_library_that_stands_beside_others_is_imported(script):
+    script.undecided = {"a:0"}
+    pool = opened()
+    pool.open_all(LATE, first=[cases()])
+    assert script.reported(protocol.Build) == DEVICES, "it is not waited for"
+    assert script.events.index(("torch:cpu", "Open")) > script.events.index(("c:0", "Build"))
+    assert not script.reported(protocol.Choose), "nothing is timed while others import"
+    assert [record.device_id for record in pool.records] == LATE
+    assert sorted(pool.workers) == LATE
+
+
+def test_a_worker_that_dies_over_what_is_built_ahead_is_replaced(script):
+    script.fate = dies("b:0", kind=protocol.Build, times=1)
+    pool = opened()
+    pool.open_all(LATE, first=[cases()])
+    assert sorted(pool.workers) == LATE
+    assert script.reported(protocol.Open).count("b:0") == 2
+    assert [record.device_id for record in pool.records] == LATE
+
+
 def importing(script, *, sessions=1, cpus=8):
     spares = worker_pool.Spares()
     for backend in ("a", "unused"):
