@@ -110,15 +110,17 @@ class CallSession(Session, LaunchClock, CoreClock):
             buffer.value = self._to_device(plain(host))
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input into the array that the buffer holds; in place of what is no array, or of another shape."""
+        """Move an input into the array that the buffer holds; in place of what is no array, has another shape, or
+        cannot be written to, as NumPy's scalars and the arrays of JAX."""
         before = buffer.value
         self.upload(buffer, host)
         is_array = any(
             hasattr(before, name) for name in ("__array_interface__", "data_ptr", "__cuda_array_interface__")
         )
         if is_array and before.shape == getattr(buffer.value, "shape", None):
-            before[...] = buffer.value
-            buffer.value = before
+            with contextlib.suppress(TypeError, ValueError, RuntimeError):
+                before[...] = buffer.value
+                buffer.value = before
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
         """Wait for the whole device, and move a result to the host, as the caller has it then."""

@@ -233,9 +233,10 @@ class _Runner:
             whole=self.spec.whole,
         )  # fmt: skip
         self._open_all(pool, index, self._schedule.beginning(search))
-        if self._begun == 1 and self.settings.budget_s is not None:
-            self._since = max(self._since, time.monotonic() - START_SHARE * self.settings.budget_s)
         self._once_s += pool.once_s
+        if self._begun == 1 and self.settings.budget_s is not None:
+            most_s = START_SHARE * self.settings.budget_s + min(self._once_s, self.spec.once_s)
+            self._since = max(self._since, time.monotonic() - most_s)
         self.recorder.clocks(pool.clocks)
         self.recorder.session(pool.entered(record))
         unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
@@ -251,6 +252,7 @@ class _Runner:
             self._scratch.serve({item.series.key for item in step.workloads})
             under_way = StepRun(runtime, step, self._companions)
             under_way.sample()
+            self._once_s += under_way.tuning_s if step.ends else 0.0
             search.measured(step)
         if under_way is not None:
             self._finish(under_way, search)
@@ -274,7 +276,6 @@ class _Runner:
         """Wait for the checks of a step."""
         if not run.finish():
             search.measured(run.step)
-        self._once_s += run.tuning_s if run.step.ends else 0.0
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _try_lost_devices_again(self) -> None:

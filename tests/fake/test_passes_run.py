@@ -106,6 +106,29 @@ def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer():
     assert len(sizes) > 1
 
 
+def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
+    """Half of the budget is left behind a start that took longer, whatever of it went to choosing."""
+    ahead, left_s = [0.0], []
+    clock = time.monotonic
+
+    class Foreseeing(runner.WorkerPool):
+        def open_all(self, *asked):
+            super().open_all(*asked)
+            self.once_s = 40.0
+            ahead[0] += 100.0
+
+    class Noted(runner.StepRun):
+        def sample(self):
+            left_s.append(self._runtime.left_s())
+            super().sample()
+
+    monkeypatch.setattr(runner, "WorkerPool", Foreseeing)
+    monkeypatch.setattr(runner, "StepRun", Noted)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
+    runner.run(spec(8.0, 2**22, once_s=400.0), lambda event: None, lambda run: None)
+    assert 2.0 < left_s[0] <= 4.0
+
+
 @pytest.mark.serial
 def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_again():
     began = time.monotonic()
@@ -129,12 +152,12 @@ def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_m
         def tuning_s(self):
             return super().tuning_s + self.extra_s
 
-        def finish(self):
+        def sample(self):
+            super().sample()
             if len(turns) < 2 and any(item.cases for item in self.step.workloads):
                 turns.append([item.n for item in self.step.workloads])
                 ahead[0] += trials_s
                 self.extra_s = trials_s
-            return super().finish()
 
     monkeypatch.setattr(runner, "StepRun", Slow)
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])

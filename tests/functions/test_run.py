@@ -248,6 +248,10 @@ def threads(xp, x):
 def elsewhere(xp, x):
     return x.sum()
 
+@gpubench.function(inputs=lambda rng, n: [rng.random(n, dtype="float32"), np.float32(rng.random())])
+def by_scalar(xp, x, factor):
+    return xp.sort(x) * factor
+
 @gpubench.function
 def odd(xp, x):
     return {"an": object()}
@@ -270,7 +274,9 @@ def test_more_that_functions_do(gpubench, tmp_path: Path) -> None:
     write(tmp_path, OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")
     measured = {case.split("/")[0] + " " + case.split("/")[2] for case in times(report)}
-    assert {"mine.counts float32", "mine.threads float32", "mine.wide float64"} <= measured
+    assert {
+        "mine.counts float32", "mine.threads float32", "mine.by_scalar float32", "mine.wide float64"
+    } <= measured  # fmt: skip
     assert not {"mine.moving float32", "mine.elsewhere float32", "mine.odd float32"} & measured
     wrong = said(report, "bad-function")
     assert "moving is left out: two calls give different results" in wrong
