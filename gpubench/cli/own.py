@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubench import kernels
@@ -22,7 +23,7 @@ def with_functions(options: RunOptions) -> RunOptions:
 
     words = [word.strip() for word in (options.ops or "").split(",") if word.strip()]
     places = [sources.parse_place(word) for word in words]
-    named = [_file(word) for word in options.functions or []]
+    named = [_file(word, options.functions or []) for word in options.functions or []]
     files = [*named, *(place for place in places if place is not None)]
     if not files:
         return options
@@ -40,7 +41,8 @@ def with_functions(options: RunOptions) -> RunOptions:
     return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
 
 
-def _file(word: str) -> CodePlace:
+def _file(word: str, words: list[str]) -> CodePlace:
+    """Parse one of the `words` that name files. Raises UsageError for a word that names none."""
     from gpubench.functions import sources
 
     place = sources.parse_place(word)
@@ -48,6 +50,11 @@ def _file(word: str) -> CodePlace:
         return place
     is_op = word in kernels.names() or word in kernels.groups()
     near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
+    named = [other for other in words if other.endswith(".py")]
+    if Path(f"{word}.py").is_file():
+        near = f"write {word}.py"
+    elif named and not is_op:
+        near = f"write {named[0]}:{word}"
     raise UsageError(
         "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
         hint=near or "write options.py or options.py:NAME",

@@ -165,6 +165,8 @@ def test_names_that_nothing_has(gpubench, tmp_path: Path) -> None:
     assert "did you mean 'pairwise'?" in gpubench("run", "mine.py:pairwis").stderr
     assert "did you mean 'mine.py'?" in gpubench("run", "mime.py").stderr
     assert "write --ops matmul" in gpubench("run", "matmul").stderr
+    assert "write mine.py\n" in gpubench("run", "mine").stderr
+    assert "write mine.py:pairwise" in gpubench("run", "mine.py", "pairwise").stderr
 
 
 PAIRS = """
