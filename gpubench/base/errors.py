@@ -47,6 +47,9 @@ class GpubenchError(Exception):
         self.why = why
         self.hint = entry.remedy if hint is None else hint
         super().__init__(self.message)
+        for label, text in (("why", self.why), ("fix", self.hint)):
+            if text:
+                self.add_note(f"  {label}: {text}")  # a traceback and a notebook show notes
 
 
 class UsageError(GpubenchError):
