@@ -69,7 +69,8 @@ class Result:
         from gpubench import report
         from gpubench.report.layout import RenderOptions
 
-        return report.screen(self._analysis, "plain", RenderOptions(), saved=(), height=40).rstrip("\n")
+        text = report.screen(self._analysis, "plain", RenderOptions(), saved=(), height=40)
+        return text + 'all: result.save("r.json"), then gpubench report r.json'
 
     def __repr__(self) -> str:
         from gpubench.analysis.contenders import timed

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ def test_a_result_tells_thresholds_and_speedups(result) -> None:
 
 def test_a_result_shows_itself(result) -> None:
     assert "NVIDIA H200" in str(result)
+    assert str(result).endswith('all: result.save("r.json"), then gpubench report r.json')
+    assert "--sections" not in str(result)
     assert repr(result).startswith("<gpubench.Result of add, chain")
     page = result._repr_html_()
     assert page.startswith("<svg")
@@ -68,6 +71,7 @@ def test_what_is_misspelt_raises(result, call, words: str) -> None:
     with pytest.raises(UsageError) as error:
         call(result)
     assert words in error.value.hint
+    assert words in "".join(traceback.format_exception_only(error.value))
 
 
 def test_detect_is_called_and_stays_a_package() -> None:

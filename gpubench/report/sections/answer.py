@@ -98,8 +98,8 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> list[Line]:
     """What a run ends with. `saved`: the files; `height`: lines of the terminal, above which the sentence is repeated
-    as the last line."""
-    return screen_lines(_screen(analysis, options, saved), options.width, height)
+    as the last line. A run without files names no command that reads one."""
+    return screen_lines(_screen(analysis, options, saved, alone=bool(saved)), options.width, height)
 
 
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
@@ -169,6 +169,7 @@ def _screen(
         *_on_host(found),
         *_allocations(found),
         *_unmeasured(analysis.run, found),
+        *_left_out(analysis.run, alone=alone),
         *_splits(analysis),
         *_adapters(analysis.run),
         *part.needed,
@@ -299,6 +300,16 @@ def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
         counts = [f"{len(found.missing)} of {found.ops} ops"] if found.missing else []
         what = listed([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
     return [f"Not measured in time: {what}. A larger --budget measures more."]
+
+
+def _left_out(run: Run, *, alone: bool) -> list[str]:
+    """Name the user's functions that were not measured: one with its reason, several by their names."""
+    messages = [printable(one.message) for one in run.warnings if one.code == "bad-function"]
+    if len(messages) <= 1:
+        return [f"{message}." for message in messages]
+    names = [message.partition(" is left out: ")[0] for message in messages]
+    what = listed(names) if len(names) <= _MOST_NAMES else f"{len(names)} functions"
+    return [f"Left out: {what}." + (" Why: gpubench report --sections warnings" if alone else "")]
 
 
 _NO_GAIN = "No op is faster when it is split over CPU and GPU."

@@ -599,7 +599,8 @@ def test_smaller_tops_are_one_note():
     assert text.count("top-halved") == 1
     assert "2 ops are measured up to smaller sizes" in text
     assert "add/float32 up to n = 1024, gelu/float32 up to n = 1024" in text
-    lines = ["".join(cell.text for cell in line) for line in answer_screen(analysed([run])[0], RenderOptions())]
+    drawn = answer_screen(analysed([run])[0], RenderOptions(), saved=["x.json"])
+    lines = ["".join(cell.text for cell in line) for line in drawn]
     assert any("2 notes: " in line for line in lines)
     assert "measured as written: a (calls xp.a), b (calls xp.b)" in text
 

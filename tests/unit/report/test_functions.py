@@ -11,7 +11,7 @@ from gpubench.analysis.thresholds import find_threshold
 from gpubench.report import analysed
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
-from gpubench.result.run import Run
+from gpubench.result.run import Run, RunWarning
 from tests.unit.report.builders import case, measured, run_of
 
 SIZES = [2**k for k in range(8, 24, 2)]
@@ -78,3 +78,25 @@ def test_advice_is_about_code_that_the_caller_has():
     answer = Policy([run(WRITTEN | COMPILED)]).choose("f", 2**20, regime="resident")
     assert (answer.device_id, answer.form) == ("cupy:0", "library")
     assert answer.gain == pytest.approx((1e-6 + 2**20 * 1e-8) / (1e-4 + 2**20 * 1e-10), rel=0.1)
+
+
+LEFT_OUT = [
+    RunWarning(code="bad-function", message=f"{name} is left out: it returns nothing: return the result")
+    for name in ("first", "second")
+]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(1, "first is left out: it returns nothing: return the result."), (2, "Left out: first and second.")],
+)
+def test_the_screen_names_functions_that_were_left_out(count: int, words: str):
+    assert words in screen(msgspec.structs.replace(run(WRITTEN), warnings=LEFT_OUT[:count]))
+
+
+def test_the_screen_of_a_run_without_a_file_names_no_command_that_reads_one():
+    shown = msgspec.structs.replace(run(WRITTEN), warnings=LEFT_OUT)
+    assert "gpubench report" not in screen(shown)
+    (analysis,) = analysed([shown])
+    lines = answer_screen(analysis, RenderOptions(), saved=["x.json"])
+    assert "gpubench report --sections warnings" in "".join(cell.text for line in lines for cell in line)
