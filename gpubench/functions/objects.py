@@ -188,7 +188,9 @@ def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discr
     if not np.any(wrong):
         return Discrepancy(0.0, limit, [], integers=True)
     place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
+    words = f"{name}{list(place)} is {got[place]}, not {want[place]}"
+    if not {got.dtype.kind, want.dtype.kind} <= {*"biu"}:  # texts and dates
+        return Discrepancy(math.inf, limit, list(place), words)
     total = float(np.abs(want.astype(np.float64)).sum())
     error = float(np.abs(got.astype(np.float64) - want).sum()) / max(total, 1.0)
-    words = f"{name}{list(place)} is {got[place]}, not {want[place]}" if error > limit else ""
-    return Discrepancy(error, limit, list(place), words, integers=True)
+    return Discrepancy(error, limit, list(place), words if error > limit else "", integers=True)

@@ -188,6 +188,10 @@ wrong = gpubench.pair(cpu=sums, gpu=lambda c: sums_at_once(c) * 1.001, inputs=ma
 refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns, same=lambda a, b: False)
 shape = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: (x + 1)[:, None])
 changes = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x.__iadd__(1))
+texts = gpubench.pair(cpu=lambda x: (x > 0).astype("U5"), gpu=lambda x: (x < 0).astype("U5"))
+dates = gpubench.pair(
+    cpu=lambda x: (x * 0 + 1).astype("datetime64[D]"), gpu=lambda x: (x * 0 + 2).astype("datetime64[D]")
+)
 """
 
 
@@ -205,6 +209,8 @@ def test_pairs_of_any_objects(gpubench, tmp_path: Path) -> None:
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
         assert at("shape", regime) == "out has the shape (256, 1), not (256,)"
         assert at("changes", regime).startswith("it changes x")
+        assert at("texts", regime) == "out[0] is False, not True"
+        assert at("dates", regime) == "out[0] is 1970-01-03, not 1970-01-02"
     advice = gpubench("advise", "groups", "--size", "256", "--from", "r.json")
     assert advice.returncode == 0, advice.stderr
     assert "did you mean 'groups'" in gpubench("advise", "gruops", "--size", "256", "--from", "r.json").stderr
