@@ -15,6 +15,7 @@ from gpubench.base.messages import REASONS, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.measure import protocol
+from gpubench.measure.budget import Budget
 from gpubench.measure.monitor import SLOWED
 from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose
@@ -23,6 +24,7 @@ from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerP
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import (
     Block,
+    DeviceKind,
     Failure,
     Measurement,
     Outcome,
@@ -145,10 +147,9 @@ class Runtime(msgspec.Struct, frozen=True):
     sink: Sink
     progress: Progress
     session: int
-    out_of_budget: Callable[[], bool]
-    device_kind: Callable[[str], str]
+    budget: Budget
+    kinds: Mapping[str, DeviceKind]  # by device id
     check_only: bool = False
-    left_s: Callable[[], float] = lambda: float("inf")
     repeats: Mapping[str, Block] = {}
     first_session: int = 0
     pace: Pace = msgspec.field(default_factory=Pace)
@@ -310,7 +311,7 @@ class CaseRun:
             self._add(block)
             self._block_s = time.monotonic() - began
             samples = len(block.discarded)
-            if not samples or not self._pauses_s or self.runtime.out_of_budget() or self.left_s <= 0:
+            if not samples or not self._pauses_s or self.runtime.budget.over or self.left_s <= 0:
                 return True
             pause_s = self._pauses_s.pop(0)
             if SLOWED.intersection(block.throttle):
@@ -456,7 +457,7 @@ class CaseRun:
         def request(worker: Worker) -> protocol.Request:
             return protocol.Sample(
                 id=worker.next_id, case_id=self.case.id, session=runtime.session, round=number, position=position,
-                samples=samples, warmup_s=self._warmup_s, limit_s=max(0.0, min(self.left_s, runtime.left_s())),
+                samples=samples, warmup_s=self._warmup_s, limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())),
                 warm_up=not self._long,
             )  # fmt: skip
 
@@ -475,7 +476,7 @@ class CaseRun:
 
     @property
     def _on_cpu(self) -> bool:
-        return self.runtime.device_kind(self.case.device_id) == "cpu"
+        return self.runtime.kinds[self.case.device_id] == "cpu"
 
     @property
     def _warmup_s(self) -> float:

@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from gpubench.base import cpu_load, units
 from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.base.messages import WARNINGS
 from gpubench.measure import monitor, split_search
+from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import (
     DEVICE_LOST,
     LEAST_BLOCKS,
@@ -44,6 +45,7 @@ from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import Cases, DeviceGone, WorkerPool
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import (
+    DeviceKind,
     Failure,
     Measurement,
     Outcome,
@@ -164,8 +166,7 @@ class _Runner:
         self._pool: WorkerPool | None = None
         self._pace = Pace()
         self._begun = 0
-        self._since = spec.began
-        self._once_s = 0.0  # of compiling and choosing kernels, which this machine remembers
+        self._budget = Budget(self.settings.budget_s, spec.began, spec.once_s)
         self._sessions = spec.sessions
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
@@ -185,8 +186,12 @@ class _Runner:
         longest_s, done = 0.0, []
         while self._begun < self._sessions and (self._schedule.count or not self._begun):
             began = time.monotonic()
-            if self._begun and self._left_s() < longest_s:
-                cut = "the first session used up the budget" if self._left_s() <= 0 and self._begun == 1 else ""
+            if self._begun and self._budget.left_s() < longest_s:
+                cut = (
+                    "the first session used up the budget"
+                    if self._budget.left_s() <= 0 and self._begun == 1
+                    else ""
+                )
                 self._warn_budget(cut or f"{self._begun} of {self._sessions} sessions fit the budget")
                 break
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
@@ -233,10 +238,9 @@ class _Runner:
             whole=self.spec.whole,
         )  # fmt: skip
         self._open_all(pool, index, self._schedule.beginning(search))
-        self._once_s += pool.once_s
-        if self._begun == 1 and self.settings.budget_s is not None:
-            most_s = START_SHARE * self.settings.budget_s + min(self._once_s, self.spec.once_s)
-            self._since = max(self._since, time.monotonic() - most_s)
+        self._budget.once_s += pool.once_s
+        if self._begun == 1:
+            self._budget.forgive(START_SHARE)
         self.recorder.clocks(pool.clocks)
         self.recorder.session(pool.entered(record))
         unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
@@ -246,13 +250,13 @@ class _Runner:
                 self._finish(under_way, search)
                 under_way = None
                 self.recorder.session(pool.entered(record))
-            if self._out_of_budget():
+            if self._budget.over:
                 break
             unused = False
             self._scratch.serve({item.series.key for item in step.workloads})
             under_way = StepRun(runtime, step, self._companions)
             under_way.sample()
-            self._once_s += under_way.tuning_s if step.ends else 0.0
+            self._budget.once_s += under_way.tuning_s if step.ends else 0.0
             search.measured(step)
         if under_way is not None:
             self._finish(under_way, search)
@@ -260,7 +264,9 @@ class _Runner:
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(self._schedule.plan, measured, self.settings, self.spec.run.machine))
         for companion in self._companions:
-            companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._left_s))
+            companion.follow_session(
+                Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget.left_s)
+            )
         self._warn_telemetry(pool)
         self._tell_once()
         pool.close()
@@ -292,7 +298,7 @@ class _Runner:
         for found in monitor.shared(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, found)
         self._scratch.serve({item.series.key for item in first})
-        pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds.__getitem__))
+        pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds))
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
@@ -300,9 +306,9 @@ class _Runner:
     def _runtime(self, pool: WorkerPool, index: int) -> Runtime:
         return Runtime(
             pool=pool, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
-            session=index, first_session=self.first_session, out_of_budget=self._out_of_budget,
-            device_kind=lambda device_id: self._kinds[device_id], check_only=self.spec.check_only,
-            left_s=self._left_s, repeats=self.spec.resume.blocks if self.spec.resume else {}, pace=self._pace,
+            session=index, first_session=self.first_session, budget=self._budget,
+            kinds=self._kinds, check_only=self.spec.check_only,
+            repeats=self.spec.resume.blocks if self.spec.resume else {}, pace=self._pace,
         )  # fmt: skip
 
     def _warn_telemetry(self, pool: WorkerPool) -> None:
@@ -313,15 +319,15 @@ class _Runner:
 
     def _tell_once(self) -> None:
         """What a machine's first run took longer for, where that is worth a word."""
-        if min(self._once_s, self.spec.once_s) < WORTH_A_WORD_S or self._begun > 1:
+        if self._budget.counted_once_s < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
-            f"{self._once_s:.0f} s of this run went to compiling and choosing kernels and numbers of threads for this"
-            " machine"
+            f"{self._budget.once_s:.0f} s of this run went to compiling and choosing kernels and numbers of threads for"
+            " this machine"
         )
         found = RunWarning(
             code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,
-            data={"seconds": round(self._once_s, 1)},
+            data={"seconds": round(self._budget.once_s, 1)},
         )  # fmt: skip
         self.recorder.warn(found)
         self.sink(Warned(found))
@@ -332,13 +338,13 @@ class _Runner:
             return
         for record in busy:
             turn = [record]
-            while len(turn) <= REPEATS and turn[-1].contended and self._left_s() >= longest_s:
+            while len(turn) <= REPEATS and turn[-1].contended and self._budget.left_s() >= longest_s:
                 if self._is_always_busy():
                     return
                 self.progress.cases += self._schedule.count
                 self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
-                if self._out_of_budget():
+                if self._budget.over:
                     return  # it may lack cases
                 turn.append(again)
                 least = min(turn, key=lambda session: (session.disturbance, session.index))
@@ -350,16 +356,6 @@ class _Runner:
         sessions = self.recorder.run.sessions
         return len(sessions) > 1 and all(session.contended for session in sessions)
 
-    def _left_s(self) -> float:
-        return self._left_of(1.0)
-
-    def _left_of(self, share: float) -> float:
-        """Seconds until that share of the budget is used, but for what is done once on a machine."""
-        if self.settings.budget_s is None:
-            return float("inf")
-        spent_s = time.monotonic() - self._since - min(self._once_s, self.spec.once_s)
-        return share * self.settings.budget_s - spent_s
-
     def _search_left_s(self) -> float:
         """The search may use the first session's share of the budget."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or split_search.asked(
@@ -367,19 +363,17 @@ class _Runner:
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
         share -= sum(companion.share for companion in self._companions)
-        return self._left_of(share / max(self._sessions, 1))
-
-    def _out_of_budget(self) -> bool:
-        return self._left_s() <= 0
+        return self._budget.left_s(share / max(self._sessions, 1))
 
     def _remaining_s(self) -> float | None:
         """Until the end: the budget's rest, or the pace so far times the cases that are left."""
         if self.settings.budget_s is not None:
-            return max(0.0, self._left_s())
+            return max(0.0, self._budget.left_s())
         if not self.progress.finished:
             return None
-        spent = time.monotonic() - self._since
-        return spent / self.progress.finished * max(0, self.progress.cases - self.progress.finished)
+        return (
+            self._budget.spent_s / self.progress.finished * max(0, self.progress.cases - self.progress.finished)
+        )
 
     def _warn_budget(self, message: str) -> None:
         warning = RunWarning(code="budget", message=message, hint="raise --budget or choose fewer --ops")
@@ -421,7 +415,7 @@ class StepRun:
         for run in quiet:
             run.ask_to_begin()
         for run in (*quiet, *(run for run in runs if run not in quiet)):
-            if runtime.out_of_budget():
+            if runtime.budget.over:
                 run.over = True
             else:
                 run.begin()
@@ -456,7 +450,7 @@ def _comes_again(run: CaseRun) -> bool:
     is to lie elsewhere."""
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []
     here = any(block.session == run.runtime.session for block in blocks)
-    return here and run.runtime.device_kind(run.case.device_id) == "cpu"
+    return here and run.runtime.kinds[run.case.device_id] == "cpu"
 
 
 def _in_parts(case: Case, workload: Workload) -> bool:
@@ -472,10 +466,10 @@ def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
     """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
     and check side by side; where trials have to choose a kernel first, the devices take turns at those. Returns what
     became of workers that died over it."""
-    return runtime.pool.load(_by_device(workloads, runtime.device_kind), lambda: not runtime.out_of_budget())
+    return runtime.pool.load(_by_device(workloads, runtime.kinds), lambda: not runtime.budget.over)
 
 
-def _by_device(workloads: Sequence[Workload], device_kind: Callable[[str], str]) -> list[Cases]:
+def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
     """Return a case of each implementation of each workload by device, the CPU's first."""
     wanted: list[Cases] = []
     for item in workloads:
@@ -483,7 +477,7 @@ def _by_device(workloads: Sequence[Workload], device_kind: Callable[[str], str])
             continue
         forms: dict[str, dict[str, Case]] = {}
         cases = [case for case in item.cases if case.shared_with is None]
-        for case in sorted(cases, key=lambda case: device_kind(case.device_id) != "cpu"):
+        for case in sorted(cases, key=lambda case: kinds[case.device_id] != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
         wanted.append({device_id: list(ours.values()) for device_id, ours in forms.items()})
     return wanted
@@ -503,7 +497,7 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
         else:
             order = shuffle.sample(active, len(active))
         for position, run in enumerate(order):
-            if runtime.out_of_budget():
+            if runtime.budget.over:
                 run.stop("budget")
             elif not run.over:
                 run.sample(number, position)

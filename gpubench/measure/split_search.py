@@ -105,7 +105,7 @@ def sweep(run: CaseRun) -> None:
 def _sweep_placements(run: CaseRun) -> None:
     """Both sides alone, and what is predicted to be the best."""
     left_s = run.left_s
-    placing = run.place(min(PLACING_S, run.runtime.left_s()))
+    placing = run.place(min(PLACING_S, run.runtime.budget.left_s()))
     if run.over:
         return
     times: dict[str, float] = {}
@@ -138,7 +138,7 @@ def _sweep_shares(run: CaseRun) -> None:
 
 def _try(run: CaseRun, cut: Any, times: dict[Any, float]) -> None:
     """One block at this cut, unless rounding makes it one that was tried."""
-    if run.over or run.runtime.out_of_budget():
+    if run.over or run.runtime.budget.over:
         return
     trial = run.trial(SWEEP, cut)
     trial.prepare(first=False)

@@ -27,8 +27,8 @@ class StageCompanion(Companion):
         if not workload.op.stages or not _telling(runtime, workload, runs):
             return
         for run in _one_a_device(workload, runs):
-            if not runtime.out_of_budget():
-                run.time_stages(min(LIMIT_S, runtime.left_s()))
+            if not runtime.budget.over:
+                run.time_stages(min(LIMIT_S, runtime.budget.left_s()))
 
 
 def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:
@@ -64,7 +64,7 @@ def _about_equal(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) 
     cpu: list[float] = []
     gpu: list[float] = []
     for run in runs:
-        on_cpu = runtime.device_kind(run.case.device_id) == "cpu"
+        on_cpu = runtime.kinds[run.case.device_id] == "cpu"
         if run.case.workload == workload.key and run.kept and (on_cpu or run.case.regime == WAITED):
             (cpu if on_cpu else gpu).append(median(run.kept))
     if not cpu or not gpu or _timed_between(runtime, workload):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.measure import split_search, targets
+from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun
 from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.targets import DeviceRequest, Listing
@@ -56,7 +57,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     monkeypatch.setattr(CaseRun, "prepare", prepare)
     monkeypatch.setattr(CaseRun, "take", lambda *_: True)
     recorder = SimpleNamespace(outcome=lambda case_id: None)
-    runtime = SimpleNamespace(settings=Settings(), out_of_budget=lambda: False, recorder=recorder)
+    runtime = SimpleNamespace(settings=Settings(), budget=Budget(), recorder=recorder)
     whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", "hybrid:cupy:0")
     run = CaseRun(whole, runtime, explained=False)
     split_search.sweep(run)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
+from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import LEAST_BLOCKS, Runtime, stop_reason
 from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
@@ -177,6 +178,13 @@ def empty_run(*outcomes):
     )  # fmt: skip
 
 
+class Gpus(dict):
+    """Every device is a GPU."""
+
+    def __missing__(self, device_id):
+        return "gpu"
+
+
 def measure(runtime, case):
     step = runner.StepRun(runtime, Step((Workload(kernels.load("add"), {"n": 64}, "float32", (case,)),), MAIN))
     step.sample()
@@ -186,8 +194,8 @@ def measure(runtime, case):
 def without_device(recorder, case, session):
     runtime = Runtime(
         pool=NoDevice(), recorder=recorder, settings=recorder.run.settings, sink=lambda event: None,
-        progress=Progress(1, 2, lambda: None), session=session, out_of_budget=lambda: False,
-        device_kind=lambda device_id: "gpu",
+        progress=Progress(1, 2, lambda: None), session=session, budget=Budget(),
+        kinds=Gpus(),
     )  # fmt: skip
     measure(runtime, case)
 
@@ -281,8 +289,8 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu"
     recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s, launch_s)
     runtime = Runtime(
         pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
-        progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
-        device_kind=lambda device_id: kind,
+        progress=Progress(1, 1, lambda: None), session=0, budget=Budget(),
+        kinds={"fake:cpu": kind},
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
     for _ in range(steps):
@@ -315,8 +323,8 @@ def test_the_last_checks_are_asked_for_before_they_are_waited_for(right):
     recorder = Recorder(empty_run(), lambda run: None)
     runtime = Runtime(
         pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
-        progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
-        device_kind=lambda device_id: "gpu",
+        progress=Progress(1, 1, lambda: None), session=0, budget=Budget(),
+        kinds=Gpus(),
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
     run = runner.StepRun(

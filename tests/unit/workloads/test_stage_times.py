@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.contract import Recording, StageReading
 from gpubench.kernels.contract.op import Ladder, Stage
+from gpubench.measure.budget import Budget
 from gpubench.measure.plan import Workload
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
@@ -171,9 +173,9 @@ class Around:
         self.session, self.recorder = 0, self
         self.run, self.selection, self.outcomes = self, self, outcomes
         self.sizes = {"ffn": list(sizes)} if sizes else {}
-        self.out_of_budget, self.left_s = (lambda: False), (lambda: 60.0)
+        self.budget, self.kinds = Budget(60.0, time.monotonic()), self
 
-    def device_kind(self, device_id):
+    def __getitem__(self, device_id):
         return "cpu" if device_id.startswith("numpy") else "gpu"
 
 
