@@ -119,7 +119,7 @@ def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
 
     class Noted(runner.StepRun):
         def sample(self):
-            left_s.append(self._runtime.left_s())
+            left_s.append(self._runtime.budget.left_s())
             super().sample()
 
     monkeypatch.setattr(runner, "WorkerPool", Foreseeing)
