@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import threading
 from queue import SimpleQueue
+from typing import cast
 
 import msgspec
 
 from gpubench.backends.contract import Buffer, Session, Work
-from gpubench.backends.contract.protocols import EntersThreads, ScriptedPair
+from gpubench.backends.contract.protocols import EntersThreads, ScriptedPair, has
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Op, Operand, Params, Split
 from gpubench.result.case import Case
@@ -73,13 +74,13 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 def view_of(cpu: Session, array: Array) -> Buffer:
     """Return a buffer of the CPU for a host array: of NumPy the array itself."""
-    return cpu.view(array) if isinstance(cpu, ScriptedPair) else array
+    return cast("ScriptedPair", cpu).view(array) if has(type(cpu), ScriptedPair) else array
 
 
 def enter(session: Session) -> None:
     """Make the calling thread one that may drive the device."""
-    if isinstance(session, EntersThreads):
-        session.enter()
+    if has(type(session), EntersThreads):
+        cast("EntersThreads", session).enter()
 
 
 class CompanionThread:

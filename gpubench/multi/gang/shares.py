@@ -10,7 +10,7 @@ from functools import partial, reduce
 from itertools import pairwise
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers, Work
-from gpubench.backends.contract.protocols import EntersThreads, transfers_of
+from gpubench.backends.contract.protocols import transfers_of
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
@@ -84,17 +84,13 @@ class RankPart:
         self.session.free(self.buffer)
 
 
-def _ready() -> None:
-    """Every thread may drive the device."""
-
-
 class RankLaunch:
     """The share of one rank: units `start` to `stop`, their operands, and what computes them."""
 
     def __init__(self, rank: int, session: Session, launch: SharedLaunch, start: int, stop: int) -> None:
         op, cut, key = launch.op, launch.cut, launch.case.regime_id
         self.session, self.start, self.stop, self._whole = session, start, stop, launch
-        self.enter = session.enter if isinstance(session, EntersThreads) else _ready
+        self.enter = partial(enter, session)
         self.enter()
         self.case = side_case(op, launch.case, dict(cut.part(launch.case.params, stop - start)), session)
         params = self.case.params
