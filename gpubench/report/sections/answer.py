@@ -39,9 +39,11 @@ from gpubench.report.sections.answer_text import (
     cell_text,
     factor_text,
     gain_text,
+    left_out_functions,
     machine_sentences,
     named_size_text,
     op_sentence,
+    raising_functions,
     sizes_sentence,
     why_text,
     with_own_names,
@@ -169,7 +171,8 @@ def _screen(
         *_on_host(found),
         *_allocations(found),
         *_unmeasured(analysis.run, found),
-        *_left_out(analysis.run, alone=alone),
+        *left_out_functions(analysis.run, alone=alone),
+        *raising_functions(analysis.run),
         *_splits(analysis),
         *_adapters(analysis.run),
         *part.needed,
@@ -300,16 +303,6 @@ def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
         counts = [f"{len(found.missing)} of {found.ops} ops"] if found.missing else []
         what = listed([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
     return [f"Not measured in time: {what}. A larger --budget measures more."]
-
-
-def _left_out(run: Run, *, alone: bool) -> list[str]:
-    """Name the user's functions that were not measured: one with its reason, several by their names."""
-    messages = [printable(one.message) for one in run.warnings if one.code == "bad-function"]
-    if len(messages) <= 1:
-        return [f"{message}." for message in messages]
-    names = [message.partition(" is left out: ")[0] for message in messages]
-    what = listed(names) if len(names) <= _MOST_NAMES else f"{len(names)} functions"
-    return [f"Left out: {what}." + (" Why: gpubench report --sections warnings" if alone else "")]
 
 
 _NO_GAIN = "No op is faster when it is split over CPU and GPU."

@@ -24,10 +24,12 @@ from gpubench.analysis.answer import (
     threshold,
 )
 from gpubench.analysis.break_even import BreakEven
+from gpubench.base.escaping import printable
 from gpubench.base.units import SIZE_UNITS, listed, scale_size
 from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
 from gpubench.result.case import WAITED, own_names
+from gpubench.result.run import Run, Skip
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
 _WHY = {
@@ -38,6 +40,7 @@ _WHY = {
     ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
+_MOST_RAISING = 3  # functions; the others are counted
 CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told without `~`
 
 
@@ -414,3 +417,31 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
     if first == last:
         return f"both are {first}" if least.about_equal else first
     return f"GPU {between}" if first.startswith("GPU") and last.startswith("GPU") else f"{first} to {last}"
+
+
+def raising_functions(run: Run) -> list[str]:
+    """Say at which smallest size a user's function does not run on NumPy, and why."""
+    smallest: dict[str, Skip] = {}
+    for skip in run.outcomes:
+        if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
+            op = skip.case.op
+            smallest[op] = min(smallest.get(op, skip), skip, key=lambda other: other.case.params["n"])
+    names = own_names(run.selection.ops)
+    texts = [
+        printable(
+            f"{names.get(op, op)} at {named_size_text(skip.case.params['n'], 'elements')}: {skip.detail}."
+        )
+        for op, skip in smallest.items()
+    ]
+    more = len(texts) - _MOST_RAISING
+    return [*texts[:_MOST_RAISING], *([f"{more} more functions do not run at some size."] if more > 0 else [])]
+
+
+def left_out_functions(run: Run, *, alone: bool) -> list[str]:
+    """Name the user's functions that were not measured: one with its reason, several by their names."""
+    messages = [printable(one.message) for one in run.warnings if one.code == "bad-function"]
+    if len(messages) <= 1:
+        return [f"{message}." for message in messages]
+    names = [message.partition(" is left out: ")[0] for message in messages]
+    what = listed(names) if len(names) <= MOST_NAMES else f"{len(names)} functions"
+    return [f"Left out: {what}." + (" Why: gpubench report --sections warnings" if alone else "")]

@@ -12,7 +12,7 @@ from gpubench.report import analysed
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.result.run import Run, RunWarning
-from tests.unit.report.builders import case, measured, run_of
+from tests.unit.report.builders import case, measured, run_of, skipped
 
 SIZES = [2**k for k in range(8, 24, 2)]
 
@@ -100,3 +100,11 @@ def test_the_screen_of_a_run_without_a_file_names_no_command_that_reads_one():
     (analysis,) = analysed([shown])
     lines = answer_screen(analysis, RenderOptions(), saved=["x.json"])
     assert "gpubench report --sections warnings" in "".join(cell.text for line in lines for cell in line)
+
+
+def test_the_screen_says_from_which_size_on_a_function_raises():
+    detail = "it raises ValueError: too large (mine.py, line 5)"
+    raised = [skipped(case("mine.f", n=n), "bad-function", detail) for n in (2**26, 2**25)]
+    shown = run(WRITTEN)
+    text = screen(msgspec.structs.replace(shown, outcomes=[*shown.outcomes, *raised]))
+    assert f"f at n = 32 M: {detail}." in text
