@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
+from gpubench.base import units
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import median
@@ -252,3 +254,12 @@ def _explained(variance: float, counts: Sequence[float]) -> float:
 
 def _deviation(variance: float | None, explained: float) -> float | None:
     return None if variance is None else math.sqrt(max(0.0, variance - explained))
+
+
+def seconds_of(run: Run) -> float | None:
+    """Return the seconds that the commands of a run took, without the pauses between them."""
+    started, finished = units.parse_time(run.started_at), units.parse_time(run.finished_at or "")
+    if started is None or finished is None:
+        return None
+    paused_s = 0.0 if run.paused_s is UNSET else run.paused_s
+    return max(0.0, (finished - started).total_seconds() - paused_s)

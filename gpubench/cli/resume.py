@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec import UNSET
 
 from gpubench import backends, kernels
 from gpubench.base import units
@@ -138,10 +140,26 @@ def _reopened(known: Run, fresh: Run) -> Run:
         w for w in (*fresh.warnings, *_software(known, fresh)) if (w.code, w.message) not in earlier
     ]
     return msgspec.structs.replace(
-        known, complete=False, finished_at=None, exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted",
+        known, complete=False, finished_at=None, paused_s=_paused_s(known, fresh.started_at),
+        exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted",
         settings=msgspec.structs.replace(known.settings, budget_s=fresh.settings.budget_s),
         warnings=[*kept, *fresh_warnings],
     )  # fmt: skip
+
+
+def _paused_s(known: Run, now: str) -> float:
+    """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last block."""
+    earlier_s = 0.0 if known.paused_s is UNSET else known.paused_s
+    begun, ended = units.parse_time(now), units.parse_time(known.finished_at or known.started_at)
+    if known.finished_at is None and known.sessions:
+        last = known.sessions[-1]
+        blocks = (b for o in known.outcomes if isinstance(o, Measurement) for b in o.blocks)
+        last_s = max((block.t_s for block in blocks if block.session == last.index), default=0.0)
+        started = units.parse_time(last.started_at)
+        ended = None if started is None else started + timedelta(seconds=last_s)
+    if begun is None or ended is None:
+        return earlier_s
+    return earlier_s + max(0.0, (begun - ended).total_seconds())
 
 
 def _software(known: Run, fresh: Run) -> list[RunWarning]:

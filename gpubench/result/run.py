@@ -552,7 +552,8 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
+    """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it; `paused_s`: seconds
+    in which nothing ran, between the commands that measured a file to which sessions were added."""
 
     name: Literal["gpubench-result"] = "gpubench-result"
     schema_version: int = SCHEMA_VERSION
@@ -564,6 +565,7 @@ class Run(Record, frozen=True, kw_only=True):
     argv: list[str] = []
     started_at: str
     finished_at: str | None = None
+    paused_s: float | UnsetType = UNSET
     complete: bool = False
     exit_code: int = 0
     exit_reason: str = "ok"

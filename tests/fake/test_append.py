@@ -6,11 +6,13 @@ import json
 import shutil
 import signal
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpubench.base.units import parse_time
 from gpubench.cli.noise import TAKEN
 from gpubench.cli.options import RunOptions
 from tests.forking import ROOT, Starter, environment
@@ -229,6 +231,26 @@ def test_an_interrupted_run_is_finished(start: Any, gpubench: Any, tmp_path: Pat
         assert {block["session"] for block in outcome["blocks"]} == set(stopped)
     report = gpubench("report", "r.json", "--format", "json")
     assert report.returncode == 0
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_time_between_two_commands_is_none_of_the_runs(
+    made: Path, add: Any, result: Any, tmp_path: Path, killed: bool
+) -> None:
+    document = json.loads(made.read_text())
+    began, ended = (parse_time(document[name]) for name in ("started_at", "finished_at"))
+    assert began is not None
+    assert ended is not None
+    document["started_at"] = (began - timedelta(days=1)).isoformat()
+    document["finished_at"] = None if killed else (ended - timedelta(days=1)).isoformat()
+    document["sessions"][0]["started_at"] = document["started_at"]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    add("--append", "r.json")
+    whole = result()
+    began, ended = (parse_time(whole[name]) for name in ("started_at", "finished_at"))
+    assert began is not None
+    assert ended is not None
+    assert 0 <= (ended - began).total_seconds() - whole["paused_s"] < 3600
 
 
 def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(

@@ -17,8 +17,7 @@ from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.overheads import overheads
 from gpubench.analysis.placement import placements
-from gpubench.analysis.samples import count_sessions
-from gpubench.base import units
+from gpubench.analysis.samples import count_sessions, seconds_of
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
@@ -360,7 +359,7 @@ def _sides_text(run: Run, found: MachineAnswer, wording: _Wording) -> str:
 
 
 def _seconds_text(run: Run) -> str:
-    seconds = _seconds(run)
+    seconds = seconds_of(run)
     return "" if seconds is None else f"{seconds:.0f} s"
 
 
@@ -381,11 +380,6 @@ def _gpus(run: Run, found: MachineAnswer, length: int) -> str:
         count = max(map(len, driven.values()))
         texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(driven)})")
     return ", ".join(texts)
-
-
-def _seconds(run: Run) -> float | None:
-    started, finished = units.parse_time(run.started_at), units.parse_time(run.finished_at or "")
-    return None if started is None or finished is None else (finished - started).total_seconds()
 
 
 def _troubles(found: MachineAnswer) -> list[str]:
@@ -426,9 +420,12 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
     """Where the files are; of an interrupted run how to go on with the first."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
-    seconds, budget = _seconds(run), run.settings.budget_s
-    after = "" if seconds is None else f" at {seconds:.0f}" + (f" of {budget:.0f} s" if budget else " s")
+    seconds, budget = seconds_of(run), run.settings.budget_s
+    limit = f" of {budget:.0f}" if budget and not run.paused_s else ""  # a budget is that of one command
+    after = "" if seconds is None else f" at {seconds:.0f}{limit} s"
     lost = "every case was reached, but not in every session"
+    if count_sessions(run) < 2 and not all(run.selection.sizes.get(op) for op in run.selection.ops):
+        lost = "every op was reached, but not with all its sizes"
     if found.missing:
         lost = f"{len(found.missing)} of {found.ops} ops not measured" if found.ops > 1 else "nothing measured"
     elif found.unreached:

@@ -20,6 +20,7 @@ from gpubench.base.escaping import escaped
 from gpubench.report import FORMATS, render
 from gpubench.report.document import ReportDocument
 from gpubench.report.exporters.csv_rows import COLUMNS
+from gpubench.result.run import Selection
 from gpubench.result.store import dumps
 from tests import golden
 from tests.examples import examples
@@ -102,6 +103,22 @@ def test_an_early_end_tells_what_it_cost():
     reached = run_of([measured(case(), 1e-3)], complete=False, exit_reason="interrupted")
     text = " ".join(render([reached], "plain").split())
     assert "Stopped: every case was reached, but not in every session. " in text
+
+
+def test_a_search_that_stopped_early_lacks_sizes():
+    run = run_of([measured(case(), 1e-3, sessions=1)], sessions=1, complete=False, exit_reason="interrupted")
+    searching = msgspec.structs.replace(run, selection=Selection(ops=[case().op]))
+    text = " ".join(render([searching], "plain").split())
+    assert "Stopped: every op was reached, but not with all its sizes. " in text
+
+
+def test_the_pause_before_a_run_goes_on_is_none_of_its_seconds():
+    run = run_of([measured(case(), 1e-3)], complete=False, exit_reason="interrupted")
+    run = msgspec.structs.replace(
+        run, started_at="2026-01-01T10:00:00Z", finished_at="2026-01-02T10:00:10Z", paused_s=86400.0,
+        settings=msgspec.structs.replace(run.settings, budget_s=8.0),
+    )  # fmt: skip
+    assert "Stopped at 10 s: " in render([run], "plain")
 
 
 def test_escaping():
