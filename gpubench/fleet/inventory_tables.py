@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.analysis.machine import counted
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, cells, heads, number
 from gpubench.base.units import format_bytes
 from gpubench.fleet.inventory import EqualNodes, Inventory
 from gpubench.fleet.tables import (
@@ -14,7 +14,7 @@ from gpubench.fleet.tables import (
     shortened,
     table_section,
 )
-from gpubench.report.layout import Cell, Column, Section, TextDocument, cells
+from gpubench.report.layout import Section, TextDocument
 
 
 def inventory_headline(found: Inventory) -> str:

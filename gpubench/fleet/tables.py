@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.curves.shortfall import FEWEST_PEERS
 from gpubench.fleet.drift import Drift
 from gpubench.fleet.peers import PeerGroup, SlowGpu
 from gpubench.fleet.survey import FleetReport
-from gpubench.report.layout import Cell, Column, Section, Table, TextDocument, cells
+from gpubench.report.layout import Section, TextDocument
 
 MOST_ROWS = 20
 _NAMED = 3  # nodes of one kind that the first line names

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from gpubench.measure.costs import CostModel
+from gpubench.measure.costs import ONE_STEP_S, CostModel, count_together
 from gpubench.measure.plan import ONE_BLOCK, SLOW_BYTES, Constraints, Series, Step, Workload, together, workload
 from gpubench.measure.points import Slot, slot
 from gpubench.measure.recorder import Recorder
@@ -21,8 +21,6 @@ from gpubench.result.run import Planned, RunWarning, Skip
 
 # A launch is cheap if it takes so long on a slow machine of SLOW_BYTES, and so many operations, a second.
 CHEAP_S, SLOW_FLOPS = 8e-3, 4e10
-# What several ops have next, or what is left of one's ladder, is one step if it takes no longer than this.
-ONE_STEP_S = 3.0
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
 MARGIN = 1.1
 
@@ -148,21 +146,13 @@ class Climb:
     def _next(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
         """Take from the ops of a turn as many as one step holds. Return each with its sizes, and whether those are
         measured whole. What is not known yet is one op."""
-        chosen: list[tuple[Rungs, list[int], bool]] = []
-        total_s = 0.0
-        while turn:
-            rungs = turn[0]
-            sizes = rungs.next()
-            cost_s = self._cost(rungs, sizes)
+        asked = [(rungs, sizes, self._cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
+        count = count_together((cost_s for *_, cost_s in asked), ONE_STEP_S if self._costs.known else 0.0)
+        turn[:] = [rungs for rungs, *_ in asked[count:]]
+        chosen = []
+        for rungs, sizes, cost_s in asked[:count]:
             alone = len(rungs.left) < len(rungs.sizes) and cost_s > ONE_STEP_S
-            total_s += cost_s
-            if chosen and (alone or total_s > ONE_STEP_S or not self._costs.known):
-                break
-            del turn[0]
-            if sizes:
-                chosen.append((rungs, sizes[:1] if alone else sizes, alone))
-            if alone:
-                break
+            chosen.append((rungs, sizes[:1] if alone else sizes, alone))
         return chosen
 
     def late(self) -> Iterator[Step]:

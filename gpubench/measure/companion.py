@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from gpubench.base.plugins import wings
+from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
@@ -22,7 +23,7 @@ class Occasion(msgspec.Struct, frozen=True):
     index: int
     first: bool  # of this run
     plan: Sequence[Workload]
-    left_s: Callable[[], float]  # of the budget
+    budget: Budget
 
 
 class Companion:

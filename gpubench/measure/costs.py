@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from gpubench.curves import stats
 from gpubench.measure.pace import between
@@ -19,8 +20,16 @@ STEP_S, CASE_S, BYTE_S = 0.08, 0.02, 4e-9
 LAUNCHES, BLOCK_S, BLOCK_LAUNCHES, REFERENCE_LAUNCHES = 6, 0.005, 2, 4
 # So many steps tell what a case and a byte take.
 REMEMBERED = 9
+# What several ops ask for, or what is left of one's ladder, is one step if it takes no longer than this.
+ONE_STEP_S = 3.0
 # What an op takes beyond the usual, as far as it is believed.
 LEAST_SCALE, MOST_SCALE = 0.3, 3.0
+
+
+def count_together(costs_s: Iterable[float], most_s: float) -> int:
+    """Return how many of the first costs one step of `most_s` seconds holds: one at least, as long as there is one."""
+    totals = list(itertools.accumulate(costs_s))
+    return max(min(len(totals), 1), sum(total <= most_s for total in totals))
 
 
 class CostModel:
@@ -60,9 +69,9 @@ class CostModel:
         else:
             self._byte_s.append(max(0.0, rest_s - cases * self.case_s) / moved)
         expected = {key: self.of(series[key], slots, blocks) for key, slots in ops.items()}
-        ratio = took_s / math.fsum(expected.values())
+        whole_s = math.fsum(expected.values())
         for key, expected_s in expected.items():  # who was to take longer is the likelier cause
-            scale = self._scale.get(key, 1.0) * ratio ** (expected_s / math.fsum(expected.values()))
+            scale = self._scale.get(key, 1.0) * (took_s / whole_s) ** (expected_s / whole_s)
             self._scale[key] = min(max(scale, LEAST_SCALE), MOST_SCALE)
 
     @property

@@ -19,7 +19,7 @@ import msgspec
 
 from gpubench import curves
 from gpubench.measure.climb import MARGIN, Climb, Rungs
-from gpubench.measure.costs import CostModel
+from gpubench.measure.costs import ONE_STEP_S, CostModel, count_together
 from gpubench.measure.plan import Constraints, Purpose, Series, Step, Workload, together, workload
 from gpubench.measure.points import Cell, Points, Rows, Slot, cells, slot
 from gpubench.measure.recorder import Recorder
@@ -42,8 +42,6 @@ MOST_SIZES, WORTH_IT = 3, 0.5
 PLACEMENTS, PLACEMENT, GAIN_WEIGHT = 3, 0.3, 0.3
 # How often the top is measured again at most, where it is open who wins there.
 MOST_TOPS = 6
-# What several ops ask for is one step of so many seconds.
-PASS_S = 3.0
 
 
 class Goal(NamedTuple):
@@ -425,23 +423,18 @@ class Passes:
             rest = rest[max(1, len(chosen)) :]
 
 
-def _best(wishes: Sequence[Wish], left_s: float) -> list[Wish]:
+def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
     """Return what the next step measures: the best of the wishes that fit, and others that are worth nearly as much, as
     long as all of them take no longer than a step should."""
     fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=lambda wish: -wish.rate)
     return _first([wish for wish in fitting if wish.rate >= WORTH_IT * fitting[0].rate], left_s)
 
 
-def _first(wishes: Sequence[Wish], left_s: float) -> list[Wish]:
+def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
     """Return as many of the first wishes as one step holds: one at least, if that fits."""
-    chosen: list[Wish] = []
-    total_s = 0.0
-    for wish in wishes:
-        total_s += wish.cost_s
-        if total_s > (min(PASS_S, left_s) if chosen else left_s):
-            break
-        chosen.append(wish)
-    return chosen
+    if not wishes or wishes[0].cost_s > left_s:
+        return []
+    return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]
 
 
 def _as_written(

@@ -264,9 +264,7 @@ class _Runner:
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(self._schedule.plan, measured, self.settings, self.spec.run.machine))
         for companion in self._companions:
-            companion.follow_session(
-                Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget.left_s)
-            )
+            companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget))
         self._warn_telemetry(pool)
         self._tell_once()
         pool.close()

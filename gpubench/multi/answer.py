@@ -8,13 +8,13 @@ from itertools import groupby
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
 from gpubench.base.escaping import printable, shortened
+from gpubench.base.table import Cell, Column, Table
 from gpubench.base.units import format_bytes, format_rate, listed
 from gpubench.multi.analysis.collectives import CollectiveResult, collectives, declared_path
 from gpubench.multi.analysis.scaling import GangFrom, scaling
 from gpubench.multi.analysis.together import Weak
 from gpubench.multi.analysis.twins import twin_checks
 from gpubench.multi.sections.collectives import slow_links
-from gpubench.report.layout import Cell, Column, Table
 from gpubench.report.sections.answer_part import AnswerPart
 from gpubench.report.sections.answer_table import bare_table
 from gpubench.report.sections.answer_text import size_text

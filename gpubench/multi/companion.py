@@ -29,7 +29,7 @@ class EqualCompanion(Companion):
             self._work_together(session)
         if session.first and self.devices():
             budget_s = self.spec.settings.budget_s or 0.0
-            until = time.monotonic() + min(session.left_s(), identical.SHARE * budget_s)
+            until = time.monotonic() + min(session.budget.left_s(), identical.SHARE * budget_s)
             times = identical.check(session.pool, self.spec, session.index, lambda: until - time.monotonic())
             self.recorder.twins(times)
 
@@ -38,7 +38,7 @@ class EqualCompanion(Companion):
         for group in self.spec.equal:
             for item in weak.largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:
-                    if count <= len(group) and session.left_s() >= weak.seconds(count):
+                    if count <= len(group) and session.budget.left_s() >= weak.seconds(count):
                         times = weak.weak(
                             session.pool, group[:count], item, self.spec.constraints, session.index
                         )

@@ -261,6 +261,27 @@ def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
     return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
 
 
+def stacked_bars(
+    value: Any, color: Any, columns: Sequence[tuple[str, str]], *, height: int, clip: bool = False
+) -> Any:
+    """A bar of so many points in height for each `bar` of the rows, in the order of n: its parts lie side by side along
+    the axis `value`, in the order of `order`, and are as opaque as `opacity` says."""
+    import altair
+
+    bar = altair.Y(
+        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
+        axis=altair.Axis(labelLimit=120, ticks=False),
+    )  # fmt: skip
+    return (
+        altair.Chart(named())
+        .mark_bar(height=height, clip=True if clip else altair.Undefined)
+        .encode(
+            x=value, y=bar, color=color, order="order:Q", tooltip=tooltip(columns),
+            opacity=altair.Opacity("opacity:Q", scale=None),
+        )
+    )  # fmt: skip
+
+
 def finished(chart: Any, description: str) -> dict[str, Any]:
     """The spec as data, as wide as what holds it; without a theme, which is chosen where the chart is drawn."""
     made = chart.properties(width="container", height=HEIGHT, description=description)

@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.analysis.labels import gravest
 from gpubench.base.escaping import printable
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.compare.comparison import (
     INTERLEAVED,
     AbsentCase,
@@ -25,17 +25,7 @@ from gpubench.compare.comparison import (
 from gpubench.compare.noise import Noise, NoisyCase
 from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
-from gpubench.report.layout import (
-    Cell,
-    Column,
-    RenderOptions,
-    Section,
-    Table,
-    TextDocument,
-    Tone,
-    cells,
-    csv_text,
-)
+from gpubench.report.layout import RenderOptions, Section, TextDocument, csv_text
 from gpubench.report.sections import problems
 from gpubench.report.wording import interval_text, mark, seconds_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend

@@ -13,8 +13,9 @@ from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import count_sessions
 from gpubench.base.escaping import printable
 from gpubench.base.plugins import described, sections
+from gpubench.base.table import Cell, Table
 from gpubench.report.charts import ChartSet, Line, all_series, charted, devices, headings, regimes
-from gpubench.report.layout import Cell, RenderOptions, Section, Table, TextDocument, limited
+from gpubench.report.layout import RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.answer import HEIGHT, answer_screen
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.map import KEY as MAP

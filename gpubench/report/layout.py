@@ -14,12 +14,7 @@ from gpubench.base import escaping
 from gpubench.base.errors import require_choice
 from gpubench.base.escaping import json_in_order, printable
 from gpubench.base.plugins.sections import usual
-from gpubench.base.table import Cell as Cell
-from gpubench.base.table import Column as Column
-from gpubench.base.table import Line as Line
-from gpubench.base.table import Table as Table
-from gpubench.base.table import Tone as Tone
-from gpubench.base.table import cells as cells
+from gpubench.base.table import Cell, Line, Table
 
 
 class Picture(msgspec.Struct, frozen=True):

@@ -8,10 +8,10 @@ from itertools import groupby
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.multi.analysis.collectives import CollectiveResult, collectives, declared_path, slow_pairs
-from gpubench.report.layout import Cell, RenderOptions, Section, Table, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import device_text, legend, mark, time_text
 from gpubench.result.machine import LinkPath
 

@@ -8,13 +8,13 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import Extent, extent
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_size
 from gpubench.curves.stats import Interval
 from gpubench.multi.analysis.scaling import GangFrom, Strong, scaling
 from gpubench.multi.analysis.together import Weak
 from gpubench.multi.analysis.twins import TwinCheck, twin_checks
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections import answer_text
 from gpubench.report.wording import (
     ALWAYS,

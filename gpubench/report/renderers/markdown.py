@@ -8,8 +8,8 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.escaping import escaped
-from gpubench.base.table import markdown_table
-from gpubench.report.layout import Picture, RenderOptions, Section, Table, TextDocument, visible
+from gpubench.base.table import Table, markdown_table
+from gpubench.report.layout import Picture, RenderOptions, Section, TextDocument, visible
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:

@@ -11,11 +11,11 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import PoolOverhead, overheads
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, common, fastest, short
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     device_text,
     devices_text,
@@ -180,19 +180,8 @@ def _spec() -> ChartRow:
         "sum(value):Q", title="share of the whole call", stack="zero", axis=altair.Axis(format="%", tickCount=5),
         scale=altair.Scale(domain=list(ENDS), nice=False),
     )  # fmt: skip
-    bar = altair.Y(
-        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
-        axis=altair.Axis(labelLimit=120, ticks=False),
-    )  # fmt: skip
-    bars = (
-        altair.Chart(charts.named())
-        .mark_bar(height=STEP - 6, clip=True)
-        .encode(
-            x=share, y=bar, order="order:Q", tooltip=charts.tooltip(COLUMNS),
-            opacity=altair.Opacity("opacity:Q", scale=None),
-            color=altair.Color("part:N", scale=parts, legend=altair.Legend(title=None, columns=4)),
-        )
-    )  # fmt: skip
+    color = altair.Color("part:N", scale=parts, legend=altair.Legend(title=None, columns=4))
+    bars = charts.stacked_bars(share, color, COLUMNS, height=STEP - 6, clip=True)
     return charts.finished(bars, CAPTION)
 
 

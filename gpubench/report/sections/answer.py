@@ -21,9 +21,9 @@ from gpubench.analysis.samples import count_sessions, seconds_of
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
-from gpubench.base.table import table_lines
+from gpubench.base.table import Cell, Line, Table, table_lines
 from gpubench.base.units import format_seconds, listed
-from gpubench.report.layout import Cell, Line, RenderOptions, Section, Table, visible
+from gpubench.report.layout import RenderOptions, Section, visible
 from gpubench.report.sections.answer_part import answer_part
 from gpubench.report.sections.answer_table import (
     forms_table,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.plugins import wings
-from gpubench.report.layout import Table
+from gpubench.base.table import Table
 
 
 class AnswerPart(NamedTuple):

@@ -25,8 +25,8 @@ from gpubench.analysis.answer import (
 )
 from gpubench.analysis.break_even import BreakEven
 from gpubench.base.escaping import printable
+from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, listed, scale_size
-from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
 from gpubench.result.case import WAITED, own_names
 from gpubench.result.run import Run, Skip

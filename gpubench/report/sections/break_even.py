@@ -14,9 +14,9 @@ from gpubench.analysis.speedup import cpu_codes
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import format_bytes, format_size, truncate
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import (
     both_text,
     cell_text,

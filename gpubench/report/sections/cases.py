@@ -8,7 +8,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes, format_seconds
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -23,7 +23,7 @@ from gpubench.report.charts import (
     short,
     size_ticks,
 )
-from gpubench.report.layout import Column, RenderOptions, Section, Table, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
     mark,

@@ -11,8 +11,8 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import heads, number
-from gpubench.report.layout import Cell, RenderOptions, Section, Table, Tone, cells
+from gpubench.base.table import Cell, Table, Tone, cells, heads, number
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     ALWAYS,

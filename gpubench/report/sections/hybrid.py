@@ -10,7 +10,7 @@ from gpubench.analysis.hybrid import Hybrid, HybridReason, hybrids
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,
@@ -24,7 +24,7 @@ from gpubench.report.charts import (
     regime_names,
     short,
 )
-from gpubench.report.layout import Cell, RenderOptions, Section, Table, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
     devices_text,

@@ -19,8 +19,8 @@ from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.base.escaping import columns, cut, padded, printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
-from gpubench.base.table import line_text, trimmed
-from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
+from gpubench.base.table import Cell, Line, Tone, line_text, trimmed
+from gpubench.report.layout import Picture, RenderOptions, Section
 from gpubench.report.sections.answer_text import (
     backend_text,
     cell_text,

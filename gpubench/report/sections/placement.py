@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.placement import Placement, PlacementReason, placements
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import heads, number
-from gpubench.report.layout import Cell, CsvValue, RenderOptions, Section, Table, cells
+from gpubench.base.table import Cell, Table, cells, heads, number
+from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
     devices_text,

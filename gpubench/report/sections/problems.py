@@ -15,9 +15,9 @@ from gpubench.analysis.samples import Components, components
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Table, Tone, cells, heads, number
 from gpubench.base.units import truncate
-from gpubench.report.layout import Cell, RenderOptions, Section, Table, Tone, cells
+from gpubench.report.layout import RenderOptions, Section
 
 if TYPE_CHECKING:
     from gpubench.compare.comparison import Gate  # a report does not load what compares

@@ -12,7 +12,7 @@ from gpubench.analysis.roofline import Roof, RoofShare, is_untold, measures_roof
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import format_bytes, format_rate, listed
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -28,7 +28,7 @@ from gpubench.report.charts import (
     short,
     size_ticks,
 )
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import FORMS, devices_text, mark, series_name, share_text, size_text
 from gpubench.report.wording import legend as marks_legend
 from gpubench.result.case import beside_size

@@ -16,7 +16,7 @@ from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import truncate
 from gpubench.report import charts
 from gpubench.report.charts import (
@@ -30,7 +30,7 @@ from gpubench.report.charts import (
     short,
     size_ticks,
 )
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, Tone, cells
+from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import size_text as threshold_size
 from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.sections.baseline import against_text

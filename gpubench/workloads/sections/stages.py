@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import heads, number
+from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
-from gpubench.report.layout import Cell, CsvValue, RenderOptions, Section, Table, cells
+from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.workloads.stages import Stages, stages
 
@@ -179,22 +179,11 @@ def _spec() -> ChartRow:
         "sum(value):Q", title="seconds of one call", stack="zero",
         axis=altair.Axis(labelExpr=charts.SECONDS, tickCount=5),
     )  # fmt: skip
-    bar = altair.Y(
-        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
-        axis=altair.Axis(labelLimit=120, ticks=False),
+    color = altair.Color(
+        "kind:N", sort=altair.EncodingSortField("order", op="min"),
+        scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
     )  # fmt: skip
-    bars = (
-        altair.Chart(charts.named())
-        .mark_bar(height=STEP - 8)
-        .encode(
-            x=seconds, y=bar, order="order:Q", tooltip=charts.tooltip(COLUMNS),
-            opacity=altair.Opacity("opacity:Q", scale=None),
-            color=altair.Color(
-                "kind:N", sort=altair.EncodingSortField("order", op="min"),
-                scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
-            ),
-        )
-    )  # fmt: skip
+    bars = charts.stacked_bars(seconds, color, COLUMNS, height=STEP - 8)
     return charts.finished(bars, CAPTION)
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.curves import Margin
 from gpubench.measure import climb
-from gpubench.measure.passes import PASS_S, PLACEMENTS, USUAL, Passes, Unsharp
+from gpubench.measure.costs import ONE_STEP_S
+from gpubench.measure.passes import PLACEMENTS, USUAL, Passes, Unsharp
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
 
@@ -354,5 +355,5 @@ def test_a_step_has_sizes_of_several_ops_and_takes_a_few_seconds():
     simulation.run()
     several = [seconds for seconds, names in took if len(names) > 1]
     assert len(several) > len(took) / 3
-    assert max(several) < 2 * PASS_S
+    assert max(several) < 2 * ONE_STEP_S
     assert len(took[0][1]) == 1, "what nobody knows the cost of is one op"

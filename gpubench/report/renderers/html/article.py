@@ -15,18 +15,10 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.plugins.sections import usual
+from gpubench.base.table import Cell, Column, Table
 from gpubench.report.charts import ChartSet
 from gpubench.report.contents import overview
-from gpubench.report.layout import (
-    Cell,
-    Column,
-    Picture,
-    RenderOptions,
-    Section,
-    Table,
-    TextDocument,
-    visible,
-)
+from gpubench.report.layout import Picture, RenderOptions, Section, TextDocument, visible
 from gpubench.report.markup import element
 from gpubench.report.renderers.html.figures import Drawing, charts_section
 from gpubench.report.sections.answer import KEY as ANSWER
