@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET
 
 from gpubench.base import units
 from gpubench.base.groups import group_by
@@ -258,8 +257,11 @@ def _deviation(variance: float | None, explained: float) -> float | None:
 
 def seconds_of(run: Run) -> float | None:
     """Return the seconds that the commands of a run took, without the pauses between them."""
-    started, finished = units.parse_time(run.started_at), units.parse_time(run.finished_at or "")
-    if started is None or finished is None:
-        return None
-    paused_s = 0.0 if run.paused_s is UNSET else run.paused_s
-    return max(0.0, (finished - started).total_seconds() - paused_s)
+    span_s = seconds_between(run.started_at, run.finished_at)
+    return None if span_s is None else max(0.0, span_s - (run.paused_s or 0.0))
+
+
+def seconds_between(started_at: str, finished_at: str | None) -> float | None:
+    """Return the seconds between two times of a file. Returns None if one is missing or no time."""
+    started, finished = units.parse_time(started_at), units.parse_time(finished_at or "")
+    return None if started is None or finished is None else (finished - started).total_seconds()

@@ -10,9 +10,10 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gpubench.analysis.machine import RunOutline, node_key, node_name, same_machines
+from gpubench.analysis.samples import seconds_between, seconds_of
 from gpubench.base.errors import InputError, WrongResult
 from gpubench.compare.pairing import PROTOCOL
 from gpubench.result.run import (
@@ -28,6 +29,7 @@ from gpubench.result.run import (
     Selection,
     SessionRecord,
     Skip,
+    TogetherTimes,
     failures_of,
     fingerprint,
 )
@@ -53,18 +55,36 @@ def merged(runs: Sequence[Run]) -> Run:
     first, ids = runs[0], sorted(name for run in runs for name in run.origins)
     sessions, numbering = _numbered(runs)
     worst = max(runs, key=lambda run: _gravity(run.exit_reason))
+    finished_at = max((run.finished_at for run in runs if run.finished_at), default=None)
     return Run(
         id=str(uuid.uuid5(uuid.NAMESPACE_OID, "\n".join(ids))), merged=ids, label=_common([run.label for run in runs]),
         tags=sorted({tag for run in runs for tag in run.tags}), tool=_union([run.tool for run in runs]),
         argv=_common([run.argv for run in runs]) or [], started_at=first.started_at,
-        finished_at=max((run.finished_at for run in runs if run.finished_at), default=None),
+        finished_at=finished_at, paused_s=_paused_s(first.started_at, finished_at, runs),
         complete=all(run.complete for run in runs), exit_code=worst.exit_code, exit_reason=worst.exit_reason,
         selection=_selection([run.selection for run in runs]),
         settings=msgspec.structs.replace(first.settings, sessions=sum(not session.superseded for session in sessions)),
         machine=first.machine, environment=_environment([run.environment for run in runs]),
         fingerprint=_fingerprints(runs), devices=_devices(runs), sessions=sessions,
         outcomes=joined(runs, numbering), warnings=_warnings(runs, numbering),
+        twins=next((run.twins for run in reversed(runs) if run.twins), UNSET),
+        together=_together(runs, numbering) or UNSET,
     )  # fmt: skip
+
+
+def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
+    """Return the seconds in which none of the runs ran, if it is known how long all of them took."""
+    spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
+    known = [span_s for span_s in spans if span_s is not None]
+    return max(0.0, known[0] - sum(known[1:])) if len(known) == len(spans) else UNSET
+
+
+def _together(runs: Sequence[Run], numbering: Numbering) -> list[TogetherTimes]:
+    return [
+        msgspec.structs.replace(times, session=numbering[i, times.session])
+        for i, run in enumerate(runs)
+        for times in run.together or ()
+    ]
 
 
 def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:

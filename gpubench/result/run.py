@@ -553,7 +553,7 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
 
 class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it; `paused_s`: seconds
-    in which nothing ran, between the commands that measured a file to which sessions were added."""
+    in which nothing ran: between the commands that added sessions to a file, and between runs that were merged."""
 
     name: Literal["gpubench-result"] = "gpubench-result"
     schema_version: int = SCHEMA_VERSION

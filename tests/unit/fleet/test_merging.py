@@ -8,15 +8,25 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from gpubench.analysis.machine import node_key
+from gpubench.analysis.samples import seconds_of
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, fleet_of, merged
 from gpubench.report import render
 from gpubench.result.machine import Fact
-from gpubench.result.run import Fingerprints, Run, SessionRecord, Settings, fingerprint
+from gpubench.result.run import (
+    Fingerprints,
+    Run,
+    SessionRecord,
+    Settings,
+    TogetherTimes,
+    TwinTimes,
+    fingerprint,
+)
 from gpubench.result.store import dumps, loads
 from tests.examples import examples
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
@@ -130,6 +140,30 @@ def test_one_run_stays_as_it_is():
 def test_a_merged_run_is_a_result_file():
     whole = merged([run(1), run(2, sessions=2)])
     assert dumps(loads(dumps(whole), "test")) == dumps(whole)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.permutations(range(3)))
+def test_the_time_between_merged_runs_is_a_pause_whatever_is_merged_first(order):
+    """Three runs, an hour apart, of ten minutes each; the second paused for three of them."""
+    parts = [
+        run(hour, finished_at=f"2026-01-01T{hour:02}:10:00Z", paused_s=180.0 if hour == 2 else UNSET)
+        for hour in (1, 2, 3)
+    ]
+    first, second, last = (parts[place] for place in order)
+    whole = merged([merged([first, second]), last])
+    assert (whole.started_at, whole.finished_at) == (parts[0].started_at, parts[2].finished_at)
+    assert whole.paused_s == 2 * 3000.0 + 180.0
+    assert seconds_of(whole) == 3 * 600.0 - 180.0
+    assert merged([first, second, last]).paused_s == whole.paused_s
+
+
+def test_what_equal_gpus_did_together_stays_and_the_last_look_at_twins():
+    at_once = TogetherTimes(session=0, case_id="add", device_id="cupy:0", phase="together", gpus=2)
+    old, new = (TwinTimes(case_id="add", device_id="cupy:1", blocks_s=[seconds]) for seconds in (1.0, 2.0))
+    whole = merged([run(2, together=[at_once], twins=[new]), run(1, together=[at_once], twins=[old]), run(3)])
+    assert [times.session for times in whole.together] == [0, 1]
+    assert whole.twins == [new]
 
 
 @pytest.mark.parametrize("again", [lambda: run(1), lambda: merged([run(1), run(3)])])
