@@ -29,11 +29,6 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
     return ((word ^ (word >> xp.uint32(16))) % xp.uint32(17)).astype("float32") - xp.float32(8)
 
 
-def whole(count: int, ranks: int) -> int:
-    """A buffer of the full length."""
-    return count
-
-
 def part(count: int, ranks: int) -> int:
     """A buffer that holds one rank's share."""
     return count // ranks
@@ -51,18 +46,27 @@ def others(ranks: int) -> float:
 
 def collective(
     name: str, summary: str,
-    exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None],
     expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
-    *, bus: Callable[[int], float], **more: Any,
+    *, bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), **lengths: Any,
 ) -> Op:  # fmt: skip
-    """The op that times one exchange among the ranks of a gang; `more` are fields of Collective."""
-    lengths = {"sends": whole, "gets": whole, **more}
+    """Return the op that times one exchange among the ranks of a gang: a copy between the ranks of each of `pairs`,
+    else the collective of that name. `lengths`: `sends` and `gets` of Collective where they are not all."""
+
+    def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        if pairs:
+            links.copy(pairs, sent, got)
+        else:
+            links.collect(name, sent, got)
+
     return Op(
         name=name, group=GROUP, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},
         sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
         output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
         tolerance=EXACT, options={"ranks": "GPUs that take part: a gang has as many"}, fits=_whole_shares,
-        overhead=Collective(exchange=exchange, expected=expected, bus=bus, **lengths),
+        overhead=Collective(
+            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1, **lengths,
+            receivers=tuple(target for _, target in pairs) or None,
+        ),
     )  # fmt: skip
 
 

@@ -114,16 +114,12 @@ class Transfers:
 
 class Links(ABC):
     """What moves data among the ranks of a gang. Calls enqueue on the ranks that they concern; `sync` waits for all.
-    Both are made inside of `guard`.
-
-    `xp` is the array library of the buffers, one float32 vector a rank. `copier` and `library` name what carries a
-    plain copy, and a collective.
-    """
+    Both are made inside of `guard`."""
 
     ranks: int
-    xp: Any
-    copier: str
-    library: str
+    xp: Any  # the array library of the buffers, one float32 vector a rank
+    copier: str  # what carries a plain copy
+    library: str  # what carries a collective
 
     @abstractmethod
     def on(self, rank: int) -> AbstractContextManager[Any]:
@@ -140,41 +136,25 @@ class Links(ABC):
 
     @abstractmethod
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """What the first rank of each pair sent becomes what the second got."""
+        """Send what the first rank of each pair holds to the second."""
 
     @abstractmethod
-    def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Each rank gets the sum of what all sent."""
-
-    @abstractmethod
-    def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Each rank gets its part of the sum."""
-
-    @abstractmethod
-    def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Each rank gets what all sent, one after the other."""
-
-    @abstractmethod
-    def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Each rank gets its part of what each sent."""
-
-    @abstractmethod
-    def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Each rank gets what rank 0 sent."""
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Do a collective: `allreduce` (each rank gets the sum of what all sent), `reducescatter` (its part of the
+        sum), `allgather` (what all sent, one after the other), `alltoall` (its part of what each sent) or `broadcast`
+        (what rank 0 sent)."""
 
     def clock(self) -> float:
-        """The host clock in seconds. As it stands: the host's own."""
-        import time
-
+        """Read the host clock in seconds. As it stands: the host's own."""
         return time.perf_counter()
 
     def array(self, rank: int, count: int) -> Array:
-        """A new vector of that rank, full of NaN. Raises DeviceOutOfMemory."""
+        """Return a new vector of that rank, full of NaN. Raises DeviceOutOfMemory."""
         with self.on(rank):
             return self.xp.full(count, float("nan"), dtype="float32")
 
     def fetched(self, array: Array) -> tuple[Any, Array]:
-        """The array in host memory, and the library that has it there."""
+        """Return the array in host memory, behind the library that has it there."""
         return self.xp, array
 
     def close(self) -> None:

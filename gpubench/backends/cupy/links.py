@@ -22,6 +22,11 @@ from gpubench.kernels.contract.op import Array
 Guard = Callable[[], AbstractContextManager[None]]
 # Of nccl.h.
 FLOAT32, SUM = 7, 0
+# The call of each collective, and what it takes behind the type: an operation, or the rank that sends.
+CALLS: dict[str, tuple[Any, ...]] = {
+    "allreduce": ("allReduce", SUM), "reducescatter": ("reduceScatter", SUM), "allgather": ("allGather",),
+    "broadcast": ("broadcast", 0),
+}  # fmt: skip
 
 
 class CudaLinks(Links):
@@ -45,16 +50,13 @@ class CudaLinks(Links):
         version = int(nccl_binding().get_version())
         return f"nccl {version // 10000}.{version // 100 % 100}.{version % 100}"
 
-    def on(self, rank: int) -> AbstractContextManager[Any]:
-        return self._on(rank)
-
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         with self._guard(), _nccl_errors():
             yield
 
     @contextlib.contextmanager
-    def _on(self, rank: int) -> Iterator[None]:
+    def on(self, rank: int) -> Iterator[None]:
         with self._guard(), self.xp.cuda.Device(self._ordinals[rank]), self._streams[rank]:
             yield
 
@@ -76,60 +78,34 @@ class CudaLinks(Links):
                 sent[source].nbytes, self._streams[source].ptr,
             )  # fmt: skip
 
-    def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        self._together(
-            lambda comm, rank, stream: comm.allReduce(
-                sent[rank].data.ptr, got[rank].data.ptr, sent[rank].size, FLOAT32, SUM, stream
-            )
-        )
-
-    def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        self._together(
-            lambda comm, rank, stream: comm.reduceScatter(
-                sent[rank].data.ptr, got[rank].data.ptr, got[rank].size, FLOAT32, SUM, stream
-            )
-        )
-
-    def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        self._together(
-            lambda comm, rank, stream: comm.allGather(
-                sent[rank].data.ptr, got[rank].data.ptr, sent[rank].size, FLOAT32, stream
-            )
-        )
-
-    def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        def shares(comm: Any, rank: int, stream: int) -> None:
-            part = sent[rank].size // self.ranks
-            size = part * sent[rank].itemsize
-            for other in range(self.ranks):
-                comm.send(sent[rank].data.ptr + other * size, part, FLOAT32, other, stream)
-                comm.recv(got[rank].data.ptr + other * size, part, FLOAT32, other, stream)
-
-        self._together(shares)
-
-    def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        self._together(
-            lambda comm, rank, stream: comm.broadcast(
-                sent[rank].data.ptr, got[rank].data.ptr, got[rank].size, FLOAT32, 0, stream
-            )
-        )
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """In one group, without which the first rank would wait for the others for ever. No device is made the current
+        one, which would take longer than a call: a communicator knows its own."""
+        nccl = nccl_binding()
+        if self._communicators is None:
+            self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
+        nccl.groupStart()
+        for rank, communicator in enumerate(self._communicators):
+            source, target, stream = sent[rank], got[rank], self._streams[rank].ptr
+            if name == "alltoall":
+                part = source.size // self.ranks
+                for other in range(self.ranks):
+                    at = other * part * source.itemsize
+                    communicator.send(source.data.ptr + at, part, FLOAT32, other, stream)
+                    communicator.recv(target.data.ptr + at, part, FLOAT32, other, stream)
+            else:
+                call, *more = CALLS[name]
+                count = min(
+                    source.size, target.size
+                )  # of a rank's share, where one of the two holds all shares
+                getattr(communicator, call)(source.data.ptr, target.data.ptr, count, FLOAT32, *more, stream)
+        nccl.groupEnd()
 
     def close(self) -> None:
         for communicator in self._communicators or ():
             with contextlib.suppress(Exception):
                 communicator.destroy()
         self._communicators = None
-
-    def _together(self, call: Callable[[Any, int, int], None]) -> None:
-        """The call of each rank in one group, without which the first would wait for the others for ever. No device is
-        made the current one, which would take longer than a call: a communicator knows its own."""
-        nccl = nccl_binding()
-        if self._communicators is None:
-            self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
-        nccl.groupStart()
-        for rank, (communicator, stream) in enumerate(zip(self._communicators, self._streams, strict=True)):
-            call(communicator, rank, stream.ptr)
-        nccl.groupEnd()
 
     def _reach(self, source: int, target: int) -> bool:
         """Whether one device may reach into the other's memory, which is allowed from here on."""

@@ -38,28 +38,18 @@ class HostLinks(Links):
         for source, target in pairs:
             self.xp.copyto(got[target], sent[source])
 
-    def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        self._sum(sent, got[0])
-        for other in got[1:]:
-            self.xp.copyto(other, got[0])
-
-    def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
         for rank, target in enumerate(got):
-            self._sum([self._share(one, rank) for one in sent], target)
-
-    def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        for target in got:
-            for rank, one in enumerate(sent):
-                self.xp.copyto(self._share(target, rank), one)
-
-    def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        for rank, target in enumerate(got):
-            for other, one in enumerate(sent):
-                self.xp.copyto(self._share(target, other), self._share(one, rank))
-
-    def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        for target in got:
-            self.xp.copyto(target, sent[0])
+            if name == "reducescatter":
+                self._sum([self._share(array, rank) for array in sent], target)
+            elif name == "allreduce" and rank == 0:
+                self._sum(sent, target)
+            elif name in ("allreduce", "broadcast"):
+                self.xp.copyto(target, got[0] if name == "allreduce" else sent[0])
+            else:
+                for other, array in enumerate(sent):
+                    part = self._share(array, rank) if name == "alltoall" else array
+                    self.xp.copyto(self._share(target, other), part)
 
     def _share(self, array: Array, rank: int) -> Array:
         part = len(array) // self.ranks
@@ -68,5 +58,5 @@ class HostLinks(Links):
     def _sum(self, sent: Sequence[Array], target: Array) -> None:
         """In the order of ranks."""
         self.xp.copyto(target, sent[0])
-        for one in sent[1:]:
-            self.xp.add(target, one, out=target)
+        for array in sent[1:]:
+            self.xp.add(target, array, out=target)

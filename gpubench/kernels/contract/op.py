@@ -234,8 +234,8 @@ class Collective(Overhead, frozen=True, kw_only=True):
     exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
     expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array]
     bus: Callable[[int], float]
-    sends: Callable[[int, int], int]
-    gets: Callable[[int, int], int]
+    sends: Callable[[int, int], int] = lambda count, ranks: count
+    gets: Callable[[int, int], int] = lambda count, ranks: count
     pairwise: bool = False
     receivers: tuple[int, ...] | None = None
     both: bool = False

@@ -4,7 +4,6 @@ from gpubench.multi.collective import collective, others, part
 
 OP = collective(
     "allgather", "every rank gets the shares of all, n bytes in the end",
-    lambda links, sent, got: links.all_gather(sent, got),
     lambda value, rank, ranks, i, part: value(i // i.dtype.type(part), i % i.dtype.type(part)),
     bus=others, sends=part,
 )  # fmt: skip

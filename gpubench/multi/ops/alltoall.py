@@ -4,7 +4,6 @@ from gpubench.multi.collective import collective, others
 
 OP = collective(
     "alltoall", "every rank sends each its share of n bytes",
-    lambda links, sent, got: links.all_to_all(sent, got),
     lambda value, rank, ranks, i, part: value(
         i // i.dtype.type(part), i % i.dtype.type(part) + i.dtype.type(rank * part)
     ),

@@ -4,7 +4,6 @@ from gpubench.multi.collective import collective, once
 
 OP = collective(
     "broadcast", "every rank gets the n bytes of rank 0",
-    lambda links, sent, got: links.broadcast(sent, got),
     lambda value, rank, ranks, i, part: value(0, i),
     bus=once,
 )  # fmt: skip

@@ -4,7 +4,6 @@ from gpubench.multi.collective import collective, once
 
 OP = collective(
     "p2p", "n bytes from rank 0 to rank 1",
-    lambda links, sent, got: links.copy(((0, 1),), sent, got),
     lambda value, rank, ranks, i, part: value(0, i),
-    bus=once, pairwise=True, receivers=(1,),
+    bus=once, pairs=((0, 1),),
 )  # fmt: skip

@@ -4,7 +4,6 @@ from gpubench.multi.collective import collective, once
 
 OP = collective(
     "p2p_both", "n bytes from rank 0 to rank 1 and n bytes back, at once",
-    lambda links, sent, got: links.copy(((0, 1), (1, 0)), sent, got),
     lambda value, rank, ranks, i, part: value(1 - rank, i),
-    bus=once, pairwise=True, both=True,
+    bus=once, pairs=((0, 1), (1, 0)),
 )  # fmt: skip

@@ -4,7 +4,6 @@ from gpubench.multi.collective import collective, others, part
 
 OP = collective(
     "reducescatter", "every rank gets its share of the sum of all buffers of n bytes",
-    lambda links, sent, got: links.reduce_scatter(sent, got),
     lambda value, rank, ranks, i, part: sum(value(other, i + i.dtype.type(rank * part)) for other in range(ranks)),
     bus=others, gets=part,
 )  # fmt: skip

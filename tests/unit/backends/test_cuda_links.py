@@ -155,8 +155,8 @@ def test_communicators_are_made_once_and_a_copy_does_without(nccl):
     kernels.load("p2p_both").collective.exchange(joined, SENT, GOT)
     assert nccl.calls == []
     assert joined.xp.copies == [(4000, 5, 1000, 2, 48, 92), (3000, 2, 2000, 5, 48, 95)]
-    joined.all_reduce(SENT, GOT)
-    joined.all_reduce(SENT, GOT)
+    joined.collect("allreduce", SENT, GOT)
+    joined.collect("allreduce", SENT, GOT)
     assert [call for call in nccl.calls if call[0] == "initAll"] == [("initAll", [2, 5])]
 
 
@@ -179,6 +179,6 @@ def test_without_nccl_the_reason_has_its_install_line(monkeypatch):
     monkeypatch.setattr(links, "nccl_binding", absent)
     joined = gang()
     with pytest.raises(Unsupported) as caught:
-        joined.all_reduce(SENT, GOT)
+        joined.collect("allreduce", SENT, GOT)
     assert caught.value.reason == "no-library"
     assert "nccl13" in (caught.value.hint or "")

@@ -56,28 +56,10 @@ class FakeLinks(HostLinks):
         super().copy(pairs, sent, got)
         self._spend(sent[0].nbytes, got)
 
-    def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().all_reduce(sent, got)
-        self._spend(2 * self._others(sent[0].nbytes), got)
-
-    def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().reduce_scatter(sent, got)
-        self._spend(self._others(sent[0].nbytes), got)
-
-    def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().all_gather(sent, got)
-        self._spend(self._others(got[0].nbytes), got)
-
-    def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().all_to_all(sent, got)
-        self._spend(self._others(sent[0].nbytes), got)
-
-    def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().broadcast(sent, got)
-        self._spend(sent[0].nbytes, got)
-
-    def _others(self, size: int) -> float:
-        return size * (self.ranks - 1) / self.ranks
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        super().collect(name, sent, got)
+        size, others = max(sent[0].nbytes, got[0].nbytes), (self.ranks - 1) / self.ranks
+        self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others), got)
 
     def _spend(self, size: float, got: Sequence[Array]) -> None:
         if self._word == "link-hangs":
