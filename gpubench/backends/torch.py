@@ -23,14 +23,15 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.contract import Backend, Buffer, Launch, ListsCpus, Preloads, Session, protocols
+from gpubench.backends.contract import Backend, Buffer, Launch, ListsCpus, Preloads, protocols
 from gpubench.backends.shared.host import (
+    SingleDevice,
     aligned,
     allocate_outputs,
     host_dtype,
     no_kernel,
-    no_overhead,
     on_all_cpus,
+    refuse_size,
     set_up_threads,
     usable_cpus,
 )
@@ -62,7 +63,7 @@ class TorchLaunch(Launch):
 
 
 class TorchSession(
-    Session,
+    SingleDevice,
     protocols.LaunchClock,
     protocols.Fills,
     protocols.HostReadable,
@@ -109,23 +110,16 @@ class TorchSession(
         """`torch.cuda`, `torch.xpu` or `torch.mps`."""
         return getattr(self._torch, self._place.type)
 
-    def supports(self, op: Op, case: Case) -> BackendError | None:
-        """The library form where PyTorch has its functions in this dtype; operands must fit."""
-        if op.overhead is not None:
-            return no_overhead(op, case, self.device, self.limits)
+    def _refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Refuse all but the library form of what PyTorch's functions compute in this dtype."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
-        if case.dtype not in op.dtypes:
-            return Unsupported(f"{op.name} has no {case.dtype} on torch", reason="no-dtype")
         if case.form == "tuned":
             return no_kernel(op, case)
         if case.variant is not None and (case.variant != TF32 or self.device.api != "cuda"):
             return Unsupported(f"{self.device.id} has no {case.variant} {op.name}", reason="no-tf32")
-        if self._on_cpu and case.regime != "resident":
-            return Unsupported("the CPU's data is already at home", reason="no-transfer")
-        size, limit = op.held_bytes(case.params, case.dtype), self.limits.max_buffer_bytes
-        if size > limit:
-            return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
+        if (refusal := refuse_size(op, case, self.limits)) is not None:
+            return refusal
         key = (op.name, case.dtype, tuple(sorted(case.params)))
         if key not in self._refusals:
             self._refusals[key] = self._refusal(op, case)

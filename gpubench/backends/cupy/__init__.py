@@ -42,12 +42,13 @@ from gpubench.backends.cupy.launches import (
 )
 from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
 from gpubench.backends.shared.host import (
+    SingleDevice,
     calls_library,
     clocked,
     host_dtype,
     in_order,
     no_kernel,
-    no_overhead,
+    refuse_size,
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
@@ -83,7 +84,7 @@ def vendor_errors() -> Iterator[None]:
 
 
 class CupySession(
-    Session,
+    SingleDevice,
     protocols.LaunchClock,
     protocols.CoreClock,
     protocols.MovesData,
@@ -142,22 +143,15 @@ class CupySession(
         self._pinned = PinnedMemory(cupy)
         self._staged = PinnedTransfers(cupy, self._pinned, vendor_errors, self.enter)
 
-    def supports(self, op: Op, case: Case) -> BackendError | None:
+    def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
-        if op.overhead is not None:
-            return no_overhead(op, case, self.device, self.limits)
-        if case.dtype not in op.dtypes:
-            return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
             return refusal
         refusal = no_kernel(op, case) if case.form == "tuned" else no_tf32(op, case, *self._capability)
-        if refusal:
+        if refusal := refusal or refuse_size(op, case, self.limits):
             return refusal
-        size, limit = op.held_bytes(case.params, case.dtype), self.limits.max_buffer_bytes
-        if size > limit:
-            return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
         if case.dtype == "bfloat16" and calls_library(op, case) and (why := self._no_expression(op, case)):
             return Unsupported(why, reason="no-dtype")
         return None

@@ -31,6 +31,7 @@ from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import (
+    SingleDevice,
     aligned,
     calls_library,
     clocked,
@@ -39,7 +40,6 @@ from gpubench.backends.shared.host import (
     in_order,
     named_buffers,
     no_kernel,
-    no_overhead,
     on_first_cpu,
     settle,
     tuned_kernel,
@@ -65,7 +65,7 @@ Way = Callable[[Sequence[Buffer], Buffer], Callable[[], Array]]
 
 
 class NumpySession(
-    Session,
+    SingleDevice,
     protocols.Tunes,
     protocols.BuildsAhead,
     protocols.Foresees,
@@ -78,6 +78,8 @@ class NumpySession(
     protocols.CpuThreads,
 ):
     """The CPU as one worker sees it, with a fixed number of threads."""
+
+    has_bfloat16 = False
 
     def __init__(self, device: Device, threads: int | None, autotune: bool = True) -> None:
         import numpy as np
@@ -104,17 +106,9 @@ class NumpySession(
         self._chosen: dict[str, str] = {}
         self._autotune = autotune
 
-    def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Every op has a library form; a tuned form where the op declares one and numba compiles it."""
-        if op.overhead is not None:
-            return no_overhead(op, case, self.device, self.limits)
-        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
-            return Unsupported(f"{op.name} has no {case.dtype} on numpy", reason="no-dtype")
-        if case.form == "tuned" and (refusal := no_kernel(op, case) or self._not_compiled(op, case)):
-            return refusal
-        if case.regime != "resident":
-            return Unsupported("the CPU's data is already at home", reason="no-transfer")
-        return None
+    def _refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Refuse a tuned form that the op does not declare, or that numba does not compile."""
+        return (no_kernel(op, case) or self._not_compiled(op, case)) if case.form == "tuned" else None
 
     def _not_compiled(self, op: Op, case: Case) -> Unsupported | None:
         """Refuse a compiled kernel where numba does not work: the plain expression is the library form."""

@@ -14,12 +14,13 @@ import os
 import sys
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from gpubench.backends.contract import Buffer, Session
-from gpubench.base.errors import DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.kernel import Kernel, Limits
 from gpubench.kernels.contract.op import (
     Array,
@@ -29,6 +30,7 @@ from gpubench.kernels.contract.op import (
     Made,
     Op,
     Operand,
+    Overhead,
     Params,
     Range,
     Shape,
@@ -37,7 +39,6 @@ from gpubench.kernels.contract.op import (
     each,
 )
 from gpubench.result.case import Case
-from gpubench.result.run import Device
 
 # Work in slices keeps temporaries in the caches, small beside the arrays themselves.
 SLICE = 1 << 18
@@ -322,19 +323,46 @@ def tuned_kernel(op: Op, case: Case) -> Kernel:
     return kernel
 
 
-def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupported | None:
-    """Why a device has no such overhead, or None: a CPU, a form that is like another one, too many bytes."""
-    assert op.overhead is not None
-    if device.kind == "cpu":
-        return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
-    if case.form not in op.overhead.forms:
-        return Unsupported(f"{op.name} has no {case.form} form of its own", reason="no-implementation")
-    if case.dtype not in op.dtypes:
-        return Unsupported(f"{op.name} is declared for {', '.join(op.dtypes)}", reason="no-dtype")
-    if case.params["n"] > limits.max_buffer_bytes:
-        why = f"{case.params['n']} bytes; a buffer of {device.id} holds at most {limits.max_buffer_bytes}"
-        return Unsupported(why, reason="limit")
-    return None
+class SingleDevice(Session):
+    """A session on one piece of hardware, which refuses what none of its kind can do."""
+
+    has_bfloat16 = True
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        if op.overhead is not None:
+            return self._refuse_overhead(op.overhead, op, case)
+        if case.dtype not in op.dtypes or (case.dtype == "bfloat16" and not self.has_bfloat16):
+            return Unsupported(f"{op.name} has no {case.dtype} on {self.device.backend}", reason="no-dtype")
+        if self.device.kind == "cpu" and case.regime != "resident":
+            return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        return self._refuse(op, case)
+
+    @abstractmethod
+    def _refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Return why this device cannot run the case; None if it can. Ops that time a cost of the device, dtypes that
+        the op lacks and transfers of a CPU are judged already."""
+
+    def _refuse_overhead(self, overhead: Overhead, op: Op, case: Case) -> Unsupported | None:
+        """Refuse the cost of a CPU, of a form that is like another one, and of too many bytes."""
+        if self.device.kind == "cpu":
+            return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
+        if case.form not in overhead.forms:
+            return Unsupported(f"{op.name} has no {case.form} form of its own", reason="no-implementation")
+        if case.dtype not in op.dtypes:
+            return Unsupported(f"{op.name} is declared for {', '.join(op.dtypes)}", reason="no-dtype")
+        limit = self.limits.max_buffer_bytes
+        if case.params["n"] > limit:
+            why = f"{case.params['n']} bytes; a buffer of {self.device.id} holds at most {limit}"
+            return Unsupported(why, reason="limit")
+        return None
+
+
+def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
+    """Refuse operands that take more than the device has; None if they fit."""
+    size, limit = op.held_bytes(case.params, case.dtype), limits.max_buffer_bytes
+    if size <= limit:
+        return None
+    return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:

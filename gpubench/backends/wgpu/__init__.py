@@ -23,13 +23,12 @@ from gpubench.backends.contract import (
     HostCall,
     Preloads,
     Recording,
-    Session,
     StageReading,
     protocols,
 )
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
-from gpubench.backends.shared.host import clocked, no_kernel, no_overhead, usable_cpus
+from gpubench.backends.shared.host import SingleDevice, clocked, no_kernel, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes
 from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
@@ -184,7 +183,7 @@ def limits_of(device: Any, *, software: bool) -> Limits:
 
 
 class WgpuSession(
-    Session,
+    SingleDevice,
     protocols.LaunchClock,
     protocols.MovesData,
     protocols.FreshMemory,
@@ -200,6 +199,8 @@ class WgpuSession(
     protocols.Records,
 ):
     """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
+
+    has_bfloat16 = False
 
     def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
@@ -224,17 +225,13 @@ class WgpuSession(
             clock = DeviceClock(kind="pass-timestamp", step_s=self.stamps.period_s)
             self.device = replace(device, clock=clock)
 
-    def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
-        if op.overhead is not None:
-            return no_overhead(op, case, self.device, self.limits)
+    def _refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Refuse the library form, a dtype that the device lacks and operands past its limits (named exactly)."""
         if case.form != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
         if kernel is None:
             return no_kernel(op, case)
-        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
-            return Unsupported(f"{op.name} has no {case.dtype} in WGSL", reason="no-dtype")
         for operand in op.operands:
             size = operand.bytes(case.params, case.dtype)
             limit = self.limits.max_buffer_bytes

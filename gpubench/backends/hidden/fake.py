@@ -5,7 +5,9 @@ whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; eve
 failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
 GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
 kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so many seconds of its clock.
-GPUBENCH_FAKE_GPUS=4 adds the equal GPUs fake:gpu0 to fake:gpu3, of which gangs are made.
+GPUBENCH_FAKE_GPUS=4 adds the equal GPUs fake:gpu0 to fake:gpu3, of which gangs are made. There NumPy moves the data;
+GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair, GPUBENCH_FAKE_SLOW="gpu2=1.15" makes a GPU
+that much slower. `link-lies` delivers something else, `link-hangs` nothing, for ever.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from gpubench.backends.contract import (
@@ -31,8 +34,8 @@ from gpubench.backends.contract import (
     Work,
     protocols,
 )
-from gpubench.backends.hidden.fake.links import GANGS, FakeLinks, hot_after_s, slower
-from gpubench.backends.shared.host import host_dtype, no_overhead
+from gpubench.backends.shared.host import SingleDevice, host_dtype, no_kernel
+from gpubench.backends.shared.links import HostLinks
 from gpubench.backends.shared.reference import same_bytes
 from gpubench.base.errors import (
     BackendError,
@@ -40,7 +43,6 @@ from gpubench.base.errors import (
     BuildError,
     DeviceLost,
     DeviceOutOfMemory,
-    Unsupported,
 )
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored, each
@@ -58,6 +60,7 @@ STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
 EMPTY_COST_S = 1e-6
 CLOCK_STEP_S = 1e-9
 FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
+LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
 # Each block is read at its start and at its end; scripted blocks are too short for more.
 READINGS_PER_BLOCK = 2
 
@@ -177,7 +180,7 @@ class HostTime:
 
 
 class FakeSession(
-    Session,
+    SingleDevice,
     protocols.LaunchClock,
     protocols.MovesData,
     protocols.FreshMemory,
@@ -191,12 +194,19 @@ class FakeSession(
 ):
     """Host time and device time as two numbers that costs push forward."""
 
+    has_bfloat16 = False
+
     def __init__(self, device: Device, word: str, host: HostTime | None = None) -> None:
         import numpy as np
 
         self._np = np
         self._word = word
         self._lies = word == "wrong"
+        self._rates = (
+            (CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S)
+            if word == "cpu"
+            else (GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S)
+        )
         self.device = device
         self.threads = 4 if word == "cpu" else None
         self.blas = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
@@ -208,21 +218,13 @@ class FakeSession(
         self._device_s = self._copied_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
-        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * slower(word)
-        self._hot_s = hot_after_s(word)
+        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * _slower(word)
+        self._hot_s = _scripted("GPUBENCH_FAKE_HEAT").get(word, math.inf)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
-    def supports(self, op: Op, case: Case) -> BackendError | None:
-        """The CPU has the library form in `resident` only; the GPUs have both forms where declared."""
-        if op.overhead is not None:
-            return no_overhead(op, case, self.device, self.limits)
-        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
-            return Unsupported(f"{op.name} has no {case.dtype} on fake", reason="no-dtype")
-        if case.form == "tuned":
-            return Unsupported(f"{op.name} has no tuned kernel for fake", reason="no-implementation")
-        if self._word == "cpu" and case.regime != "resident":
-            return Unsupported("the CPU's data is already at home", reason="no-transfer")
-        return None
+    def _refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Refuse the tuned form."""
+        return no_kernel(op, case) if case.form == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """An array, unless it exceeds the device or the device is `fake:oom`."""
@@ -296,12 +298,10 @@ class FakeSession(
                 self._asked, self._answer = asked, found if op.more_outputs else found[0]
             return self._answer
 
-        work, traffic = op.flops(case.params), op.bytes(case.params, case.dtype)
-        if self._word == "cpu":
-            cost = CPU_CALL_S + max(traffic / CPU_BYTES_PER_S, work / CPU_FLOPS_PER_S)
-        else:
-            cost = GPU_KERNEL_S + max(traffic / GPU_BYTES_PER_S, work / GPU_FLOPS_PER_S)
-            cost /= 5 if self._word == "implausible" else 1
+        call_s, bytes_per_s, flops_per_s = self._rates
+        traffic_s = op.bytes(case.params, case.dtype) / bytes_per_s
+        cost = call_s + max(traffic_s, op.flops(case.params) / flops_per_s)
+        cost /= 5 if self._word == "implausible" else 1
         launch = FakeLaunch(compute, cost * self._slower)
         launch.reads = inputs
         return launch
@@ -375,15 +375,13 @@ class FakeSession(
 
     def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling]:
         """Those of the cost model, which need no measuring; `fake:implausible` is five times faster than it says."""
-        cpu, name = self._word == "cpu", self.device.id
-        bytes_per_s, flops_per_s = (
-            (CPU_BYTES_PER_S, CPU_FLOPS_PER_S) if cpu else (GPU_BYTES_PER_S, GPU_FLOPS_PER_S)
-        )
-        found = [Ceiling(device_id=name, bytes_per_s=bytes_per_s)] if memory else []
-        if link:
-            rate = STAGED_BYTES_PER_S
-            found.append(Ceiling(device_id=name, upload_bytes_per_s=rate, download_bytes_per_s=rate))
-        return [*found, *(Ceiling(device_id=name, dtype=dtype, flops_per_s=flops_per_s) for dtype in compute)]
+        ceiling, (_, bytes_per_s, flops_per_s) = partial(Ceiling, device_id=self.device.id), self._rates
+        rate = STAGED_BYTES_PER_S
+        return [
+            *([ceiling(bytes_per_s=bytes_per_s)] if memory else ()),
+            *([ceiling(upload_bytes_per_s=rate, download_bytes_per_s=rate)] if link else ()),
+            *(ceiling(dtype=dtype, flops_per_s=flops_per_s) for dtype in compute),
+        ]
 
     def clock(self) -> float:
         return self._host.read()
@@ -414,9 +412,63 @@ class FakeSession(
             raise DeviceLost("scripted: the device fell off the bus")
 
 
+class FakeLinks(HostLinks):
+    """Each exchange takes what its slowest link takes."""
+
+    copier = library = "fake"
+
+    def __init__(self, ordinals: Sequence[int], word: str) -> None:
+        super().__init__(len(ordinals))
+        self._word, self._now = word, 0.0
+        rates = _scripted("GPUBENCH_FAKE_LINK")
+        self._rate = min(
+            rates.get(f"{a}+{b}", LINK_BYTES_PER_S) / max(_slower(f"gpu{a}"), _slower(f"gpu{b}"))
+            for a, b in itertools.combinations(sorted(ordinals), 2)
+        )
+
+    def clock(self) -> float:
+        self._now += CLOCK_STEP_S
+        return self._now
+
+    def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
+        super().copy(pairs, sent, got)
+        self._spend(sent[0].nbytes, got)
+
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        super().collect(name, sent, got)
+        size, others = max(sent[0].nbytes, got[0].nbytes), (self.ranks - 1) / self.ranks
+        self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others), got)
+
+    def _spend(self, size: float, got: Sequence[Array]) -> None:
+        if self._word == "link-hangs":
+            _sleep_for_ever()
+        if self._word == "link-lies":
+            got[1][-1] += 1
+        self._now += LINK_CALL_S + size / self._rate
+
+
 def _sleep_for_ever() -> NoReturn:
     while True:
         time.sleep(60)
+
+
+def _scripted(name: str) -> dict[str, float]:
+    """Read numbers by name from a variable: `gpu2=1.15 gpu3=2`."""
+    pairs = (word.partition("=") for word in os.environ.get(name, "").split())
+    return {key: float(number) for key, _, number in pairs}
+
+
+def _slower(gpu: str) -> float:
+    """Return how many times as long a scripted GPU takes."""
+    return _scripted("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
+
+
+# Throttling and the share of the full clock of actors whose clock is not steady: in the first block, and later.
+_STEADY, _HOT = ((), 1.0), (("hw_thermal_slowdown",), 0.9)
+_CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
+    "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY), "slows": (_STEADY, ((), 0.5)),
+    "power-cap": (_STEADY, (("sw_power_cap",), 0.6)),
+}  # fmt: skip
 
 
 class FakeBackend(Backend, Observed, Joins):
@@ -426,7 +478,7 @@ class FakeBackend(Backend, Observed, Joins):
     forms: tuple[Form, ...] = ("library",)
     scripted_time = True
 
-    gangs = GANGS  # that act out a failure
+    gangs = ("link-hangs", "link-lies")  # that act out a failure
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -460,23 +512,17 @@ class FakeBackend(Backend, Observed, Joins):
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
         """Steady clocks, and one actor for each way in which they are not."""
         word, numbers = device_id.partition(":")[2], itertools.count()
+        first, later = _CLOCKS.get(word, (_STEADY, _STEADY))
 
         def read() -> dict[str, Any]:
-            first_block = next(numbers) < READINGS_PER_BLOCK
             if word == "monitor-hangs":
-                time.sleep(3600)
+                _sleep_for_ever()
             if word == "monitor-dies":
                 os._exit(3)
-            throttle, clock_hz = [], FULL_HZ
-            if word == "throttle" or (word == "cools" and first_block):
-                throttle, clock_hz = ["hw_thermal_slowdown"], 0.9 * FULL_HZ
-            if word == "slows" and not first_block:
-                clock_hz = 0.5 * FULL_HZ
-            if word == "power-cap" and not first_block:
-                throttle, clock_hz = ["sw_power_cap"], 0.6 * FULL_HZ
+            throttle, share = first if next(numbers) < READINGS_PER_BLOCK else later
             return {
-                "clock_hz": clock_hz, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
-                "power_w": POWER_W, "throttle": throttle,
+                "clock_hz": share * FULL_HZ, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
+                "power_w": POWER_W, "throttle": list(throttle),
             }  # fmt: skip
 
         return read
@@ -491,18 +537,13 @@ def _twins() -> list[str]:
 
 
 def _actor(word: str) -> Device:
-    twin = word[3:].isdecimal()
+    twin, memory = word[3:].isdecimal(), None if word == "cpu" else 1 << 34
     return Device(
-        id=f"fake:{word}",
-        backend="fake",
-        kind="cpu" if word == "cpu" else "gpu",
-        name="Scripted gpu" if twin else f"Scripted {word}",
-        api="fake",
-        memory_bytes=None if word == "cpu" else 1 << 34,
-        usable_bytes=None if word == "cpu" else 1 << 34,
+        id=f"fake:{word}", backend="fake", kind="cpu" if word == "cpu" else "gpu",
+        name="Scripted gpu" if twin else f"Scripted {word}", api="fake", memory_bytes=memory, usable_bytes=memory,
         clock=None if word in ("cpu", "no-clock") else DeviceClock(kind="event", step_s=CLOCK_STEP_S),
         identity=Identity(uuid=f"{int(word[3:]) + 1:032x}") if twin else None,
-    )
+    )  # fmt: skip
 
 
 BACKEND = FakeBackend()
