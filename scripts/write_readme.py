@@ -24,12 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpubench.analysis.analyse import Analysis, analyse
-from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer, threshold
+from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare, roofline
+from gpubench.analysis.thresholds import ALWAYS, cell_text, size_text, threshold
 from gpubench.base.units import format_size, listed
 from gpubench.report import plots
-from gpubench.report.sections.answer_text import cell_text, factor_text, size_text
+from gpubench.report.sections.answer_text import factor_text
 from gpubench.result import store
 from gpubench.result.case import WAITED
 

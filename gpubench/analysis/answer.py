@@ -1,112 +1,42 @@
-"""What the final screen of a run says: for each op from which size on one GPU backend pays, and by how much. The words
-are those of `report/sections/answer.py`.
+"""The content of the final screen of a run: for each op from which size on one GPU backend pays, and by how much; or
+why there is nothing to compare. The words are those of `report/sections/answer.py`.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.absence import Absence, absence, out_of_budget
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven, SizeRatio, earliest
-from gpubench.analysis.estimate import CALLS, HOST_STAGE, CaseResult, declaration
-from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
+from gpubench.analysis.break_even import BreakEven, earliest
+from gpubench.analysis.estimate import CALLS, CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult, declaration
+from gpubench.analysis.machine import fact
+from gpubench.analysis.speedup import CpuCode, cpu_codes, fastest, paired
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, extent, largest_error, threshold
 from gpubench.base.groups import group_by
-from gpubench.kernels.contract.op import Ladder
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
-from gpubench.result.run import Device, Failure, Run
+from gpubench.result.run import Failure, Run
 
-ALWAYS = "transfer-always"
-# A threshold is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
-# number up to ROUGHLY, as far as a verdict is decided; else it is a range.
-SHARP, ROUGHLY = 2.25, WIDEST_INTERVAL
 NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
-ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
 FEWEST_OPS = 4  # of fewer ops a median says nothing
 # Without a GPU the CPU's forms are compared at sizes near these, in elements.
 FORM_SIZES = (2**13, 2**20, 2**24)
 
-# `at`: one size. `range`: the threshold lies in it. `below`, `above`: one side wins at every size measured, but the
-# ladder's ends were not. `open`: no verdict, `why` says the reason. `pending`: none yet, the run goes on.
-CellKind = Literal[
-    "at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed", "pending"
-]
-Winner = Literal["gpu", "cpu", "equal", "noisy"]
-Extent = Literal["elements", "side", "plain"]
-
-
-class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """The two sides at one size. `ratio` above 1: the GPU is faster; `low` and `high` are its interval. `top`: there
-    is no larger size in the op's ladder."""
-
-    n: int
-    ratio: float
-    low: float
-    high: float
-    winner: Winner
-    cpu_s: float
-    gpu_s: float
-    top: bool
-
-    @property
-    def about_equal(self) -> bool:
-        """Whether the estimate is within 15 % of 1; how sure that is, `winner` tells."""
-        return 1 / EQUAL <= self.ratio <= EQUAL
-
-    @property
-    def within(self) -> float:
-        """How far the ratio may be off, as a share of it."""
-        return _within(self.ratio, self.low, self.high)
-
-
-def _within(ratio: float, low: float, high: float) -> float:
-    return max(high / ratio - 1, 1 - low / ratio)
-
-
-class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on the GPU pays in one situation. `low` and `high` are the threshold's interval, or of `below`
-    and `above` the smallest and the largest size measured. `gains`: one for each size, ascending."""
-
-    kind: CellKind
-    n: int | None = None
-    low: int | None = None
-    high: int | None = None
-    mixed: bool = False
-    why: str = ""
-    gains: tuple[Gain, ...] = ()
-
-    @property
-    def sharp(self) -> bool:
-        """Whether the interval of the threshold is narrow enough for a bare number."""
-        return self.low is not None and self.high is not None and self.high <= self.low * SHARP
-
-    @property
-    def tied(self) -> bool:
-        """Whether there is no threshold because the sides are about equal at the largest size."""
-        return self.kind == "open" and self.why == ABOUT_EQUAL
-
-    @property
-    def gain(self) -> Gain | None:
-        """That at the largest size."""
-        return self.gains[-1] if self.gains else None
-
 
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one GPU, or on `count` GPUs that do not differ; a cell for each regime by its id. `extent`: what a size
-    counts, elements of one array or the side of a square matrix; `plain` where other params change the shape."""
+    """One op on one GPU, or on several GPUs that do not differ."""
 
     op: str
     dtype: str
     params: dict[str, int]
     device_id: str
-    cells: dict[str, AnswerCell]
+    cells: dict[str, AnswerCell]  # by regime
     extent: Extent
-    count: int = 1
+    count: int = 1  # GPUs
 
     def elements(self, n: int) -> int:
         return n * n if self.extent == "side" else n
@@ -118,7 +48,7 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestForm(msgspec.Struct, frozen=True, kw_only=True):
-    """Without a GPU: plain NumPy at one size, if it has a time, and the fastest other CPU form if that surely wins."""
+    """Plain NumPy at one size, if it has a time, and the fastest other CPU form if that surely wins."""
 
     op: str
     dtype: str
@@ -147,7 +77,7 @@ class BestForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Where no CPU has a time: those of one op on one GPU at one size, the fastest form for each regime."""
+    """The times of one op on one GPU at one size, where no CPU has a time."""
 
     op: str
     dtype: str
@@ -156,162 +86,180 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     extent: Extent
     asked: bool  # somebody named this size
-    seconds: dict[str, float]
+    seconds: dict[str, float]  # of the fastest form, by regime
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's function by the fastest code on each side. `cpu`: that of the CPU at the largest size, if it is not
-    NumPy. `cells`: from which size on the fastest GPU pays, by regime."""
+    """A user's function by the fastest code on each side."""
 
     op: str
     dtype: str
     extent: Extent
-    cpu: BestForm | None
-    cells: dict[str, AnswerCell]
-
-
-class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`devices` are the GPUs shown, of one backend or of all; `others` the further GPU backends with times. Without
-    `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
-    failed their check, `broken` other failures. `named`: all sizes were asked for. `missing`: ops that were not
-    reached, of `ops` in all; `late`: of the others sizes that were asked for, and for which the time did not suffice;
-    `unreached`: cases. `host`: ops that no GPU can take. `cpu`: what computed the CPU's times, the most of them first.
-    """
-
-    rows: tuple[AnswerRow, ...]
-    devices: tuple[str, ...]
-    others: tuple[str, ...]
-    forms: tuple[BestForm, ...]
-    times: tuple[GpuTimes, ...]
-    absence: Absence | None
-    wrong: tuple[Trouble, ...]
-    broken: tuple[Trouble, ...]
-    named: bool
-    missing: tuple[str, ...]
-    late: tuple[tuple[str, int, Extent], ...]
-    unreached: int
-    ops: int
-    host: tuple[BestForm, ...] = ()
-    cpu: tuple[CpuCode, ...] = ()
-    best_code: tuple[BestCode, ...] = ()
-
-    @property
-    def regimes(self) -> tuple[str, ...]:
-        """The two situations of the table: data on the GPU and copied. Where one was not measured, what there is."""
-        found = set().union(*(row.cells for row in self.rows))
-        home = WAITED if WAITED in found or QUEUED not in found else QUEUED
-        shown = [regime for regime in (home, ALWAYS) if regime in found]
-        return tuple(shown or sorted(found)[:2])
-
-    @property
-    def queued_gain(self) -> float | None:
-        """How many times smaller the threshold of queued calls is: the median over the ops that have both; None of few
-        ops."""
-        found = [
-            waited / queued
-            for row in self.rows
-            for waited, queued in [(_size(row, WAITED), _size(row, QUEUED))]
-            if waited and queued
-        ]
-        return statistics.median(found) if len(found) >= FEWEST_OPS else None
+    cpu: BestForm | None  # the CPU's at the largest size, if it is not NumPy
+    cells: dict[str, AnswerCell]  # from which size on the fastest GPU pays, by regime
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Ops of one backend that gave no number. `whole`: nothing of that backend has one."""
+    """Ops of one backend that gave no number."""
 
     backend: str
     ops: tuple[str, ...]
     detail: str
     hint: str = ""
-    whole: bool = False
+    whole: bool = False  # nothing of that backend has a number
+
+
+# `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.
+# `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among those shown. `not-asked`: the machine has a
+# GPU, of which no case was planned. `wrong`: all that it gave were wrong numbers. `no-time`: its cases gave no time.
+# `no-gpu`: there is no GPU.
+AbsenceKind = Literal[
+    "checked", "nothing", "overheads", "no-cpu", "hidden", "not-asked", "wrong", "no-time", "no-gpu"
+]
+
+
+class Absence(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run has no numbers of a GPU and a CPU to compare."""
+
+    kind: AbsenceKind
+    causes: tuple[str, ...] = ()  # in the run's own words, the gravest first
+    checked: int = 0  # outputs that are right
+    unchecked: int = 0  # cases that a check did not reach
+
+
+class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the final screen."""
+
+    rows: tuple[AnswerRow, ...]
+    devices: tuple[str, ...]  # the GPUs shown, of one backend or of all
+    others: tuple[str, ...]  # further GPU backends with times
+    forms: tuple[BestForm, ...]  # the CPU's, where there are no rows
+    times: tuple[GpuTimes, ...]  # where only GPUs have times
+    absence: Absence | None  # why there are no rows
+    wrong: tuple[Trouble, ...]  # outputs that failed their check
+    broken: tuple[Trouble, ...]  # other failures
+    named: bool  # all sizes were asked for
+    missing: tuple[str, ...]  # ops that were not reached
+    late: tuple[tuple[str, int, Extent], ...]  # sizes that were asked for, and the time did not suffice
+    unreached: int  # cases
+    ops: int  # how many, with those that are missing
+    host: tuple[BestForm, ...] = ()  # ops that no GPU can take
+    cpu: tuple[CpuCode, ...] = ()  # what computed the CPU's times, the most of them first
+    best_code: tuple[BestCode, ...] = ()
+
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        """The two situations of the table: data on the GPU and copied. Where one was not measured, what there is."""
+        measured = set().union(*(entry.cells for entry in self.rows))
+        home = WAITED if WAITED in measured or QUEUED not in measured else QUEUED
+        shown = [regime for regime in (home, ALWAYS) if regime in measured]
+        return tuple(shown or sorted(measured)[:2])
+
+    @property
+    def queued_gain(self) -> float | None:
+        """How many times smaller the threshold of queued calls is: the median over the ops that have both. None with
+        few ops."""
+        pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
+        ratios = [waited / queued for waited, queued in pairs if waited and queued]
+        return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
 
 
 def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
-    """What the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
-    run = analysis.run
-    cases = [row for row in analysis.cases if row.case.group not in CALLS and row.case.variant is None]
-    ranked = _ranked(analysis.break_even)
+    """Return what the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
+    run, cases = analysis.run, op_cases(analysis)
+    ranked = _rank_backends(analysis.break_even)
     shown = ranked if by_device else ranked[:1]
-    compared = {row.device_id: row.case.backend for row in analysis.break_even}
+    compared = {curve.device_id: curve.case.backend for curve in analysis.break_even}
     devices = sorted(
         (device_id for device_id, backend in compared.items() if backend in shown),
         key=lambda device_id: (shown.index(compared[device_id]), device_id),
     )
-    rows = [row for device_id in devices for row in answer_rows(analysis.break_even, cases, device_id)]
-    rows = [row for row in rows if not row.on_host]
-    staying = {row.case.op for row in cases if row.reason == HOST_STAGE}
-    rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), devices.index(row.device_id)))
+    rows = [entry for device_id in devices for entry in answer_rows(analysis.break_even, cases, device_id)]
+    rows = [entry for entry in rows if not entry.on_host]
+    rows.sort(
+        key=lambda entry: (entry.op, entry.dtype, sorted(entry.params.items()), devices.index(entry.device_id))
+    )
+    staying = {case.case.op for case in cases if case.reason == HOST_STAGE}
     missing = _missing(analysis, cases)
-    wrong, broken = _troubles(run, cases)
     without = None if rows else absence(run, analysis.cases)
+    gpus_alone = without is not None and without.kind == "no-cpu"
+    timed = [case for case in cases if case.time is not None]
+    failures = [case for case in cases if case.outcome == "failure"]
     return MachineAnswer(
-        rows=_merged(run, rows), devices=tuple(devices), others=tuple(ranked[len(shown):]), absence=without,
-        forms=() if without is None or without.kind == "no-cpu" else _forms(run, cases),
-        times=_gpu_times(run, cases) if without is not None and without.kind == "no-cpu" else (),
-        wrong=wrong, broken=broken, missing=tuple(sorted(missing)), late=_late(run, cases, missing),
-        unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases} | missing),
-        named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
-        host=_forms(run, [row for row in cases if row.case.op in staying], largest=True) if rows else (),
-        cpu=cpu_codes(run, held_against(analysis, devices) or [row for row in cases if row.time is not None]),
-        best_code=tuple(_best_code(run, cases, analysis.best_code)),
+        rows=_merge_like(run, rows), devices=tuple(devices), others=tuple(ranked[len(shown):]), absence=without,
+        forms=_forms(run, timed) if without is not None and not gpus_alone else (),
+        times=tuple(_gpu_times(run, timed)) if gpus_alone else (),
+        wrong=_troubles(run, timed, [case for case in failures if case.reason == "wrong-result"]),
+        broken=_troubles(run, timed, [case for case in failures if case.reason != "wrong-result"]),
+        missing=tuple(sorted(missing)), late=_late(run, cases, missing),
+        unreached=sum(case.outcome == "planned" for case in cases),
+        ops=len({case.case.op for case in cases} | missing),
+        named=bool(rows) and all(run.selection.sizes.get(entry.op) for entry in rows),
+        host=_forms(run, [case for case in timed if case.case.op in staying], largest=True) if rows else (),
+        cpu=cpu_codes(run, held_against(analysis, devices) or timed),
+        best_code=tuple(_best_code(run, timed, analysis.best_code)),
     )  # fmt: skip
 
 
-def _best_code(run: Run, cases: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
-    """Of the functions of which other code than the user's is the fastest on a side."""
-    for op, dtype in dict.fromkeys((curve.op, curve.dtype) for curve in curves):
-        own = [curve for curve in curves if (curve.op, curve.dtype) == (op, dtype)]
-        forms = _forms(run, [row for row in cases if (row.case.op, row.case.dtype) == (op, dtype)])
+def op_cases(analysis: Analysis) -> list[CaseResult]:
+    """Return the cases shown that compute an op by a form itself."""
+    return [case for case in analysis.cases if case.case.group not in CALLS and case.case.variant is None]
+
+
+def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
+    """Yield the functions for which other code than the user's is the fastest on a side."""
+    for (op, dtype), own in group_by(curves, lambda curve: (curve.op, curve.dtype)).items():
+        forms = _forms(run, [case for case in timed if (case.case.op, case.case.dtype) == (op, dtype)])
         cpu = forms[-1] if forms and forms[-1].ratio is not None else None
         if cpu is not None or any(curve.case.form != "library" for curve in own):
-            cells = {
-                regime: threshold(best)
+            best = {
+                regime: earliest(curve for curve in own if curve.regime == regime)
                 for regime in (WAITED, ALWAYS)
-                if (best := earliest(curve for curve in own if curve.regime == regime))
             }
+            cells = {regime: threshold(curve) for regime, curve in best.items() if curve}
             yield BestCode(op=op, dtype=dtype, extent=extent(own[0].case), cpu=cpu, cells=cells)
 
 
 def held_against(analysis: Analysis, devices: Collection[str]) -> list[CaseResult]:
-    """The baselines of these devices, one for each ratio."""
+    """Return the baselines of these devices, one for each ratio."""
     curves = (curve for curve in analysis.break_even if curve.device_id in devices)
-    return [point.row.baseline for curve in curves for point in curve.points]
+    return [point.baseline for curve in curves for point in curve.points]
 
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
-    """Ops that were not reached: without a time that the budget left them, or asked for and not even planned."""
+    """Return the ops that were not reached: without a time that the budget left them, or asked for and not even
+    planned."""
     run = analysis.run
-    found = {row.case.op for row in cases if row.outcome == "planned" or out_of_budget(run, row)}
+    missing = {case.case.op for case in cases if case.outcome == "planned" or out_of_budget(run, case)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
-        found |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
-    return found - {row.case.op for row in cases if row.time is not None}
+        missing |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
+    return missing - {case.case.op for case in cases if case.time is not None}
 
 
 def _late(
     run: Run, cases: Sequence[CaseResult], missing: Collection[str]
 ) -> tuple[tuple[str, int, Extent], ...]:
-    found = {
-        (row.case.op, row.case.params["n"], extent(row.case))
-        for row in cases
-        if row.case.op not in missing and run.selection.sizes.get(row.case.op) and out_of_budget(run, row)
+    late = {
+        (case.case.op, case.n, extent(case.case))
+        for case in cases
+        if case.case.op not in missing and run.selection.sizes.get(case.case.op) and out_of_budget(run, case)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(late))
 
 
-def _ranked(curves: Sequence[BreakEven]) -> list[str]:
-    """GPU backends, first the one with the most cells, waited and copied, within 10 % of the best."""
-    cells = group_by(curves, lambda row: (row.case.series, row.regime))
-    asked = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
-    counts = {row.case.backend: 0 for row in curves}
-    for key in asked:
-        sizes = [{point.n for point in row.points} for row in cells[key]]
+def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
+    """Return the GPU backends, first the one with the most cells, waited and copied, within 10 % of the best."""
+    cells = group_by(curves, lambda curve: (curve.case.series, curve.regime))
+    common = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
+    counts = {curve.case.backend: 0 for curve in curves}
+    for key in common:
+        sizes = [{point.n for point in curve.points} for curve in cells[key]]
         # Times compare at one size alone: the largest that the most of them have.
-        n = max(set().union(*sizes), key=lambda n: (sum(n in ours for ours in sizes), n))
+        n = max(set().union(*sizes), key=lambda n: (sum(n in measured for measured in sizes), n))
         ratios: dict[str, float] = {}
-        for row in cells[key]:
-            for point in row.points:
-                if point.n == n:
-                    ratios[row.case.backend] = max(ratios.get(row.case.backend, 0.0), point.row.ratio)
+        for point in (point for curve in cells[key] for point in curve.points if point.n == n):
+            backend = point.case.case.backend
+            ratios[backend] = max(ratios.get(backend, 0.0), point.ratio)
         for backend, ratio in ratios.items():
             counts[backend] += ratio * NEAR_BEST >= max(ratios.values())
     return sorted(counts, key=lambda backend: -counts[backend])
@@ -320,155 +268,80 @@ def _ranked(curves: Sequence[BreakEven]) -> list[str]:
 def answer_rows(
     break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
 ) -> Iterable[AnswerRow]:
-    """Return a row for each op that a GPU tried, from which size on it pays in each regime."""
-    curves = {(row.case.series, row.regime): row for row in break_even if row.device_id == device_id}
-    tried: dict[SeriesKey, dict[str, list[CaseResult]]] = {}
-    for row in cases:
-        if row.case.device_id == device_id and row.outcome != "planned":
-            tried.setdefault(row.case.series, {}).setdefault(row.case.regime_id, []).append(row)
-    for series, regimes in tried.items():
-        case = next(iter(regimes.values()))[0].case
-        cells = {regime: _cell(curves.get((series, regime)), rows, case) for regime, rows in regimes.items()}
+    """Yield a row for each op that a GPU tried: from which size on it pays in each regime."""
+    curves = {curve.case.cell: curve for curve in break_even}
+    tried = (case for case in cases if case.case.device_id == device_id and case.outcome != "planned")
+    for of_op in group_by(tried, lambda case: case.case.series).values():
+        case = of_op[0].case
+        by_cell = group_by(of_op, lambda case: case.case.cell)
         yield AnswerRow(
-            op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), device_id=device_id, cells=cells,
+            op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), device_id=device_id,
+            cells={cell[2]: threshold(curves.get(cell), members) for cell, members in by_cell.items()},
             extent=extent(case),
         )  # fmt: skip
 
 
-def extent(case: Case) -> Extent:
-    """What the size of this case counts: elements, the side of a matrix, or rows, tokens and images of a network."""
-    if case.group in ("network", "layers"):
-        return "plain"
-    if case.group != "matrix":
-        return "elements"
-    return "plain" if beside_size(case.params) else "side"
+def _merge_like(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
+    """Return GPUs of one backend and name whose intervals overlap in every cell as one row; adapters of one GPU are
+    not."""
+    gpus = {device.id: (device.backend, device.name, device.gpu_id) for device in run.devices}
 
-
-def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
-    """Return the sizes that the op declares; None where this installation does not know it, or where params beside the
-    size shape it."""
-    known = None if params else declaration(op)
-    return known.sizes if known is not None else None
-
-
-def threshold(curve: BreakEven) -> AnswerCell:
-    """The cell of a curve, whatever failed beside it."""
-    return _cell(curve, (), curve.case)
-
-
-def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> AnswerCell:
-    timed = () if curve is None else {point.n for point in curve.points}
-    if any(row.reason == "wrong-result" and row.case.params["n"] not in timed for row in cases):
-        return AnswerCell(kind="wrong")
-    if curve is None:
-        return _without_numbers(cases)
-    ladder = declared_sizes(case.op, dict(beside_size(case.params)))
-    gains = tuple(_gain(point, ladder) for point in curve.points)
-    whole = ladder is not None and curve.first <= ladder.sizes()[0] and curve.last >= ladder.high
-    if curve.verdict == "all-sizes":
-        kind: CellKind = "all-sizes" if whole else "below"
-        return AnswerCell(kind=kind, high=curve.first, gains=gains)
-    if curve.verdict == "no-size":
-        return AnswerCell(kind="no-size" if whole else "above", low=curve.last, gains=gains)
-    low, high = curve.lo, curve.hi
-    if curve.reason == ABOUT_EQUAL or low is None or high is None:
-        return AnswerCell(
-            kind="open", n=curve.n, low=low, high=high, why=curve.reason or "few-sizes", gains=gains
+    def are_like(a: AnswerRow, b: AnswerRow) -> bool:
+        (*kind, gpu_id), (*other_kind, other_id) = gpus.get(a.device_id, ("",)), gpus.get(b.device_id, ("",))
+        return (
+            len(kind) > 0
+            and (a.op, a.dtype, a.params, kind) == (b.op, b.dtype, b.params, other_kind)
+            and not (gpu_id and gpu_id == other_id)
+            and a.cells.keys() == b.cells.keys()
+            and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
         )
-    kind = "at" if curve.n is not None and high <= low * ROUGHLY else "range"
-    return AnswerCell(kind=kind, n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains)
 
-
-def _without_numbers(cases: Sequence[CaseResult]) -> AnswerCell:
-    if any(row.time is not None for row in cases):
-        return AnswerCell(kind="open", why="no-cpu-time")
-    if any(row.outcome == "failure" for row in cases):
-        return AnswerCell(kind="failed")
-    return AnswerCell(kind="open", why=next((row.reason for row in cases if row.reason), None) or "no-samples")
-
-
-def _gain(point: SizeRatio, ladder: Ladder | None) -> Gain:
-    row = point.row
-    assert row.baseline.time is not None  # a speedup has both
-    assert row.case.time is not None
-    gain = Gain(
-        n=point.n, ratio=row.ratio, low=row.lo, high=row.hi, winner="noisy", cpu_s=row.baseline.time.estimate,
-        gpu_s=row.case.time.estimate, top=ladder is not None and point.n >= ladder.high,
-    )  # fmt: skip
-    if gain.about_equal:
-        winner: Winner = "equal" if row.about_equal else "noisy"
-    else:
-        winner = "gpu" if point.state == "win" else "cpu" if point.state == "loss" else "noisy"
-    return msgspec.structs.replace(gain, winner=winner)
-
-
-def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """GPUs of one backend and name whose intervals overlap in every cell are one row; adapters of one GPU are not."""
-    devices = {device.id: device for device in run.devices}
-    found: list[AnswerRow] = []
-    for row in rows:
-        same = next((one for one in found if _like(one, row, devices)), None)
+    merged: list[AnswerRow] = []
+    for entry in rows:
+        same = next((i for i, other in enumerate(merged) if are_like(other, entry)), None)
         if same is None:
-            found.append(row)
+            merged.append(entry)
         else:
-            found[found.index(same)] = msgspec.structs.replace(same, count=same.count + 1)
-    return tuple(found)
-
-
-def _like(a: AnswerRow, b: AnswerRow, devices: Mapping[str, Device]) -> bool:
-    one, other = devices.get(a.device_id), devices.get(b.device_id)
-    if one is None or other is None or (one.gpu_id and one.gpu_id == other.gpu_id):
-        return False
-    return (
-        (a.op, a.dtype, a.params, one.backend, one.name) == (b.op, b.dtype, b.params, other.backend, other.name)
-        and a.cells.keys() == b.cells.keys()
-        and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
-    )
+            merged[same] = msgspec.structs.replace(merged[same], count=merged[same].count + 1)
+    return tuple(merged)
 
 
 def _overlap(a: AnswerCell, b: AnswerCell) -> bool:
     if a.gain is None or b.gain is None:
         return a == b
-    ratios = a.gain.n == b.gain.n and a.gain.low <= b.gain.high and b.gain.low <= a.gain.high
-    if None in (a.low, a.high, b.low, b.high):
-        return ratios and (a.kind, a.low, a.high, a.why) == (b.kind, b.low, b.high, b.why)
-    thresholds = _end(a.low) <= _end(b.high) and _end(b.low) <= _end(a.high)
-    return ratios and thresholds and a.mixed == b.mixed
+    if a.gain.n != b.gain.n or a.gain.low > b.gain.high or b.gain.low > a.gain.high:
+        return False
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return (a.kind, a.low, a.high, a.why) == (b.kind, b.low, b.high, b.why)
+    return a.low <= b.high and b.low <= a.high and a.mixed == b.mixed
 
 
-def _end(n: int | None) -> int:
-    return 0 if n is None else n
-
-
-def _size(row: AnswerRow, regime: str) -> int | None:
-    cell = row.cells.get(regime)
+def _size(entry: AnswerRow, regime: str) -> int | None:
+    cell = entry.cells.get(regime)
     return cell.n if cell is not None and cell.kind in ("at", "range") else None
 
 
-def _forms(run: Run, cases: Sequence[CaseResult], *, largest: bool = False) -> tuple[BestForm, ...]:
-    """The CPU's forms of each op and dtype that has a time on it: at each size that was asked for, or near FORM_SIZES.
+def _forms(run: Run, timed: Sequence[CaseResult], *, largest: bool = False) -> tuple[BestForm, ...]:
+    """Return the CPU's forms of each op and dtype at each size that was asked for, or near FORM_SIZES.
 
     `largest`: at the largest of these alone.
     """
-    sizes: dict[SeriesKey, dict[int, list[CaseResult]]] = {}
-    for row in cases:
-        if row.time is not None and row.device_kind == "cpu":
-            sizes.setdefault(row.case.series, {}).setdefault(row.case.params["n"], []).append(row)
     forms = []
-    for series, by_size in sizes.items():
-        plain = {n: _plain(rows) for n, rows in by_size.items()}
-        timed = sorted(n for n, row in plain.items() if row is not None) or sorted(by_size)
-        asked = bool(run.selection.sizes.get(series[0]))
-        kind = extent(by_size[timed[0]][0].case)
-        places = dict.fromkeys(timed, 0) if asked else _near_form_sizes(timed, kind)
-        chosen = list(places.items())[-1:] if largest and not asked else places.items()
-        forms += [_best_form(plain[n], by_size[n], place, asked=asked) for n, place in chosen]
+    on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
+    for (op, *_), cases in on_cpu.items():
+        by_size = group_by(cases, lambda case: case.n)
+        plain = {case.n: case for case in cases if case.case.form == "library" and case.case.backend == "numpy"}
+        sizes = sorted(plain or by_size)
+        named = bool(run.selection.sizes.get(op))
+        places = dict.fromkeys(sizes, 0) if named else _near_form_sizes(sizes, extent(cases[0].case))
+        chosen = list(places.items())[-1:] if largest and not named else places.items()
+        forms += [_best_form(plain.get(n), by_size[n], place, named=named) for n, place in chosen]
     return tuple(sorted(forms, key=lambda form: (form.op, form.dtype, form.n)))
 
 
 def _near_form_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
-    """The places in FORM_SIZES of the sizes that are nearest to them; of rows or images the smallest, a middle one and
-    the largest size. `sizes` ascend."""
+    """Return the sizes that are nearest to those in FORM_SIZES, with their places there; of rows or images the
+    smallest, a middle one and the largest size. `sizes` ascend."""
     last = len(FORM_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
@@ -484,82 +357,159 @@ def _near_form_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
     return {n: place for place, n in nearest.items()}
 
 
-def _gpu_times(run: Run, cases: Sequence[CaseResult]) -> tuple[GpuTimes, ...]:
-    """At the largest size of each op and GPU, or at each one that was asked for."""
-    sizes: dict[tuple[SeriesKey, str], dict[int, dict[str, float]]] = {}
-    extents: dict[SeriesKey, Extent] = {}
-    for row in cases:
-        if row.time is not None and row.device_kind == "gpu":
-            extents[row.case.series] = extent(row.case)
-            by_size = sizes.setdefault((row.case.series, row.case.device_id), {})
-            best = by_size.setdefault(row.case.params["n"], {})
-            best[row.case.regime_id] = min(best.get(row.case.regime_id, math.inf), row.time.estimate)
-    shown = [
-        (series, n, device_id)
-        for (series, device_id), by_size in sizes.items()
-        for n in (by_size if run.selection.sizes.get(series[0]) else [max(by_size)])
-    ]
-    return tuple(
-        GpuTimes(
-            op=series[0], dtype=series[1], params=dict(series[2]), device_id=device_id, n=n, extent=extents[series],
-            asked=bool(run.selection.sizes.get(series[0])),
-            seconds=sizes[series, device_id][n],
-        )
-        for series, n, device_id in sorted(shown)
-    )  # fmt: skip
-
-
-def _plain(rows: Sequence[CaseResult]) -> CaseResult | None:
-    return next((row for row in rows if row.case.form == "library" and row.case.backend == "numpy"), None)
-
-
-def _best_form(plain: CaseResult | None, rows: Sequence[CaseResult], place: int, *, asked: bool) -> BestForm:
-    best = min(rows, key=lambda row: (row.time.estimate if row.time else 0.0, row.id))
+def _best_form(plain: CaseResult | None, cases: Sequence[CaseResult], place: int, *, named: bool) -> BestForm:
+    best = fastest(cases)
+    assert best is not None, "there is a time at each size"
     assert best.time is not None
-    case = best.case
+    case, ratio = best.case, None
     form = BestForm(
-        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.params["n"], extent=extent(case),
-        place=place, asked=asked, allocates=plain is not None and _makes_an_array(case),
+        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.n, extent=extent(case),
+        place=place, asked=named, allocates=plain is not None and _makes_an_array(case),
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
-        device_id=case.device_id, form=case.form, best_s=best.time.estimate,
     )  # fmt: skip
-    if plain is None:
-        return form
-    ratio = paired(plain, best)
-    if best is plain or ratio is None or ratio.low <= 1:
-        return msgspec.structs.replace(form, device_id=None, form="", best_s=0.0)
+    if plain is not None:
+        ratio = paired(plain, best)
+        if best is plain or ratio is None or ratio.low <= 1:
+            return form
     return msgspec.structs.replace(
-        form, ratio=ratio.estimate, within=_within(ratio.estimate, ratio.low, ratio.high)
-    )
+        form, device_id=case.device_id, form=case.form, best_s=best.time.estimate,
+        ratio=ratio and ratio.estimate, within=largest_error(*ratio[:3]) if ratio else 0.0,
+    )  # fmt: skip
 
 
 def _makes_an_array(case: Case) -> bool:
-    """Whether the result of the op has more than one element, as far as this installation knows the op."""
-    known = declaration(case.op)
-    return known is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in known.outputs)
+    """Tell whether the result of the op has more than one element, as far as this installation knows the op."""
+    op = declaration(case.op)
+    return op is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in op.outputs)
 
 
-def _troubles(run: Run, cases: Sequence[CaseResult]) -> tuple[tuple[Trouble, ...], tuple[Trouble, ...]]:
-    """Wrong results, and what else broke: of each backend the first detail stands for its ops."""
-    checks = {one.id: one.check for one in run.outcomes if isinstance(one, Failure)}
-    alive = {row.case.backend for row in cases if row.time is not None}
-    wrong: dict[str, list[CaseResult]] = {}
-    broken: dict[str, list[CaseResult]] = {}
-    for row in cases:
-        if row.outcome == "failure":
-            (wrong if row.reason == "wrong-result" else broken).setdefault(row.case.backend, []).append(row)
-
-    def trouble(backend: str, rows: Sequence[CaseResult]) -> Trouble:
-        check = checks.get(rows[0].id)
-        detail = rows[0].detail or rows[0].reason or ""
-        if check is not None and check.max_error is not None:
-            detail = f"error {check.max_error:.2g}, limit {check.limit:.2g}"
-        return Trouble(
-            backend=backend, ops=tuple(sorted({row.case.op for row in rows})), detail=detail, hint=rows[0].hint or "",
-            whole=backend not in alive,
+def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
+    """Yield the times at the largest size of each op and GPU, or at each one that was asked for."""
+    places: dict[tuple[SeriesKey, str], dict[int, list[CaseResult]]] = {}
+    for case in timed:
+        if case.device_kind == "gpu":
+            by_size = places.setdefault((case.case.series, case.case.device_id), {})
+            by_size.setdefault(case.n, []).append(case)
+    rows = []
+    for (series, device_id), by_size in places.items():
+        named = bool(run.selection.sizes.get(series[0]))
+        for n in by_size if named else [max(by_size)]:
+            by_regime = group_by(by_size[n], lambda case: case.case.regime_id)
+            best = {regime: fastest(cases) for regime, cases in by_regime.items()}
+            seconds = {regime: case.time.estimate for regime, case in best.items() if case and case.time}
+            rows.append((series, n, device_id, named, extent(by_size[n][0].case), seconds))
+    for (op, dtype, params), n, device_id, named, kind, seconds in sorted(rows, key=lambda entry: entry[:3]):
+        yield GpuTimes(
+            op=op, dtype=dtype, params=dict(params), device_id=device_id, n=n, extent=kind, asked=named,
+            seconds=seconds,
         )  # fmt: skip
 
-    return (
-        tuple(trouble(backend, rows) for backend, rows in wrong.items()),
-        tuple(trouble(backend, rows) for backend, rows in broken.items()),
-    )
+
+def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResult]) -> tuple[Trouble, ...]:
+    """Return the failures of each backend: its first detail stands for its ops."""
+    checks = {outcome.id: outcome.check for outcome in run.outcomes if isinstance(outcome, Failure)}
+    alive = {case.case.backend for case in timed}
+    troubles = []
+    for backend, cases in group_by(failures, lambda case: case.case.backend).items():
+        first, check = cases[0], checks.get(cases[0].id)
+        detail = first.detail or first.reason or ""
+        if check is not None and check.max_error is not None:
+            detail = f"error {check.max_error:.2g}, limit {check.limit:.2g}"
+        ops = tuple(sorted({case.case.op for case in cases}))
+        troubles.append(
+            Trouble(
+                backend=backend, ops=ops, detail=detail, hint=first.hint or "", whole=backend not in alive,
+            )
+        )  # fmt: skip
+    return tuple(troubles)
+
+
+# ---------------------------------------------------------------- why there is nothing to compare
+
+OUT_OF_TIME = "the time budget was used up first"
+# Skips that are part of every plan. They explain an absence only where nothing else does.
+_USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
+
+
+def absence(run: Run, shown: Sequence[CaseResult]) -> Absence:
+    """Return why a run has no speedup over the CPU among the cases shown."""
+    cases = [case for case in shown if case.case.group not in CALLS]
+    timed = [case for case in cases if case.time is not None]
+    if not timed:
+        return _nothing(run, shown, cases)
+    if any(case.device_kind == "gpu" for case in timed):
+        return Absence(kind="no-cpu")
+    others = [case for case in cases if case.device_kind != "cpu"]
+    if not others and _left_out(run, shown):
+        return Absence(kind="hidden")
+    if any(case.reason == "wrong-result" for case in others):
+        return Absence(kind="wrong")
+    # What failed has a line of its own.
+    causes = tuple(_reasons(run, [case for case in others if case.time is None and case.outcome != "failure"]))
+    gpus = {device.id for device in run.devices if device.kind == "gpu" and not device.composed}
+    if any(case.case.device_id in gpus for case in others):
+        return Absence(kind="no-time", causes=causes)
+    there = any(fact(gpu, "kind") != "software" for gpu in run.machine.gpus)
+    return Absence(kind="not-asked" if there or gpus else "no-gpu", causes=causes)
+
+
+def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -> Absence:
+    overheads = any(case.time is not None for case in shown)
+    cases = ops if overheads else shown
+    if checked := sum(case.reason == CHECK_ONLY for case in cases):
+        unchecked = sum(case.outcome == "planned" or out_of_budget(run, case) for case in shown)
+        return Absence(kind="checked", checked=checked, unchecked=unchecked)
+    causes = _reasons(run, cases)
+    unfiltered = not (run.selection.filter or run.selection.skip)
+    if not run.outcomes and run.settings.budget_s is not None and unfiltered:
+        causes = [OUT_OF_TIME]  # nothing was even planned
+    if not overheads:
+        causes = causes or _absent(run) or ["no case was planned"]
+    return Absence(kind="overheads" if overheads else "nothing", causes=tuple(causes))
+
+
+def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
+    """Return why these cases have no time, gravest first: the budget, failures, an early end, then skips."""
+    budget = [case for case in cases if out_of_budget(run, case)]
+    failed = [case for case in cases if case.outcome == "failure"]
+    planned = [case for case in cases if case.outcome == "planned"]
+    explained = {case.case.device_id for case in (*budget, *failed, *planned)}
+    others = [case for case in cases if case.case.device_id not in explained and case.time is None]
+    others.sort(key=lambda case: (case.outcome == "skip", case.reason in _USUAL))
+    early = "the run was interrupted" if run.exit_reason == "interrupted" else "the run ended early"
+    return [
+        *([OUT_OF_TIME] if budget else []), *_of_each_device(failed), *([early] if planned else []),
+        *_of_each_device(others),
+    ]  # fmt: skip
+
+
+def out_of_budget(run: Run, case: CaseResult) -> bool:
+    """Tell whether the budget left the case without a time."""
+    return case.reason == "budget" or (case.reason == NO_SAMPLES and run.exit_reason == "budget")
+
+
+def _of_each_device(cases: Iterable[CaseResult]) -> list[str]:
+    """Return the first reason of each device."""
+    return _name_first((case.case.device_id, case.detail or case.reason or "") for case in cases)
+
+
+def _absent(run: Run) -> list[str]:
+    """Return the words of the run about backends that it did not find."""
+    codes = ("unavailable", "software-device")
+    messages = [warning.message for warning in run.warnings if warning.code in codes and warning.id is None]
+    return _name_first((" ".join(message.split()).partition(":")[0], message) for message in messages)
+
+
+def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the first text of each name, which begins with it."""
+    first: dict[str, str] = {}
+    for name, text in texts:
+        first.setdefault(name, " ".join(text.split()))
+    return [text if text.startswith(f"{name}:") else f"{name}: {text}" for name, text in first.items()]
+
+
+def _left_out(run: Run, cases: Sequence[CaseResult]) -> bool:
+    """Tell whether the run knows cases of other devices than the CPU that are not in the selection."""
+    shown = {case.id for case in cases}
+    others = {device.id for device in run.devices if device.kind != "cpu"}
+    return any(outcome.id not in shown and outcome.case.device_id in others for outcome in run.outcomes)

@@ -216,13 +216,15 @@ class _Measured:
         """The earliest break-even of the selected cases."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
-        found = [row for row in self.break_even if matches(row.case) and row.at_last.case.device_kind in kinds]
+        found = [
+            row for row in self.break_even if matches(row.case) and row.points[-1].case.device_kind in kinds
+        ]
         row = min(found, key=lambda row: _ends(row), default=None)
         if row is None:
             return _result(claim, "not measured", NO_CASE)
         verdict = _inside(*_ends(row), claimed, claim.tolerance)
         reason = (row.reason or "") if verdict == "undecided" else ""
-        return _result(claim, verdict, reason, ids=(row.at_last.id,), threshold=row)
+        return _result(claim, verdict, reason, ids=(row.points[-1].id,), threshold=row)
 
 
 def _ends(row: BreakEven) -> tuple[float, float]:

@@ -106,6 +106,11 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     written_bytes: int = 0  # those of outputs that travel
 
     @property
+    def n(self) -> int:
+        """The size."""
+        return self.case.n
+
+    @property
     def sample_count(self) -> int:
         """Used samples over all used sessions."""
         return sum(len(samples) for samples in self.sessions.values())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from gpubench.analysis.analyse import Analysis, derive_once
-from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, answer_rows, extent
+from gpubench.analysis.answer import AnswerRow, answer_rows
 from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import Hybrid, hybrids
@@ -19,8 +19,8 @@ from gpubench.analysis.labels import workers
 from gpubench.analysis.machine import experiment
 from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import EQUAL, Speedup
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, extent, size_text, threshold_text
 from gpubench.base.groups import group_by
-from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey
 from gpubench.result.machine import (
@@ -163,7 +163,9 @@ def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
     n = cell.n if cell.kind == "at" else cell.high if cell.kind == "range" else None
     if outcome.winner != "gpu" or n is None:
         return name
-    size = {"side": f"{n} x {n}", "elements": f"{_scaled(n)} elements"}.get(answer.extent, f"n = {n}")
+    size = {"side": f"{n} x {n}", "plain": f"n = {n}"}.get(
+        answer.extent, f"{size_text(n, 'elements')} elements"
+    )
     return f"{name} from {size}" + ("" if cell.kind == "at" else " at the latest")
 
 
@@ -252,19 +254,10 @@ def _on_curve(case: Case, curve: BreakEven) -> bool:
 
 
 def _note(curve: BreakEven) -> str:
-    """Say why there is no size, and what else to know of one."""
-    counted = extent(curve.case) == "elements"
-    low, high, last = (
-        "" if n is None else _scaled(n) if counted else str(n) for n in (curve.lo, curve.hi, curve.last)
-    )
+    """Say what else to know of a size, or why there is none."""
+    last = size_text(curve.last, "elements" if extent(curve.case) == "elements" else "plain")
     if curve.verdict == "at":
         return f"measured up to n = {last}{', mixed below' if curve.mixed else ''}"
     if curve.verdict == "all-sizes":
         return f"the smallest size measured, up to n = {last}"
-    if curve.verdict == "no-size":
-        return f"no size up to n = {last}"
-    return f"between n = {low} and {high}" if curve.bracketed else f"undecided ({curve.reason})"
-
-
-def _scaled(n: int) -> str:
-    return " ".join(scale_size(n)).strip()
+    return f"no size up to n = {last}" if curve.verdict == "no-size" else threshold_text(curve)

@@ -11,9 +11,10 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer, answer_rows, declared_sizes
+from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer, answer_rows
 from gpubench.analysis.estimate import CALLS, IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
+from gpubench.analysis.thresholds import AnswerCell, declared_sizes
 from gpubench.curves import TAIL, Margin
 from gpubench.result.case import REGIMES, WAITED, SeriesKey, beside_size
 

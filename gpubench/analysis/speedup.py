@@ -44,6 +44,16 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     baseline: CaseResult
 
     @property
+    def n(self) -> int:
+        """The size."""
+        return self.case.n
+
+    @property
+    def state(self) -> Literal["win", "loss", "tie"]:
+        """A win or a loss of the case where the interval excludes 1."""
+        return "win" if self.lo > 1 else "loss" if self.hi < 1 else "tie"
+
+    @property
     def about_equal(self) -> bool:
         """Whether the times of both sides differ by less than 15 %, and that is known."""
         within = 1 / EQUAL <= self.ratio <= EQUAL
@@ -83,7 +93,7 @@ def speedups(
         if not any(shows(row.case) for row in group):
             continue
         bases = _baselines(references.get(group[0].case.workload, []), group[0])
-        best, base = (_fastest([row for row in rows if row.id not in beside]) for rows in (group, bases))
+        best, base = (fastest([row for row in rows if row.id not in beside]) for rows in (group, bases))
         found += _pair("headline", base, best)
         for other in group:
             found += _pair("case", base, other) if other is not best else []
@@ -154,13 +164,14 @@ def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[
     ]
 
 
-def _fastest(rows: Sequence[CaseResult]) -> CaseResult | None:
+def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
+    """Return the case with the least time; of equal ones the first by id. None if none has a time."""
     timed = [(row.time.estimate, row.id, row) for row in rows if row.time is not None]
     return min(timed)[2] if timed else None
 
 
 def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
-    return _fastest([row for row in rows if row.case.form == "library"])
+    return fastest([row for row in rows if row.case.form == "library"])
 
 
 def _pair(kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None) -> list[Speedup]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import Extent, extent
+from gpubench.analysis.thresholds import Extent, extent, size_text
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.table import Cell, Column, Table
 from gpubench.base.units import format_bytes, format_rate, listed
@@ -17,7 +17,6 @@ from gpubench.multi.analysis.twins import twin_checks
 from gpubench.multi.sections.collectives import slow_links
 from gpubench.report.sections.answer_part import AnswerPart
 from gpubench.report.sections.answer_table import bare_table
-from gpubench.report.sections.answer_text import size_text
 from gpubench.report.wording import mark, with_text
 from gpubench.result.case import WAITED, gang_ranks
 

@@ -38,6 +38,7 @@ FUNCTIONS = "function"  # the group of users' functions
 
 # Op, dtype and the params beside the size: what is the same on one curve over the sizes.
 SeriesKey = tuple[str, str, tuple[tuple[str, int], ...]]
+CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,6 +72,16 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     def series(self) -> SeriesKey:
         """The curve over the sizes that this case is a point of, whatever its form, regime and device."""
         return self.op, self.dtype, beside_size(self.params)
+
+    @property
+    def n(self) -> int:
+        """The size."""
+        return self.params["n"]
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell of the answer that this case is a point of, whatever its form."""
+        return self.series, self.device_id, self.regime_id
 
     @property
     def form_id(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.analysis import thresholds
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import Extent, extent
+from gpubench.analysis.thresholds import Extent, extent
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
@@ -15,7 +16,6 @@ from gpubench.multi.analysis.scaling import GangFrom, Strong, scaling
 from gpubench.multi.analysis.together import Weak
 from gpubench.multi.analysis.twins import TwinCheck, twin_checks
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.sections import answer_text
 from gpubench.report.wording import (
     ALWAYS,
     data_text,
@@ -103,11 +103,11 @@ def _state_text(row: Weak) -> str:
 def pays_text(row: GangFrom, counted: Extent) -> str:
     """`matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to 4096²`."""
     what = " ".join((row.op, row.dtype, *(f"{name}={value}" for name, value in row.params.items())))
-    last = answer_text.size_text(row.last, counted)
-    between = answer_text.range_text(row.lo or 0, row.hi or 0, counted)
+    last = thresholds.size_text(row.last, counted)
+    between = thresholds.range_text(row.lo or 0, row.hi or 0, counted)
     how = {
-        "at": f"beat one from {answer_text.size_text(round(row.n or 0), counted)} ({between}), measured up to {last}",
-        "all-sizes": f"beat one at every size measured, from {answer_text.size_text(row.first, counted)} to {last}",
+        "at": f"beat one from {thresholds.size_text(round(row.n or 0), counted)} ({between}), measured up to {last}",
+        "all-sizes": f"beat one at every size measured, from {thresholds.size_text(row.first, counted)} to {last}",
         "no-size": f"do not beat one at the largest size measured, {last}",
     }[row.verdict]
     return printable(f"{what} {with_text(row.regime)}: {row.ranks} GPUs {how} ({row.device_id})")

@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.absence import OUT_OF_TIME, Absence
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import ALWAYS, AnswerCell, BestCode, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import OUT_OF_TIME, Absence, BestCode, MachineAnswer, Trouble, answer
 from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.overheads import overheads
 from gpubench.analysis.placement import placements
 from gpubench.analysis.samples import count_sessions, seconds_of
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, cell_text, why_text
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
@@ -35,7 +35,6 @@ from gpubench.report.sections.answer_table import (
 from gpubench.report.sections.answer_text import (
     DETAILS,
     backend_text,
-    cell_text,
     factor_text,
     gain_text,
     left_out_functions,
@@ -44,7 +43,6 @@ from gpubench.report.sections.answer_text import (
     op_sentence,
     raising_functions,
     sizes_sentence,
-    why_text,
     with_own_names,
 )
 from gpubench.report.sections.baseline import cpu_names, plain_text, threads_text

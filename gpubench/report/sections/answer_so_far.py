@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, analyse
-from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
+from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
+from gpubench.analysis.thresholds import ABOUT_EQUAL, AnswerCell
 from gpubench.base.escaping import cut
 from gpubench.base.groups import group_by
 from gpubench.base.table import line_text, table_lines

@@ -8,28 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gpubench.analysis.answer import (
-    ALWAYS,
-    AnswerCell,
-    AnswerRow,
-    BestForm,
-    Extent,
-    Gain,
-    GpuTimes,
-    MachineAnswer,
-)
+from gpubench.analysis.answer import AnswerRow, BestForm, GpuTimes, MachineAnswer
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, Gain, both_text, cell_text, size_text
 from gpubench.base.table import Cell, Column, Line, Table, natural_width
 from gpubench.base.units import format_seconds
 from gpubench.report.sections.answer_text import (
     asked_size_text,
     backend_text,
-    both_text,
-    cell_text,
     factor_text,
     gain_cell,
     named_size_text,
     series_text,
-    size_text,
     threshold_cell,
 )
 from gpubench.report.sections.baseline import plain_text

@@ -3,63 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from gpubench.analysis.answer import (
-    ABOUT_EQUAL,
+from gpubench.analysis.answer import FEWEST_OPS, AnswerRow, BestForm, GpuTimes, MachineAnswer, Trouble
+from gpubench.analysis.thresholds import (
     ALWAYS,
-    FEWEST_OPS,
     AnswerCell,
-    AnswerRow,
-    BestForm,
     Extent,
     Gain,
-    GpuTimes,
-    MachineAnswer,
-    Trouble,
-    extent,
-    threshold,
+    both_text,
+    cell_text,
+    size_text,
+    why_text,
 )
-from gpubench.analysis.break_even import BreakEven
 from gpubench.base.escaping import printable
 from gpubench.base.table import Cell, Tone
-from gpubench.base.units import SIZE_UNITS, listed, scale_size
+from gpubench.base.units import SIZE_UNITS, listed
 from gpubench.report.wording import situation_text, with_text
 from gpubench.result.case import WAITED, own_names
 from gpubench.result.run import Run, Skip
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
-_WHY = {
-    "noise": "too noisy", "few-sizes": "too few sizes", "throttled": "the device was throttled",
-    "failed-cases": "cases failed", "budget": "the time budget ended first",
-    "loses-again": "wins and loses by turns", "no-cpu-time": "the CPU has no time",
-    "no-samples": "too few samples", "not-reached": "not reached", "out-of-memory": "too little memory",
-    ABOUT_EQUAL: "about equal at the largest size",
-}  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
 _MOST_RAISING = 3  # functions; the others are counted
 CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told without `~`
-
-
-def why_text(why: str) -> str:
-    """Why there is no threshold, in words."""
-    return _WHY.get(why, why.replace("-", " "))
 
 
 def backend_text(device_id: str) -> str:
     """`CuPy` of `cupy:0`, as its project writes it."""
     name = device_id.partition(":")[0]
     return BACKENDS.get(name, name)
-
-
-def size_text(n: int, extent: Extent) -> str:
-    """`23 K`, `16 M` elements (K is 1024, M is 1024 K); `182²` of a square matrix."""
-    if extent == "elements":
-        return " ".join(scale_size(n)).strip()
-    return f"{n}{_square(extent)}"
 
 
 def rough_size_text(n: float) -> str:
@@ -85,59 +61,6 @@ def asked_size_text(n: int, extent: Extent) -> str:
 def named_size_text(n: int, extent: Extent) -> str:
     """As `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
     return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
-
-
-def range_text(low: int, high: int, extent: Extent) -> str:
-    """`16-46 K`, `131 K-1 M`, `128-512²`."""
-    if low == high:
-        return size_text(low, extent)
-    if extent != "elements":
-        return f"{low}-{high}{_square(extent)}"
-    (first, unit), (last, other) = scale_size(low), scale_size(high)
-    if (first, unit) == (last, other):
-        return size_text(low, extent)
-    return (
-        f"{first}-{last} {other}".strip() if unit == other else f"{first} {unit}".strip() + f"-{last} {other}"
-    )
-
-
-def _square(extent: Extent) -> str:
-    return "" if extent == "plain" else "²"
-
-
-def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
-    """What `pays from` says: the one grammar of the screen."""
-    if cell is None:
-        return "?"
-    if cell.tied:
-        return "about equal"
-    size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent)  # noqa: E731
-    mixed = ", mixed" if cell.mixed else ""
-    below = f"< {size(cell.high)}" if cell.high != 1 else "1"  # there is no smaller size
-    if cell.kind == "range":
-        return range_text(cell.low or 0, cell.high or 0, extent) + mixed
-    return {
-        "at": ("" if cell.sharp else "~") + size(cell.n) + mixed, "all-sizes": "all sizes", "below": below,
-        "no-size": "no size",
-        "above": f"> {size(cell.low)}", "open": "?" if cell.low is None else f"> {size(cell.low)}",
-        "wrong": "wrong", "failed": "failed", "pending": "...",
-    }[cell.kind]  # fmt: skip
-
-
-def both_text(cell: AnswerCell, extent: Extent) -> str:
-    """The threshold with its interval, `23 K (16-46 K)`; a bracket alone has no number."""
-    if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
-        return cell_text(cell, extent)
-    size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
-    between = range_text(cell.low, cell.high, extent)
-    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
-
-
-def threshold_text(row: BreakEven) -> str:
-    """What a report says of a curve: the cell with its interval, and of `?` the reason."""
-    cell = threshold(row)
-    text = both_text(cell, extent(row.case))
-    return f"? ({why_text(cell.why)})" if text == "?" else text
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:

@@ -7,26 +7,28 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.speedup import cpu_codes
+from gpubench.analysis.thresholds import (
+    AnswerCell,
+    Extent,
+    both_text,
+    cell_text,
+    extent,
+    range_text,
+    size_text,
+    threshold,
+    threshold_text,
+    why_text,
+)
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.sections.answer_text import (
-    both_text,
-    cell_text,
-    gain_text,
-    range_text,
-    size_text,
-    threshold_cell,
-    threshold_text,
-    why_text,
-)
+from gpubench.report.sections.answer_text import gain_text, threshold_cell
 from gpubench.report.sections.baseline import against_text, cpu_names
 from gpubench.report.wording import (
     FORMS,
@@ -111,7 +113,7 @@ def _table(
 
 def _cpu_names(analysis: Analysis, rows: Iterable[BreakEven]) -> list[str]:
     """What computes on the CPU at the sizes of these rows, the most of them first; nothing for another baseline."""
-    bases = [point.row.baseline for row in rows for point in row.points]
+    bases = [point.baseline for row in rows for point in row.points]
     return cpu_names(cpu_codes(analysis.run, bases), short=True)
 
 
@@ -187,7 +189,7 @@ def _gain(row: BreakEven, last: int) -> str:
     if gain is None:
         return "-"
     at = "" if row.last == last else f" at {size_text(row.last, extent(row.case))}"
-    return f"{gain_text(gain)}{mark(row.at_last.label)} {time_text(row.at_last.case.time)}{at}"
+    return f"{gain_text(gain)}{mark(row.points[-1].label)} {time_text(row.points[-1].case.time)}{at}"
 
 
 def _measured(rows: Sequence[BreakEven]) -> str:

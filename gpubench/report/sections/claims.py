@@ -9,11 +9,11 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.claims import ClaimResult, ClaimVerdict, claims
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
+from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Table, Tone, cells, heads, number
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     ALWAYS,
     GainStyle,

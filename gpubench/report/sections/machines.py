@@ -15,13 +15,13 @@ from gpubench.analysis.analyse import (
 )
 from gpubench.analysis.break_even import earliest
 from gpubench.analysis.speedup import Speedup
+from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import section
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import format_size, listed
 from gpubench.curves.stats import geometric_mean
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     data_text,
     gain_text,

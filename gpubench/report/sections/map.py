@@ -16,18 +16,13 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.analysis.speedup import EQUAL, cpu_codes
+from gpubench.analysis.thresholds import cell_text, size_text
 from gpubench.base.escaping import columns, cut, padded, printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.table import Cell, Line, Tone, line_text, trimmed
 from gpubench.report.layout import Picture, RenderOptions, Section
-from gpubench.report.sections.answer_text import (
-    backend_text,
-    cell_text,
-    gain_text,
-    series_text,
-    size_text,
-)
+from gpubench.report.sections.answer_text import backend_text, gain_text, series_text
 from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.wording import situation_text
 from gpubench.result.case import beside_size, own_names

@@ -9,10 +9,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import extent
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.means import Mean, means
 from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
+from gpubench.analysis.thresholds import extent, threshold_text
+from gpubench.analysis.thresholds import size_text as threshold_size
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
@@ -31,8 +32,6 @@ from gpubench.report.charts import (
     size_ticks,
 )
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.sections.answer_text import size_text as threshold_size
-from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.sections.baseline import against_text
 from gpubench.report.wording import (
     FORMS,

@@ -11,23 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpubench.analysis.answer import ROUGHLY, Gain, answer
+from gpubench.analysis.answer import answer
+from gpubench.analysis.thresholds import ROUGHLY, Gain, both_text, cell_text, range_text, size_text
 from gpubench.base.table import line_text, natural_width, table_lines
 from gpubench.base.units import parse_sizes
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_screen
 from gpubench.report.sections.answer_table import thresholds_table
-from gpubench.report.sections.answer_text import (
-    asked_size_text,
-    both_text,
-    cell_text,
-    factor_text,
-    gain_text,
-    range_text,
-    rough_size_text,
-    size_text,
-)
+from gpubench.report.sections.answer_text import asked_size_text, factor_text, gain_text, rough_size_text
 from gpubench.result.run import Check, Failure, RunWarning
 from tests.examples import examples
 from tests.unit.report.answer_runs import (

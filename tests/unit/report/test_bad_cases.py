@@ -59,7 +59,7 @@ def test_every_output_has_an_answer_and_they_agree(name):
     answer = Policy([run]).choose("add", shape=VECTOR[1], regime=WAITED)
     point = next((point for point in row_of(run).points if point.n == VECTOR[1]), None)
     if point is not None:
-        assert (answer.backend == "cupy") == (point.row.ratio > 1)
+        assert (answer.backend == "cupy") == (point.ratio > 1)
 
 
 def test_one_size_says_who_wins_there_and_nothing_of_a_threshold():
@@ -87,7 +87,7 @@ def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
         row_of(answer_run(rows)) for rows in (op_rows("add", {WAITED: rising(VECTOR, AT)}), LONELY)
     )
     assert lonely.n == pytest.approx(plain.n, rel=0.02)
-    gains = [{point.n: point.row.ratio for point in row.points} for row in (plain, lonely)]
+    gains = [{point.n: point.ratio for point in row.points} for row in (plain, lonely)]
     assert gains[1][4096] == pytest.approx(gains[0][4096] / 5, rel=0.02)
     assert {n: gain for n, gain in gains[1].items() if n != 4096} == pytest.approx(
         {n: gain for n, gain in gains[0].items() if n != 4096}

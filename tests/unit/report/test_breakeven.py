@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.break_even import BreakEven, earliest
+from gpubench.analysis.thresholds import threshold_text
 from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
-from gpubench.report.sections.answer_text import threshold_text
 from gpubench.result.store.document import encode
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, curve, failed, measured, run_of
@@ -175,7 +175,7 @@ def test_labels_change_no_verdict():
     wild = [0.6] * 5 + [1.4] * 5
     ratios = {64: 0.5, 128: 0.9, 256: 2.0}
     quiet, loud = verdict(ratios, factors=QUIET), verdict(ratios, factors=wild)
-    assert loud.at_last.label in ("noisy", "unstable")
+    assert loud.points[-1].label in ("noisy", "unstable")
     assert (loud.verdict, loud.n) == (quiet.verdict, quiet.n)
 
 
@@ -200,7 +200,7 @@ def test_each_regime_and_device_has_its_own_verdict():
 
 def rows_of(analysis):
     """What is reported of each curve; the times behind it are left out."""
-    rows = [(row.at_last.label, row.case.device_id) for row in analysis.break_even]
+    rows = [(row.points[-1].label, row.case.device_id) for row in analysis.break_even]
     return [[encode(row) for row in report_document([analysis]).break_even], rows]
 
 

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.analysis.answer import EQUAL
 from gpubench.analysis.ratio_map import FIRST_TINT, FULL, STRAIGHT, MapPoint, Stretch, ratio_map, tint
+from gpubench.analysis.thresholds import EQUAL
 from gpubench.report import analysed, render
 from gpubench.report.sections.map import axis_text, drawn, map_view, overlay_view, ticks
 from gpubench.report.sections.map_chart import map_picture, map_specs

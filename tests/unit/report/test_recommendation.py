@@ -152,7 +152,7 @@ def test_an_undecided_break_even_says_between_which_sizes_it_lies():
     found = evidence(analyse(run_of(rows)))
     assert found is not None
     (hidden,) = (p for p in found.break_even if p.op == "matmul")
-    assert (hidden.size, hidden.note) == (curved.n, f"between n = {curved.lo} and {curved.hi}")
+    assert (hidden.size, hidden.note) == (curved.n, f"~{curved.n}² ({curved.lo}-{curved.hi}²)")
 
 
 def test_of_several_gpus_the_earliest_break_even_counts():
