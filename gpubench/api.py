@@ -53,10 +53,10 @@ class BenchOptions(RunSettings, Meaning, total=False):
 
 
 class Result:
-    """A measured run: print it, ask it, save it."""
+    """A measured run: print it, ask it, save it. `path` is the file that holds it, if one does."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, path: str | Path | None = None) -> None:
+        self.run, self.path = run, path
 
     @functools.cached_property
     def _analysis(self) -> Analysis:
@@ -67,10 +67,12 @@ class Result:
     def __str__(self) -> str:
         """The answer, as `gpubench run` prints it."""
         from gpubench import report
+        from gpubench.base.installation import quote
         from gpubench.report.layout import RenderOptions
 
         text = report.screen(self._analysis, "plain", RenderOptions(), saved=(), height=40)
-        return text + 'all: result.save("r.json"), then gpubench report r.json'
+        steps = "" if self.path else 'result.save("r.json"), then '
+        return f"{text}all: {steps}gpubench report {quote(str(self.path or 'r.json'))}"
 
     def __repr__(self) -> str:
         from gpubench.analysis.contenders import timed
@@ -146,10 +148,21 @@ class Result:
         return Policy([self.run])
 
     def save(self, path: str | Path) -> None:
-        """Write the file that `gpubench run -o` writes. Raises GpubenchError."""
+        """Write the file that `gpubench run -o` writes: the result, or a report, by the suffix of the name.
+
+        Raises UsageError for a suffix that no format has, and GpubenchError for a file that cannot be written.
+        """
+        from gpubench import report
+        from gpubench.cli import rendering
         from gpubench.result import store
 
-        store.save(self.run, path)
+        if store.is_result_name(path):
+            store.save(self.run, path)
+            self.path = path
+        elif (format := rendering.format_of(str(path))) in report.PICTURES:
+            rendering.write_picture([self._analysis], format, str(path), None, "auto")
+        else:
+            rendering.write(report.drawn([self._analysis], format), str(path))
 
 
 class DetectedMachine:
@@ -257,7 +270,7 @@ def load(path: str | Path) -> Result:
     """Read a result that `save` or `gpubench run` has written. Raises InputError."""
     from gpubench.result import store
 
-    return Result(store.load(path))
+    return Result(store.load(path), path)
 
 
 def detect() -> DetectedMachine:

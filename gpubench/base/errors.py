@@ -170,15 +170,23 @@ def suggest(word: str, names: Iterable[str]) -> str:
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 
-def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "") -> str:
+MOST_CHOICES = 20  # more names are not listed one by one
+
+
+def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """`word` if it is one of `names`. Raises UsageError; `what` says what it is, such as "--format"; `hint` is known
-    to be better than the nearest of the names."""
-    allowed = list(names)
+    to be better than the nearest of the names; `listing` is the command that lists them."""
+    allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word
+    why = "possible: " + ", ".join(allowed)
+    if len(allowed) > MOST_CHOICES:
+        from difflib import get_close_matches
+
+        near = get_close_matches(word, allowed, n=3, cutoff=0.5)
+        why = f"it is none of {len(allowed)} names" + (f"; the closest are {', '.join(near)}" if near else "")
+    steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")
     raise UsageError(
-        "unknown-value",
-        f"{what}: there is no {word!r}",
-        why="possible: " + ", ".join(allowed),
-        hint=hint or suggest(word, allowed) or f"take one of these for {what}",
-    )
+        "unknown-value", f"{what}: there is no {word!r}", why=why,
+        hint=" ".join(filter(None, steps)) or f"take one of these for {what}",
+    )  # fmt: skip

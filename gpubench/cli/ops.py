@@ -9,58 +9,115 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
+from gpubench.base.escaping import filled, json_in_order, visible
 from gpubench.cli.options import OpsOptions
 
 if TYPE_CHECKING:
-    from gpubench.base.table import Column, Table
     from gpubench.kernels.contract.kernel import Kernel
     from gpubench.kernels.contract.op import Op, Operand
 
-EVERYTHING = 1 << 20  # columns that any table fits
-_MOST_WEIGHTS = 2  # more of them have no shapes in the table
+_MOST_INPUTS = 6  # more of them have no shapes in a table
 _PROBE = 64  # the size at which a cost is shown that no formula fits
 _BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: this one and a few below
 
 
 def ops(options: OpsOptions) -> None:
-    """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
+    """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
-    from gpubench import backends, kernels
-    from gpubench.base.escaping import visible
-    from gpubench.base.table import Table, cells, markdown_table
+    from gpubench import backends
 
-    listed = listed_backends()
-    show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=listed)
     for error in backends.find_namesakes().values():
         print(f"warning: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
-    ours = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
-    theirs: list[Any] = []
-    broken = _show_foreign(show, theirs)
-    if format == "json":
-        streams.put(_json([*ours, *theirs], broken) + "\n")
+    if format == "table" and not options.names:
+        streams.put(listing() + "\n")
         return
-    dashes = ["-"] * (len(columns(listed)) - 3)
-    theirs += [(name, "bad-plugin", *dashes, why) for name, why in broken.items()]
-    rows = [cells(*map(visible, row)) for row in (*ours, *theirs, *presets(listed))]
-    table = Table(columns(listed), tuple(rows), bare=True)
-    streams.put(
-        (markdown_table(table) if format == "markdown" else table_text(table, _terminal_width())) + "\n"
-    )
+    ops, broken = _shown(options.names, partial(_plain, backends=listed_backends()))
+    if format == "json":
+        text = _json(ops, broken)
+    else:
+        rows = [*map(_facts, ops)]
+        rows += [{"op": name, "group": "bad-plugin", "computes": why} for name, why in broken.items()]
+        if not options.names:
+            rows += [{"op": one.WORD, "group": "preset", "computes": one.SUMMARY} for one in _presets()]
+        text = _markdown(rows) if format == "markdown" else _two_columns([list(row.items()) for row in rows])
+    streams.put(text + "\n")
 
 
-def _show_foreign(show: Callable[[Op], Any], shown: list[Any]) -> dict[str, str]:
-    """Append the ops of installed packages, by group; why those that are broken are not among them, by name."""
+def listing() -> str:
+    """Return the groups as headings, and of each op its name and one sentence."""
+    from gpubench import kernels
+
+    groups: dict[str, list[tuple[str, str]]] = {group: [] for group in kernels.groups()}
+    for name, entry in kernels.listing().items():
+        groups[entry.group].append((name, entry.summary))
+    theirs, broken = _show_foreign(kernels.foreign(), lambda op: (op.group, (op.name, op.summary)))
+    for group, line in theirs:
+        groups.setdefault(group, []).append(line)
+    groups["preset"] = [(preset.WORD, preset.SUMMARY) for preset in _presets()]
+    groups["bad-plugin"] = list(broken.items())
+    blocks = [
+        [(group, ""), *((f"  {name}", text) for name, text in ops)] for group, ops in groups.items() if ops
+    ]
+    return _two_columns([*blocks, [("`gpubench ops NAME` tells all of an op, or of a group.", "")]])
+
+
+def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    from gpubench.base.table import Column, Table, cells, markdown_table
+
+    headings = list(rows[0])
+    lines = [cells(*(visible(row.get(heading, "-")) for heading in headings)) for row in rows]
+    return markdown_table(Table(tuple(map(Column, headings)), tuple(lines)))
+
+
+def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
+    """Return blocks of a word and a text, which is wrapped: in 80 columns where no terminal says otherwise."""
+    import shutil
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
+    room = 2 + max(len(word) for block in blocks for word, text in block if text)
+    lines = [
+        "\n".join(filled(f"{visible(word):{room}}{visible(text)}".rstrip(), width, indent=" " * room))
+        for block in blocks
+        for word, text in (*block, ("", ""))
+    ]
+    return "\n".join(lines[:-1])
+
+
+def _shown(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
+    """Show the ops of these names and groups, or all; return also why some cannot be shown. Raises UsageError."""
+    from gpubench import kernels
+
+    groups, foreign = kernels.groups(), kernels.foreign()
+    for word in words or []:
+        require_choice(word, [*groups, *kernels.names(), *foreign], "NAME", listing="gpubench ops")
+    named = [name for word in words or [*groups, *foreign] for name in groups.get(word, (word,))]
+    theirs, broken = _show_foreign([name for name in named if name in foreign], show)
+    if words:
+        broken = {name: why for name, why in broken.items() if name in named}
+    return [*(show(kernels.load(name)) for name in named if name not in foreign), *theirs], broken
+
+
+def _presets() -> tuple[Any, ...]:
+    """Return the modules of the words that stand for some ops."""
+    from gpubench.cli import health, roofline
+
+    return roofline, health
+
+
+def _show_foreign(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
+    """Show ops of installed packages, by group. Return also why those that are broken are not among them, by name."""
     from gpubench import kernels
     from gpubench.base import plugins
 
-    found, bad = kernels.load_all(kernels.foreign())
+    loaded, bad = kernels.load_all(names)
     broken = {name: f"{error.message}: {error.why}" for name, error in (kernels.find_namesakes() | bad).items()}
-    for op in sorted(found.values(), key=lambda op: (op.group, op.name)):
+    shown = []
+    for op in sorted(loaded.values(), key=lambda op: (op.group, op.name)):
         try:
             shown.append(show(op))
         except (Exception, SystemExit) as error:  # of its own functions, at the sizes that a formula is made of
             broken[op.name] = f"it cannot be listed: {plugins.described(error)}"
-    return dict(sorted(broken.items()))
+    return shown, dict(sorted(broken.items()))
 
 
 class Listed(NamedTuple):
@@ -93,25 +150,6 @@ def listed_backends() -> list[Listed]:
 
 def _kind(kinds: Sequence[str]) -> str:
     return "cpu" if {*kinds} == {"cpu"} else "gpu"
-
-
-def columns(backends: Sequence[Listed]) -> tuple[Column, ...]:
-    """Return the headings of the table. A terminal can do without the backends before what they compute."""
-    from gpubench.base.table import Column
-
-    return (
-        Column("op"), Column("group"), Column("inputs -> output", rank=3), Column("FLOPs", rank=5),
-        Column("bytes (f32)", rank=7), Column("dtypes", rank=6), Column("default sizes", rank=2),
-        *(Column(backend.name, rank=4) for backend in backends), Column("params", rank=1), Column("n is", least=20),
-    )  # fmt: skip
-
-
-def presets(backends: Sequence[Listed]) -> list[tuple[str, ...]]:
-    """The words that stand for some ops, as rows without costs of their own."""
-    from gpubench.cli import health, roofline
-
-    none = ["-"] * (len(columns(backends)) - 3)
-    return [(one.WORD, "preset", *none, one.SUMMARY) for one in (roofline, health)]
 
 
 def forms(op: Op, backend: Listed) -> list[str]:
@@ -169,78 +207,40 @@ def _shape(operand: Operand) -> list[str]:
     return [written(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(len(shape({"n": _PROBE})))]
 
 
-def _operand(operand: Operand) -> str:
-    return f"{operand.name}[{','.join(_shape(operand))}]"
-
-
-def _bytes(op: Op) -> str:
-    return _writer(op.operands)(lambda n: op.bytes({"n": n}, "float32"))
-
-
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
     """No formula tells the length of a text: to look for one would encode all of it."""
     return _at_one_size if any(one.dtype == "uint8" for one in operands) else formula
 
 
-def _flops(op: Op) -> str:
-    return formula(lambda n: op.flops({"n": n}))
-
-
-def _inputs(op: Op) -> str:
-    """The shapes of the inputs; many weights are counted."""
-    weights = [operand for operand in op.inputs if operand.role == "weight"]
-    if len(weights) <= _MOST_WEIGHTS:
-        return " ".join(map(_operand, op.inputs))
-    others = (operand for operand in op.inputs if operand.role != "weight")
-    return f"{' '.join(map(_operand, others))} + {len(weights)} weights"
-
-
-def _results(op: Op) -> str:
-    """The shape of the output; of several with their names."""
-    if op.more_outputs:
-        return " ".join(_operand(operand) for operand in op.outputs)
-    return ",".join(_shape(op.output))
-
-
-def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
-    """What the table says of an op, a text for each column."""
+def _facts(op: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a table says of an op, by its headings."""
+    from gpubench.base.units import truncate
     from gpubench.result.case import SHORT_DTYPES
 
-    shapes = f"{_inputs(op)} -> {_results(op)}"
-    if op.overhead is not None:
-        shapes = "-"  # nothing is computed
-    sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"
-    dtypes = " ".join(SHORT_DTYPES[dtype] for dtype in op.dtypes)
-    cells = ["+".join(forms(op, backend)) or "-" for backend in backends]
-    params = " ".join(op.options) or "-"
-    return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *cells, params, op.params["n"])
-
-
-def _terminal_width() -> int | None:
-    """The columns of a terminal; None for a pipe or a file, which get everything."""
-    import shutil
-
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def table_text(table: Table, width: int | None = None) -> str:
-    """The rows below each other; inside `width` columns if it is given, with what is left out named below."""
-    from gpubench.base.escaping import filled
-    from gpubench.base.table import Cell, fitted, line_text, table_lines
-
-    width = width or EVERYTHING
-    shown = fitted(table, width).columns
-    lines = table_lines(table, width)
-    if gone := [column.name for column in table.columns if column not in shown]:
-        note = f"Left out in {width} columns: {', '.join(gone)}; --format markdown has them."
-        lines += [(Cell(""),), *((Cell(line),) for line in filled(note, width, ""))]
-    return "\n".join(map(line_text, lines))
+    inputs, outputs = (
+        [f"{operand['name']}[{','.join(operand['shape'])}]" for operand in operands]
+        for operands in (op["inputs"], [op["output"], *op["more_outputs"]])
+    )
+    sizes = op["default_sizes"]
+    return {
+        "op": op["name"],
+        "group": op["group"],
+        "computes": op["summary"],
+        "inputs -> output": f"{truncate(inputs, _MOST_INPUTS, between=' ')} -> {' '.join(outputs)}"
+        if inputs
+        else "-",
+        "FLOPs": op["flops"],
+        "bytes (f32)": op["bytes_float32"],
+        "dtypes": " ".join(SHORT_DTYPES[dtype] for dtype in op["dtypes"]),
+        "default sizes": f"{sizes[0]}..{sizes[-1]} ({len(sizes)})" if len(sizes) > 1 else str(sizes[0]),
+        **{backend: "+".join(forms) or "-" for backend, forms in op["forms"].items()},
+        "n is": op["params"]["n"],
+        "params": "; ".join(f"{name}: {meaning}" for name, meaning in op["options"].items()) or "-",
+    }
 
 
 def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
-
-    from gpubench.base.escaping import json_in_order
 
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
     document = {"name": "gpubench-ops", "schema_version": 1, "ops": ops, "broken": left_out}
@@ -248,6 +248,11 @@ def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
 
 
 def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
+    """Return an op as JSON has it."""
+
+    def shapes(operands: Sequence[Operand]) -> list[dict[str, Any]]:
+        return [{"name": operand.name, "shape": _shape(operand)} for operand in operands]
+
     equipped = op
     for backend in backends:
         equipped = equipped.with_kernels(backend.name, backend.brought.get(op.name, ()))
@@ -257,11 +262,11 @@ def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
         "summary": op.summary,
         "params": dict(op.params),
         "options": dict(op.options),
-        "inputs": [{"name": operand.name, "shape": _shape(operand)} for operand in op.inputs],
-        "output": {"name": op.output.name, "shape": _shape(op.output)},
-        "more_outputs": [{"name": operand.name, "shape": _shape(operand)} for operand in op.more_outputs],
-        "flops": _flops(op),
-        "bytes_float32": _bytes(op),
+        "inputs": shapes(op.inputs),
+        "output": shapes([op.output])[0],
+        "more_outputs": shapes(op.more_outputs),
+        "flops": formula(lambda n: op.flops({"n": n})),
+        "bytes_float32": _writer(op.operands)(lambda n: op.bytes({"n": n}, "float32")),
         "dtypes": list(op.dtypes),
         "default_sizes": op.sizes.sizes(),
         "forms": {backend.name: forms(op, backend) for backend in backends},

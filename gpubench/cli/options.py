@@ -460,9 +460,11 @@ class AdviseOptions(CommonOptions):
 
 
 class OpsOptions(CommonOptions):
+    names: list[str] | None = argument("[NAME]...", "Ops or groups to tell all of. Default: a line for each op.",
+        default=None)
     format: str = option("table|json|markdown", OUTPUT, "How to write the list.", default="table", brief=True)
     purpose = "List the ops that can be measured."
-    examples = ("gpubench ops", "gpubench ops --format markdown", "gpubench ops --format json")
+    examples = ("gpubench ops", "gpubench ops matmul", "gpubench ops --format markdown")
 
 
 class SchemaOptions(CommonOptions):

@@ -228,11 +228,11 @@ def remaining(seconds: float | None) -> str:
 
 
 class _Lines(Display):
-    """One line per finished case; a heartbeat when nothing has been said for a while."""
+    """One line for each case of a session, however often a search sharpens it; a heartbeat after a long silence."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._done = 0
+        self._told: set[tuple[str, int]] = set()  # the id and the session of each case that has a line
         self._cases = Counter()
         self._spoke = time.monotonic()
         self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
@@ -249,14 +249,7 @@ class _Lines(Display):
             case RunStarted():
                 self._cases.total = event.cases
             case CaseDone():
-                self._done += 1
-                if more := self._cases.more(event.cases):
-                    self._say(more)
-                self._say(
-                    f"[{self._done:>3}{self._cases.of(self._done, '/')}] {event.outcome.id}  {describe(event)}",
-                    whole=_without_number(event) is not None,
-                )
-                self._tell_time(event.remaining_s)
+                self._tell_case(event)
             case Warned():
                 self._say(f"warning: {visible(event.warning.message)}", whole=True)
             case SessionAgain():
@@ -265,12 +258,21 @@ class _Lines(Display):
                 parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
-    def _tell_time(self, seconds: float | None) -> None:
-        """Now and then, as soon as some cases tell."""
+    def _tell_case(self, event: CaseDone) -> None:
+        """Say what a case has come to, and now and then the time left, as soon as some cases tell."""
+        broken = _without_number(event) is not None
+        case = event.outcome.id, event.session
+        if case in self._told and not broken:
+            return
+        self._told.add(case)
+        done = len(self._told)
+        if more := self._cases.more(event.cases):
+            self._say(more)
+        self._say(f"[{done:>3}{self._cases.of(done, '/')}] {event.outcome.id}  {describe(event)}", whole=broken)
         now = time.monotonic()
-        if seconds and self._cases.tells_time(self._done) and now - self._timed >= HEARTBEAT_S:
+        if event.remaining_s and self._cases.tells_time(done) and now - self._timed >= HEARTBEAT_S:
             self._timed = now
-            self._say(remaining(seconds))
+            self._say(remaining(event.remaining_s))
 
     def _say(self, text: str, *, whole: bool = False) -> None:
         """Print one line; `whole` for a reason, whose end often is what helps."""

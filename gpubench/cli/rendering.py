@@ -45,18 +45,6 @@ class ReportStyle(msgspec.Struct, frozen=True):
         height = shutil.get_terminal_size((_PLAIN_WIDTH, HEIGHT)).lines if sys.stdout.isatty() else HEIGHT
         return report.screen(analysis, self.format, self.options, saved=saved, height=height)
 
-    def format_of(self, path: str) -> str:
-        """The format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
-        try:
-            return chosen_format(None, path, False)
-        except UsageError as error:
-            raise UsageError(
-                error.code, error.message,
-                why=".json and .json.gz hold the result, .jsonl the events;"
-                " .md, .html, .csv, .txt, .svg and .png a report",
-                hint="give the file one of these suffixes",
-            ) from error  # fmt: skip
-
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
         """The report as text; files get neither colour nor the terminal's width, and all columns: CSV has others.
 
@@ -129,15 +117,20 @@ def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> 
     """The format asked for; else by the suffix of `output`; else by where the text goes."""
     if format is not None:
         return format
-    if output is not None and output != "-":
-        suffix = Path(output).suffix.lower()
-        if suffix not in _SUFFIXES:
-            raise UsageError(
-                "unknown-suffix", f"--output: no format belongs to the suffix of {output!r}",
-                why=f"known: {', '.join(_SUFFIXES)}", hint="name the format with --format",
-            )  # fmt: skip
-        return _SUFFIXES[suffix]
-    return "table" if to_terminal else "plain"
+    if output is None or output == "-":
+        return "table" if to_terminal else "plain"
+    return format_of(output, hint="name the format with --format")
+
+
+def format_of(path: str, *, hint: str = "give the file one of these suffixes") -> str:
+    """Return the format of a report file, by its suffix. Raises UsageError for a suffix that no format has."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(
+            "unknown-suffix", f"no format belongs to the suffix of {path!r}",
+            why=f"known: {', '.join(_SUFFIXES)}; and .json.gz for a result", hint=hint,
+        )  # fmt: skip
+    return _SUFFIXES[suffix]
 
 
 def wants_color(choice: str, environ: Mapping[str, str], *, terminal: bool) -> bool:

@@ -51,7 +51,7 @@ def checked(output: list[str], style: ReportStyle, options: SavingOptions) -> li
     for path in output:
         if not store.is_result_name(path):
             # Refuses a suffix that no format has.
-            rendering.check_picture(style.format_of(path), to_terminal=False)
+            rendering.check_picture(rendering.format_of(path), to_terminal=False)
         store.check_writable(path)
         if store.is_result_name(path):
             store.check_part(path)
@@ -228,7 +228,7 @@ def deliver(
     """
     errors = []
     for path in output:
-        if not store.is_result_name(path) and (format := style.format_of(path)) != EVENTS:
+        if not store.is_result_name(path) and (format := rendering.format_of(path)) != EVENTS:
             try:
                 _report(analyses, format, path, style, channels)
             except GpubenchError as error:

@@ -81,8 +81,7 @@ def parse_ops(text: str) -> list[str]:
         elif word in kernels.own():
             foreign.append(word)
         else:
-            others = kernels.foreign()
-            foreign.append(word if word in others else require_choice(word, [*known, *others], "--ops"))
+            foreign.append(require_choice(word, [*known, *kernels.foreign()], "--ops", listing="gpubench ops"))
     return [*(name for name in every if name in wanted), *dict.fromkeys(foreign)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import importlib
 import importlib.util
@@ -12,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from gpubench.base.plugins import PluginError, described
@@ -149,6 +150,47 @@ def namespace(library: Any) -> Any:
     return library
 
 
+# Calls of C that do nothing beside their result; a call of a class, as float(x), is none.
+_PURE = (abs, all, any, divmod, getattr, hasattr, isinstance, len, max, min, next, pow, round, sum)
+_STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "DELETE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR")
+
+
+class Effects:
+    """A profile function: it notes what the user's code does beside its result. A kernel that is compiled from a trace
+    would leave that out."""
+
+    def __init__(self) -> None:
+        self.first = ""
+
+    def __call__(self, frame: FrameType, event: str, call: Any) -> None:
+        """Look at a call of C, or at the code of a function that begins."""
+        if frame.f_globals.get("__name__", "").startswith("gpubench."):
+            return
+        if event == "c_call" and call not in _PURE and getattr(call, "__module__", "") != "math":
+            self._note(f"calls {'.'.join(filter(None, (call.__module__, call.__qualname__)))}")
+        elif event == "call":
+            for step in dis.get_instructions(frame.f_code):
+                outer = step.opname == "STORE_DEREF" and step.argval in frame.f_code.co_freevars
+                if outer or step.opname in _STORES:
+                    self._note(f"changes {step.argval or 'an item'} outside of itself")
+
+    def _note(self, text: str) -> None:
+        self.first = self.first or text.replace("builtins.", "")
+
+
+def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
+    """The trace of a function that does nothing beside its result. Raises Untraceable."""
+    effects, before = Effects(), sys.getprofile()
+    sys.setprofile(effects)
+    try:
+        traced = trace(function.cpu, arguments)
+    finally:
+        sys.setprofile(before)
+        if effects.first:
+            raise Untraceable(effects.first)
+    return traced
+
+
 def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[Any], n: int) -> Formula:
     """The trace of an elementwise function. Raises Untraceable."""
     if function.gpu is not None:
@@ -158,7 +200,7 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
         raise Untraceable("takes other inputs than vectors of n floating-point numbers")
     if len(arguments) > MOST_TRACED:
         raise Untraceable(f"takes more than {MOST_TRACED} arrays")
-    return trace(function.cpu, arguments)
+    return trace_pure(function, arguments)
 
 
 def digest(function: UserFunction) -> str:

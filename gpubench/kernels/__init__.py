@@ -8,10 +8,11 @@ breaks, hangs or exits costs itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import wings
@@ -19,6 +20,10 @@ from gpubench.kernels.contract.op import EXACT, Ladder, Op, Operand, Overhead, P
 
 # Functions of a user's own as ops, once they were described: by file and id.
 _own: dict[str, dict[str, Op]] = {}
+
+_ROOT = Path(__file__).parents[2]
+# The two fields of a declaration that a listing shows: literals, one behind the other.
+_DECLARED = re.compile(r'\bgroup="(\w+)",\s+summary="([^"]*)"')
 
 # The groups in the order of listings and reports; one of another package comes after these. Those in the second line
 # are measured on request: `--ops all` leaves them out.
@@ -33,6 +38,29 @@ def names() -> tuple[str, ...]:
     return tuple(sorted((*files, *OVERHEADS, *wings.brought("ops"))))
 
 
+class ListedOp(NamedTuple):
+    """The line of an op in a listing."""
+
+    group: str
+    summary: str
+
+
+@cache
+def listing() -> dict[str, ListedOp]:
+    """The built-in ops by name, and those of wings. Read from the text of the files: nothing is imported."""
+    entries = {op.name: ListedOp(op.group, op.summary) for op in OVERHEADS.values()}
+    places = wings.brought("ops")
+    for name in names():
+        if name not in entries:
+            module = places.get(name, f"{__name__}.{name}:OP").partition(":")[0]
+            path = _ROOT.joinpath(*module.split(".")).with_suffix(".py")
+            declared = _DECLARED.search(path.read_text(encoding="utf-8"))
+            entries[name] = (
+                ListedOp(*declared.groups()) if declared else ListedOp(load(name).group, load(name).summary)
+            )
+    return entries
+
+
 def computed() -> tuple[str, ...]:
     """The built-in ops that compute something: all but the overheads."""
     return tuple(name for name in names() if load(name).overhead is None)
@@ -40,7 +68,7 @@ def computed() -> tuple[str, ...]:
 
 def usual() -> tuple[str, ...]:
     """The built-in ops of the groups that are not measured on request alone: what `all` stands for."""
-    return tuple(name for name in names() if load(name).group not in ON_REQUEST)
+    return tuple(name for name in names() if listing()[name].group not in ON_REQUEST)
 
 
 def load(name: str) -> Op:
@@ -105,7 +133,7 @@ def groups() -> dict[str, tuple[str, ...]]:
     """Group -> names of its built-in ops, groups in listing order, names sorted."""
     found: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name in names():
-        found.setdefault(load(name).group, []).append(name)
+        found.setdefault(listing()[name].group, []).append(name)
     return {group: tuple(members) for group, members in found.items() if members}
 
 

@@ -6,6 +6,7 @@ The step of a transformer that writes a text: `cache_append` and `attention_cach
 from gpubench.kernels.templates.attention.cached import attention_over_cache
 
 OP = attention_over_cache(
-    "attention_append", "cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",
+    name="attention_append", group="layers",
+    summary="cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",
     append=True,
 )  # fmt: skip

@@ -6,6 +6,7 @@ The step of a transformer that writes a text. The cache has the token's own key 
 from gpubench.kernels.templates.attention.cached import attention_over_cache
 
 OP = attention_over_cache(
-    "attention_cached", "out = softmax(q k^T / sqrt(e)) v for each head, of one token over the cache of all so far",
+    name="attention_cached", group="layers",
+    summary="out = softmax(q k^T / sqrt(e)) v for each head, of one token over the cache of all so far",
     append=False,
 )  # fmt: skip

@@ -2,4 +2,4 @@
 
 from gpubench.kernels.templates.embedding import embedding
 
-OP = embedding("embedding", "out = table[ids] + positions")
+OP = embedding(name="embedding", group="network", summary="out = table[ids] + positions")

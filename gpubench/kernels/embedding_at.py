@@ -2,4 +2,6 @@
 
 from gpubench.kernels.templates.embedding import embedding
 
-OP = embedding("embedding_at", "out = table[ids] + positions[start : start + n]", started=True)
+OP = embedding(
+    name="embedding_at", group="layers", summary="out = table[ids] + positions[start : start + n]", started=True,
+)  # fmt: skip

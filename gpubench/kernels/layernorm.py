@@ -22,6 +22,7 @@ def _scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
 
 OP = norm(
     name="layernorm",
+    group="layers",
     summary="out = (x - mean) / sqrt(variance + 1e-5) g + c of each row",
     centred=True,
     expr=_expr,

@@ -11,6 +11,7 @@ def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
 
 OP = linear(
     name="linear",
+    group="layers",
     summary="out = x w + b of n rows",
     epilogue=BIAS,
     library={"torch": lambda torch, x, w, b: torch.addmm(b, x, w)},

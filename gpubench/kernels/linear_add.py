@@ -11,6 +11,7 @@ def _scale(xp: Array, x: Array, w: Array, b: Array, r: Array) -> Array:
 
 OP = linear(
     name="linear_add",
+    group="layers",
     summary="out = x w + b + r of n rows",
     epilogue=Epilogue({"b": "across", "r": "all"}, lambda m, v, b, r: v + b + r, flops=2),
     library={"torch": lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r)},

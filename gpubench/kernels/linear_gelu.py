@@ -22,6 +22,7 @@ def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
 
 OP = linear(
     name="linear_gelu",
+    group="layers",
     summary="out = gelu(x w + b) of n rows",
     epilogue=GELU,
     expr=_expr,

@@ -15,6 +15,7 @@ def _scale(xp: Array, dy: Array, w: Array, h: Array) -> Array:
 
 OP = linear(
     name="linear_grad_relu",
+    group="layers",
     summary="out = dy w^T where h > 0, else 0",
     turned=True,
     epilogue=Epilogue({"h": "all"}, lambda m, v, h: m.where(h > 0, v, 0), flops=1),

@@ -11,6 +11,7 @@ def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
 
 OP = linear(
     name="linear_relu",
+    group="layers",
     summary="out = max(x w + b, 0) of n rows",
     epilogue=Epilogue({"b": "across"}, lambda m, v, b: m.maximum(v + b, 0), flops=2),
     library={"torch": lambda torch, x, w, b: torch.relu_(torch.addmm(b, x, w))},

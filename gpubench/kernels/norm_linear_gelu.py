@@ -5,6 +5,7 @@ from gpubench.kernels.templates.matmul.epilogue import GELU, GELU_SLOPE
 from gpubench.kernels.templates.norm_linear import norm_linear
 
 OP = norm_linear(
-    "norm_linear_gelu", "out = gelu(layernorm(x) w + b) of n rows", kernels.load("linear_gelu"), GELU,
-    slope=GELU_SLOPE,
+    name="norm_linear_gelu", group="layers",
+    summary="out = gelu(layernorm(x) w + b) of n rows", plain=kernels.load("linear_gelu"),
+    epilogue=GELU, slope=GELU_SLOPE,
 )  # fmt: skip

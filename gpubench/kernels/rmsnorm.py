@@ -13,6 +13,7 @@ def _expr(xp: Array, x: Array, g: Array) -> Array:
 
 OP = norm(
     name="rmsnorm",
+    group="layers",
     summary="out = x / sqrt(mean of squares + 1e-5) g of each row",
     centred=False,
     expr=_expr,

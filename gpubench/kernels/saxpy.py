@@ -8,7 +8,7 @@ A = 2.5  # exact in every dtype, and no power of two: the product has to be roun
 OP = elementwise(
     name="saxpy",
     group="vector",
-    summary=f"out = {A} * x + y",
+    summary="out = 2.5 * x + y",
     inputs=("x", "y"),
     flops_per_element=2,
     formula=lambda m, x, y: m.fma(A, x, y),

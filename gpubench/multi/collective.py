@@ -11,8 +11,8 @@ from typing import Any
 
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Collective, Ladder, Op, Operand, Params
 
-GROUP = "collective"
 WIDTH = ITEMSIZE["float32"]
+Length = Callable[[int, int], int]
 _MASK = 0xFFFFFFFF
 # Odd factors that spread bits over a word, as in MurmurHash3.
 _RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
@@ -27,6 +27,11 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
     word = (i ^ spread) * xp.uint32(_INDEX)
     word = (word ^ (word >> xp.uint32(13))) * xp.uint32(_MIX)
     return ((word ^ (word >> xp.uint32(16))) % xp.uint32(17)).astype("float32") - xp.float32(8)
+
+
+def whole(count: int, ranks: int) -> int:
+    """A buffer of the full length."""
+    return count
 
 
 def part(count: int, ranks: int) -> int:
@@ -45,12 +50,12 @@ def others(ranks: int) -> float:
 
 
 def collective(
-    name: str, summary: str,
-    expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
-    *, bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), **lengths: Any,
+    *, name: str, expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
+    bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = whole, gets: Length = whole,
+    **declared: Any,
 ) -> Op:  # fmt: skip
     """Return the op that times one exchange among the ranks of a gang: a copy between the ranks of each of `pairs`,
-    else the collective of that name. `lengths`: `sends` and `gets` of Collective where they are not all."""
+    else the collective of that name. `declared`: its group and summary."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
         if pairs:
@@ -59,14 +64,15 @@ def collective(
             links.collect(name, sent, got)
 
     return Op(
-        name=name, group=GROUP, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},
+        name=name, params={"n": "bytes of the largest buffer that a rank holds"},
         sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
         output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
         tolerance=EXACT, options={"ranks": "GPUs that take part: a gang has as many"}, fits=_whole_shares,
         overhead=Collective(
-            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1, **lengths,
+            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1,
+            sends=sends, gets=gets,
             receivers=tuple(target for _, target in pairs) or None,
-        ),
+        ), **declared,
     )  # fmt: skip
 
 

@@ -77,7 +77,6 @@ def workload(
     ops = of.ops.values()
     names = tuple(operand.name for operand in read)
     return Op(
-        group="network",
         dtypes=of.dtypes(),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
         flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
@@ -91,7 +90,7 @@ def workload(
             backend: (Kernel("stages", _never),)
             for backend in ("numpy", "cupy", "wgpu")
             if all(op.tuned.get(backend) for op in ops if op.host is None)
-        }, **declared,
+        }, **{"group": "network", **declared},
     )  # fmt: skip
 
 

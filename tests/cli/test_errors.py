@@ -35,7 +35,7 @@ def assert_three_lines(ended: Any, code: int, *parts: str) -> None:
         (("ops", "--fromat", "json"), ("--fromat", "did you mean '--format'?")),
         (("ops", "--format", "jsno"), ("'jsno'", "did you mean 'json'?")),
         (("ops", "--format"), ("--format", "requires an argument")),
-        (("ops", "surplus"), ("unexpected extra argument", "surplus")),
+        (("schema", "report", "surplus"), ("unexpected extra argument", "surplus")),
         (("ops", "--color", "blue"), ("--color", "auto, always, never")),
         (("schema", "gpubench-resutl"), ("did you mean 'gpubench-result'?",)),
         (("schema", "--verbos"), ("did you mean '--verbose'?",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import jsonschema
@@ -11,8 +10,6 @@ import pytest
 
 from gpubench import kernels
 from gpubench.base.plugins import sections
-from gpubench.base.table import Table, cells
-from gpubench.cli import ops
 from gpubench.cli.ops import formula
 from gpubench.cli.options import documents
 
@@ -25,22 +22,46 @@ REQUIRED = {
 ON_THE_HOST = {name for name in kernels.computed() if kernels.load(name).host is not None}
 
 
-def test_the_table_lists_every_op(gpubench: Any) -> None:
+def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gpubench: Any) -> None:
     ended = gpubench("ops")
     assert ended.stderr == ""
-    header, *rows = ended.stdout.splitlines()
-    assert {row.split()[0] for row in rows} >= REQUIRED
-    assert header.split()[:2] == ["op", "group"]
-    matmul = next(row for row in rows if row.startswith("matmul"))
-    assert "a[n,n] b[n,n] -> n,n" in matmul
+    lines = ended.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    groups = [line for line in lines if line and not line.startswith((" ", "`"))]
+    assert groups == [*kernels.groups(), "preset"]
+    assert {line.split()[0] for line in lines if line.startswith("  ")} >= REQUIRED | {"roofline", "health"}
+    assert "  matmul                C = A B of n x n matrices" in lines
+
+
+def test_the_list_says_what_the_declarations_say() -> None:
+    ops = {name: kernels.load(name) for name in kernels.names()}
+    assert kernels.listing() == {name: (op.group, op.summary) for name, op in ops.items()}
+
+
+def test_a_name_gets_the_rest(gpubench: Any) -> None:
+    matmul, forward = gpubench("ops", "matmul", "mlp_forward").stdout.split("\n\n")
+    assert "a[n,n] b[n,n] -> out[n,n]" in matmul
     assert "2 n^3" in matmul
     assert "12 n^2" in matmul
-    assert "m k batch" in matmul
     assert "side of the square matrices" in matmul
-    forward = next(row for row in rows if row.startswith("mlp_forward"))
-    assert "x[n,784] + 4 weights -> n,10" in forward
+    assert "m: rows of A and C; k: columns of A" in matmul
+    assert "x[n,784] w1[784,512]" in forward
     assert "814140 n" in forward
-    assert [row.split()[:2] for row in rows[-2:]] == [["roofline", "preset"], ["health", "preset"]]
+    assert max(map(len, matmul.splitlines())) <= 80
+
+
+def test_a_group_gets_the_rest_of_its_ops(gpubench: Any) -> None:
+    listed = json.loads(gpubench("ops", "matrix", "--format", "json").stdout)["ops"]
+    assert [op["name"] for op in listed] == list(kernels.groups()["matrix"])
+
+
+@pytest.mark.parametrize("arguments", [("ops", "matmull"), ("run", "--ops", "matmull")])
+def test_a_misspelt_op_gets_the_closest_few(gpubench: Any, arguments: tuple[str, ...]) -> None:
+    ended = gpubench(*arguments)
+    assert ended.returncode == 2
+    _, why, fix = ended.stderr.splitlines()
+    assert why.partition("; ")[2] in ("the closest are matmul, mul, all", "the closest are matmul, mul")
+    assert fix == "  fix: did you mean 'matmul'? `gpubench ops` lists them all"
 
 
 def test_json_says_who_has_what(gpubench: Any) -> None:
@@ -107,22 +128,6 @@ def test_help_and_version_write_to_stdout_alone(gpubench: Any, arguments: tuple[
     assert ended.returncode == 0
     assert ended.stderr == ""
     assert "gpubench" in ended.stdout
-
-
-@pytest.mark.parametrize("columns", [70, 80, 120, 160, 220])
-def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) -> None:
-    backends = ops.listed_backends()
-    rows = [ops.row_of(kernels.load(name), backends) for name in ("softmax", "matmul")]
-    rows += ops.presets(backends)
-    table = Table(ops.columns(backends), tuple(cells(*row) for row in rows), bare=True)
-    text = ops.table_text(table, columns)
-    assert all(len(line) <= columns for line in text.splitlines())
-    shown = set(re.split(r"  +", text.splitlines()[0]))
-    assert {"op", "group", "params", "n is"} <= shown
-    left_out = " ".join(text.partition("Left out in")[2].split())
-    names = [column.name for column in table.columns]
-    assert all((name in shown) != (name in left_out) for name in names[2:-2])
-    assert ops.table_text(table) == ops.table_text(table, 1000), "a pipe gets everything"
 
 
 def test_the_help_of_report_names_every_section(gpubench: Any) -> None:

@@ -83,8 +83,15 @@ def test_nothing_stays_on_a_terminal() -> None:
     assert "warning" not in ending
 
 
-def done(number: int, cases: int) -> CaseDone:
-    return CaseDone(measured(CASE, 1e-3), number, cases, 0, 1e-3, None, None)
+def done(number: int, cases: int, size: int | None = None) -> CaseDone:
+    case = parse_case_id(ID.replace("n=16384", f"n={size or number}"))
+    return CaseDone(measured(case, 1e-3), number, cases, 0, 1e-3, None, None)
+
+
+def test_a_case_that_a_search_sharpens_has_one_line() -> None:
+    sharpened = [done(number, 40, size=1024) for number in range(2, 40)]
+    text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), *sharpened, searches=True)
+    assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
 
 
 def test_a_plan_that_grows_is_told() -> None:

@@ -196,7 +196,7 @@ def test_the_documented_op_is_the_example():
 
 def test_an_op_of_another_package_is_listed_and_right(site, gpubench_beside):
     listed = gpubench_beside(site, "ops")
-    assert re.search(r"^leaky_relu +activation ", listed.stdout, re.M)
+    assert re.search(r"^  leaky_relu ", listed.stdout.partition("activation\n")[2].partition("\n\n")[0], re.M)
     done = gpubench_beside(
         site, "run", "--ops", "leaky_relu", "--sizes", "1000", "--backends", "numpy,wgpu?",
         "--allow-software", "--check-only", "--no-save", "--no-progress", "--format", "plain",
@@ -216,8 +216,9 @@ def test_a_package_that_is_broken_has_a_row_with_the_reason(site, gpubench_besid
     done = gpubench_beside(site, "ops")
     assert done.returncode == 0
     assert "matmul" in done.stdout
-    (row,) = [line for line in done.stdout.splitlines() if line.startswith("leaky_relu ")]
-    assert "half an upgrade" in row
+    reason = done.stdout.partition("bad-plugin\n")[2]
+    assert reason.startswith("  leaky_relu ")
+    assert "half an upgrade" in " ".join(reason.split())
 
 
 def test_the_policy_example_runs_without_a_measurement(tmp_path):

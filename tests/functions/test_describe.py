@@ -1,5 +1,8 @@
 """What is told of sizes that were not tried, and of results that are not equal."""
 
+import math
+import random
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -7,10 +10,56 @@ import pytest
 
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
+from gpubench.functions.loading import trace_pure
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors, program_library
+from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.climb import Rungs
 from gpubench.measure.plan import Constraints, Series
+
+CALLS: list[int] = []
+
+
+def slept(xp, x):
+    time.sleep(0)
+    return x * 2
+
+
+def slept_inside(xp, x):
+    try:
+        return slept(xp, x)
+    except Exception:
+        return x
+
+
+def counted(xp, x):
+    global COUNT
+    COUNT = 1
+    return x
+
+
+def polynomial(xp, x):
+    total = 0.0
+    for factor in (1.0, 2.0, 3.0):
+        total = total * abs(x) + factor
+    return xp.where(x > 0, total, math.sqrt(2) * max(1, 2)) + sum([x, x])
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (slept, "calls time.sleep"),
+        (slept_inside, "calls time.sleep"),
+        (counted, "changes COUNT outside of itself"),
+        (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append"),
+        (lambda xp, x: x * random.random(), "calls Random.random"),
+    ],
+)
+def test_a_function_that_does_more_than_return_is_not_compiled(function, why: str) -> None:
+    """Its kernel would leave that out, and be a million times faster."""
+    with pytest.raises(Untraceable, match=why):
+        trace_pure(UserFunction(function), ["x"])
+    assert trace_pure(UserFunction(polynomial), ["x"]).operations
 
 
 def sum_of(values: list[float]) -> float:

@@ -33,7 +33,8 @@ def test_a_result_tells_thresholds_and_speedups(result) -> None:
 
 def test_a_result_shows_itself(result) -> None:
     assert "NVIDIA H200" in str(result)
-    assert str(result).endswith('all: result.save("r.json"), then gpubench report r.json')
+    assert str(result).endswith(f"all: gpubench report {H200}")  # it was loaded, and needs no save
+    assert str(gpubench.Result(result.run)).endswith('all: result.save("r.json"), then gpubench report r.json')
     assert "--sections" not in str(result)
     assert repr(result).startswith("<gpubench.Result of add, chain")
     page = result._repr_html_()
@@ -46,6 +47,11 @@ def test_a_result_becomes_a_frame_and_a_file(result, tmp_path: Path) -> None:
     assert {"op", "n", "time_s", "device"} <= set(frame.columns)
     result.save(tmp_path / "copy.json.gz")
     assert gpubench.load(tmp_path / "copy.json.gz").run == result.run
+    result.save(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8").startswith("run_id,case_id,op")
+    with pytest.raises(UsageError, match="no format belongs to the suffix"):
+        result.save(tmp_path / "table.xlsx")
+    assert not (tmp_path / "table.xlsx").exists()
 
 
 def test_policy_has_the_same_thresholds(result) -> None:

@@ -56,14 +56,14 @@ def _context(params: Params) -> int:
     return params.get("context", 2 * params["n"])
 
 
-def embedding(name: str, summary: str, *, started: bool = False) -> Op:
+def embedding(*, started: bool = False, **declared: Any) -> Op:
     """The op of n ids. Where it is `started`, there are `context` positions, and those read begin at `start`."""
     first = Operand(
         "start", lambda params: (1,), Ids(lambda params: _context(params) - params["n"] + 1), dtype="int32"
     )
     positions = partial(_positions, started)
     return Op(
-        name=name, group="layers" if started else "network", summary=summary, params={"n": "number of ids"},
+        params={"n": "number of ids"},
         options={
             "width": f"length of a row ({_WIDTH})", "vocabulary": f"rows of the table ({_VOCABULARY})",
             **({"context": "rows of positions (twice n)"} if started else {}),
@@ -90,6 +90,7 @@ def embedding(name: str, summary: str, *, started: bool = False) -> Op:
             "cupy": (Kernel("cuda", partial(_cuda, started)),),
             "wgpu": (Kernel("wgsl", partial(_wgsl, started)),),
         },
+        **declared,
     )  # fmt: skip
 
 

@@ -55,14 +55,13 @@ def norms(xp: Array, x: Array, w: Array) -> Array:
 
 
 def linear(
-    name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
-    expr: Callable[..., Array] | None = None, **formulas: Any,
+    *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
     """The op that multiplies rows x with weights w and applies `epilogue`, whose operands are the inputs after them.
 
     `turned`: the rows are gradients dy, and the weights are stored m x k, as those of the layer that they go back
-    through. `expr` is an array expression that is better than the epilogue's formula of the product, and `formulas` are
-    the op's `library` and `tolerance`.
+    through. `expr` is an array expression that is better than the epilogue's formula of the product, and `declared` are
+    the op's name, group, summary, `library` and `tolerance`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
@@ -76,8 +75,7 @@ def linear(
     names = (x, w.name)
     cut = {x: 0, **{other: 0 for other, along in epilogue.operands.items() if along == "all"}}
     return Op(
-        name=name, group="layers", summary=summary, params={"n": "number of rows"}, options=_OPTIONS,
-        sizes=Ladder(low=1, high=16384), dtypes=WORKING_DTYPES,
+        params={"n": "number of rows"}, options=_OPTIONS, sizes=Ladder(low=1, high=16384), dtypes=WORKING_DTYPES,
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
         flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
@@ -88,7 +86,7 @@ def linear(
             "cupy": (Kernel("cuda", partial(build_cuda, names, turned, epilogue)),),
             "wgpu": (wgsl.kernel(partial(product, names, turned, epilogue)),),
         },
-        **formulas,
+        **declared,
     )  # fmt: skip
 
 

@@ -29,16 +29,16 @@ def across(params: Params) -> Shape:
     return rows(params)[1:]
 
 
-def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
-    """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c. `formulas` are the op's
-    `expr`, `library` and `tolerance`."""
+def norm(*, name: str, centred: bool, **declared: Any) -> Op:
+    """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c. `declared` are
+    the op's group, summary, `expr`, `library` and `tolerance`."""
     whole = _whole(centred)
     inputs = (
         Operand("x", rows, "normal"),
         *(Operand(other, across, "normal", role="weight") for other in whole),
     )
     return Op(
-        name=name, group="layers", summary=summary, params={"n": "number of rows"},
+        name=name, params={"n": "number of rows"},
         options={"width": f"length of a row ({_WIDTH})"}, sizes=Ladder(low=1, high=65536), dtypes=WORKING_DTYPES,
         inputs=inputs, output=Operand("out", rows),
         # Multiply, add; multiply by the inverse and by g. With a mean: add it up, take it off, add c.
@@ -50,7 +50,7 @@ def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
             "cupy": (_built("cuda", cuda_kernel(name, centred)),),
             "wgpu": (_built("wgsl", wgsl_kernel(centred)),),
         },
-        **formulas,
+        **declared,
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def _across(params: Params) -> Shape:
     return rows_in(params)[1:]
 
 
-def norm_linear(name: str, summary: str, plain: Op, epilogue: Epilogue, *, slope: float = 1.0) -> Op:
+def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
     """The op `plain`, a linear layer with that epilogue, of layernorm(x). `slope` is the largest of what the layer does
     to its product: so much of the norm's error it lets through."""
     x, *weights = plain.inputs
@@ -66,7 +66,7 @@ def norm_linear(name: str, summary: str, plain: Op, epilogue: Epilogue, *, slope
         return partial(_composed, formula(_NORM), formula(plain))
 
     return Op(
-        name=name, group="layers", summary=summary, params=plain.params, options=plain.options, sizes=plain.sizes,
+        params=plain.params, options=plain.options, sizes=plain.sizes,
         dtypes=plain.dtypes, inputs=(*given, *weights), output=Operand("out", rows_out),
         flops=partial(_flops, plain), split=Split({x.name: 0}, counted_by("n")), fits=plain.fits, tf32=plain.tf32,
         blas=plain.blas, slow=plain.slow, expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
@@ -77,6 +77,7 @@ def norm_linear(name: str, summary: str, plain: Op, epilogue: Epilogue, *, slope
             "cupy": (Kernel("cuda", partial(_cuda, epilogue)),),
             "wgpu": (wgsl.chosen_from(partial(_candidates, epilogue)),),
         },
+        **declared,
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from gpubench.multi.collective import collective, others
 
 OP = collective(
-    "alltoall", "every rank sends each its share of n bytes",
-    lambda value, rank, ranks, i, part: value(
+    name="alltoall", group="collective", summary="every rank sends each its share of n bytes",
+    expected=lambda value, rank, ranks, i, part: value(
         i // i.dtype.type(part), i % i.dtype.type(part) + i.dtype.type(rank * part)
     ),
     bus=others,

@@ -3,7 +3,7 @@
 from gpubench.multi.collective import collective, once
 
 OP = collective(
-    "broadcast", "every rank gets the n bytes of rank 0",
-    lambda value, rank, ranks, i, part: value(0, i),
+    name="broadcast", group="collective", summary="every rank gets the n bytes of rank 0",
+    expected=lambda value, rank, ranks, i, part: value(0, i),
     bus=once,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from gpubench.multi.collective import collective, once
 
 OP = collective(
-    "p2p_both", "n bytes from rank 0 to rank 1 and n bytes back, at once",
-    lambda value, rank, ranks, i, part: value(1 - rank, i),
+    name="p2p_both", group="collective", summary="n bytes from rank 0 to rank 1 and n bytes back, at once",
+    expected=lambda value, rank, ranks, i, part: value(1 - rank, i),
     bus=once, pairs=((0, 1), (1, 0)),
 )  # fmt: skip

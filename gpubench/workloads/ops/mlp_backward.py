@@ -8,7 +8,8 @@ from gpubench.workloads.mlp import BACKWARD, PARAMS, SIZES
 from gpubench.workloads.workload import workload
 
 OP = workload(
-    name="mlp_backward", summary="gradients of the weights of mlp_forward", params=PARAMS, sizes=SIZES,
+    name="mlp_backward", group="network", summary="gradients of the weights of mlp_forward",
+    params=PARAMS, sizes=SIZES,
     stages=BACKWARD, inputs={"x": "normal", "h": "relu", "dz": "normal"}, weights={"w2": "fan-in"},
     outputs={"dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
 )  # fmt: skip

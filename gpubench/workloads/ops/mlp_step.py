@@ -8,7 +8,8 @@ from gpubench.workloads.mlp import BACKWARD, CLASSES, FORWARD, LOSS, PARAMS, SIZ
 from gpubench.workloads.workload import workload
 
 OP = workload(
-    name="mlp_step", summary="forward pass, cross entropy and gradients of mlp_forward", params=PARAMS, sizes=SIZES,
+    name="mlp_step", group="network", summary="forward pass, cross entropy and gradients of mlp_forward",
+    params=PARAMS, sizes=SIZES,
     stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
     weights=WEIGHTS, judged={name: flipped(name) for name in ("dw1", "db1")},
     outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},

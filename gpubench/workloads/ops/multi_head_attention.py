@@ -4,7 +4,8 @@ from gpubench.workloads.transformer import ATTENTION_WEIGHTS, HEADED, PARAMS, SI
 from gpubench.workloads.workload import workload
 
 OP = workload(
-    name="multi_head_attention", summary="x + attention(x wqkv + bqkv) wo + bo, causal", params=PARAMS, sizes=SIZES,
+    name="multi_head_attention", group="network", summary="x + attention(x wqkv + bqkv) wo + bo, causal",
+    params=PARAMS, sizes=SIZES,
     options=HEADED, stages=attend("x", "y"), inputs={"x": "normal"}, weights=ATTENTION_WEIGHTS,
     outputs={"y": "activation"},
 )  # fmt: skip

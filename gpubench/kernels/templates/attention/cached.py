@@ -155,12 +155,9 @@ def _wgsl(append: bool, params: Params, dtype: str, limits: Limits) -> WgslProgr
     return cached_wgsl.build(append, _of(params), _room(params), dtype, limits)
 
 
-def attention_over_cache(name: str, summary: str, *, append: bool) -> Op:
+def attention_over_cache(*, append: bool, **declared: Any) -> Op:
     """The op; `append`: the token's key and value are not in the cache yet, and join it."""
     return Op(
-        name=name,
-        group="layers",
-        summary=summary,
         params={"n": "number of tokens so far, the new one included"},
         options={
             "width": f"elements of a token ({_WIDTH})",
@@ -194,4 +191,5 @@ def attention_over_cache(name: str, summary: str, *, append: bool) -> Op:
             "cupy": (Kernel("cuda", partial(_cuda, append)),),
             "wgpu": (Kernel("wgsl", partial(_wgsl, append)),),
         },
+        **declared,
     )
