@@ -1,18 +1,21 @@
-"""An op cut into parts for several devices: in which units, which part of an operand each gets, as which case it
+"""An op cut into shares for several devices: in which units, which part of an operand each gets, as which case it
 computes it, how partial results are joined, and a thread for a device beside the caller's."""
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
-from gpubench.backends.contract import Buffer, Session, Work
-from gpubench.backends.contract.protocols import EntersThreads, ScriptedPair, has
+from gpubench.backends.contract import Buffer, Launch, Session, Work
+from gpubench.backends.contract.protocols import EntersThreads, ScriptedPair, has, transfers_of
+from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.op import Array, Op, Operand, Params, Split
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Operand, Params, Shape, Split, Stored
 from gpubench.result.case import Case
 
 # A share is rounded to a 256th of the work: tiles and vector loads come out whole, and a sweep in steps of
@@ -81,6 +84,167 @@ def enter(session: Session) -> None:
     """Make the calling thread one that may drive the device."""
     if has(type(session), EntersThreads):
         cast("EntersThreads", session).enter()
+
+
+# ---------------------------------------------------------------- operands and launches of several devices
+
+
+class Part:
+    """What a session holds of an operand for the launches of one case, and of which upload."""
+
+    def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
+        self.session, self.shape, self.version = session, shape, 0
+        self.buffer: Buffer = session.allocate(shape, dtype)
+        self.bytes = math.prod(shape) * ITEMSIZE[dtype]
+
+    def free(self) -> None:
+        """Give it back to the session's pool."""
+        enter(self.session)
+        self.session.free(self.buffer)
+
+
+class CutBuffer:
+    """One operand. It refers to the array that was uploaded until a launch says who gets which part of it, so the array
+    has to stay as it is until the next upload."""
+
+    def __init__(self, shape: Shape, dtype: Stored) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.version = 0  # counts the uploads
+        self.last: Any = None  # the launch whose output it holds; None after an upload
+        self._parts: dict[tuple[Session, str], Part] = {}
+        self._host: Array | None = None
+        self._own = False
+
+    @property
+    def host(self) -> Array:
+        """The whole operand in host memory: what was uploaded, or memory of its own."""
+        if self._host is None:
+            import numpy as np
+
+            self._host, self._own = np.empty(self.shape, host_dtype(self.dtype)), True
+        return self._host
+
+    def own(self) -> Array:
+        """As `host`, but never the caller's array: a launch writes to it."""
+        if not self._own and self._host is not None:
+            self._host, self._own = self._host.copy(), True
+        return self.host
+
+    def hold(self, host: Array) -> None:
+        """Stand for this array from now on, without a copy; what the devices have of it is out of date."""
+        self._host, self._own, self.last = host, False, None
+        self.version += 1
+
+    def part(self, session: Session, key: str, shape: Shape) -> Part:
+        """Return a session's memory for the launches of `key`, taken anew where the shape was another."""
+        known = self._parts.get((session, key))
+        if known is None or known.shape != shape:
+            if known is not None:
+                self._parts.pop((session, key)).free()
+            known = self._parts[session, key] = Part(session, shape, self.dtype)
+        return known
+
+    def free(self) -> None:
+        """Give the memory of all sessions back."""
+        for part in self._parts.values():
+            part.free()
+        self._parts.clear()
+
+
+class CutLaunch(Launch):
+    """One launch of an op on several devices."""
+
+    def __init__(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> None:
+        cut = op.cut(case.params)
+        assert cut is not None
+        self.op, self.case, self.cut = op, case, cut
+        self.inputs, self.output = inputs, output
+        self._seen: list[int] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """True if an operand was uploaded since the last run: the devices have still to get it."""
+        return self._seen != self._versions()
+
+    def begin(self) -> None:
+        """Take all operands as they are now."""
+        self._seen = self._versions()
+        self.output.last = self
+
+    def _versions(self) -> list[int]:
+        return [buffer.version for buffer in (*self.inputs, self.output)]
+
+
+class DeviceShare:
+    """The units `start` to `stop` of a launch on one session: their operands, and what computes them. The calling
+    thread may drive the session."""
+
+    def __init__(self, whole: CutLaunch, session: Session, start: int, stop: int) -> None:
+        op, params = whole.op, whole.case.params
+        self.session, self.start, self.stop, self._whole = session, start, stop, whole
+        if stop - start < op.units(params):
+            params = dict(whole.cut.part(params, stop - start))
+        self.case = side_case(op, whole.case, params, session)
+        self.inputs = [
+            buffer.part(session, whole.case.regime_id, operand.shape(params))
+            for operand, buffer in zip(op.inputs, whole.inputs, strict=True)
+        ]
+        # As where one device has all of the work: else the cut would gain by moving data in another way.
+        form: Form = "library" if op.kernel(session.device.backend, whole.case.dtype) is None else "tuned"
+        self.way = transfers_of(session, form)
+        self.target: Part | None = None
+        self.launch: Launch | None = None
+        self.partial: Array | None = None  # its result in host memory, where the op joins results
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [part.buffer for part in self.inputs]
+
+    @property
+    def sent_bytes(self) -> int:
+        """What goes to the session when all of its inputs do that are not there for good."""
+        operands = zip(self._whole.op.inputs, self.inputs, strict=True)
+        return sum(part.bytes for operand, part in operands if operand.travels)
+
+    def compile(self) -> Launch:
+        """Return the session's own launch."""
+        whole, op = self._whole, self._whole.op
+        if self.case.form == "tuned":
+            shape = op.output.shape(self.case.params)
+            self.target = whole.output.part(self.session, whole.case.regime_id, shape)
+        output = None if self.target is None else self.target.buffer
+        self.launch = self.session.compile(op, self.case, self.buffers, output)
+        return self.launch
+
+    def send(self, *, again: bool = False) -> None:
+        """Send the part of each operand that was uploaded since it was sent last; `again`: of all that travel."""
+        whole = self._whole
+        for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
+            if (again and operand.travels) or part.version != buffer.version:
+                self._upload(part, buffer, cut_array(operand, buffer.host, whole.cut, self.start, self.stop))
+        target, output = self.target, whole.output
+        if target is not None and target.version != output.version:
+            self._upload(target, output, output.host if whole.cut.join else output.host[self.start : self.stop])
+
+    def fetch(self, host: Array) -> None:
+        """Fetch the part of the result: to its place in `host`, or to memory of its own where the op joins results."""
+        import numpy as np
+
+        assert self.launch is not None
+        if self._whole.cut.join:
+            place = self.partial = np.empty_like(host) if self.partial is None else self.partial
+        else:
+            place = host[self.start : self.stop]
+        self.way.download(self.launch.output, place)
+
+    def _upload(self, part: Part, buffer: CutBuffer, array: Array) -> None:
+        import numpy as np
+
+        self.way.upload(part.buffer, np.ascontiguousarray(array))
+        part.version = buffer.version
+
+
+# ---------------------------------------------------------------- a thread for a device
 
 
 class CompanionThread:

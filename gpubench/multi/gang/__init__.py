@@ -15,11 +15,11 @@ import msgspec
 from gpubench import backends
 from gpubench.backends.contract import Backend, Joins, Launch, Links, Session, protocols
 from gpubench.backends.shared.blocks import empty_caches
-from gpubench.backends.shared.sides import enter, side_case
+from gpubench.backends.shared.sides import CutBuffer, enter, side_case
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
-from gpubench.multi.gang.shares import Ranks, SharedBuffer, SharedLaunch, shares
+from gpubench.multi.gang.shares import Ranks, SharedLaunch, entered, shares
 from gpubench.result.case import GANG, Case, gang_id, gang_ranks, gang_sizes
 from gpubench.result.run import Device, Identity
 
@@ -87,11 +87,11 @@ class GangSession(
         """That of the first rank, in the form in which the ranks send."""
         return self._ranks.sessions[0].host_array(shape, dtype, form)
 
-    def allocate(self, shape: Shape, dtype: Stored) -> SharedBuffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
         """An operand; a rank takes memory when a launch says what it gets of it."""
-        return SharedBuffer(shape, dtype)
+        return CutBuffer(shape, dtype)
 
-    def free(self, buffer: SharedBuffer) -> None:
+    def free(self, buffer: CutBuffer) -> None:
         buffer.free()
 
     def forget(self) -> None:
@@ -100,32 +100,31 @@ class GangSession(
                 lambda session: session.forget() if isinstance(session, protocols.HoldsArrays) else None
             )
 
-    def upload(self, buffer: SharedBuffer, host: Array) -> None:
+    def upload(self, buffer: CutBuffer, host: Array) -> None:
         """Refer to the array; the ranks get their parts with the next launch, which knows them."""
         buffer.hold(host)
 
-    def download(self, buffer: SharedBuffer, host: Array) -> None:
+    def download(self, buffer: CutBuffer, host: Array) -> None:
         """The parts of all ranks, come together; or what was uploaded."""
         if buffer.last is None:
             host[...] = buffer.host
         else:
             self._ranks.fetch(buffer.last, host)
 
-    def tune(self, op: Op, case: Case, inputs: Sequence[SharedBuffer]) -> None:
+    def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
         """Let each rank choose its candidate for the share that it will get."""
         if not isinstance(self._ranks.sessions[0], protocols.Tunes):
             return
-        launch = self._ranks.cut(op, case, inputs, SharedBuffer(op.output.shape(case.params), case.dtype))
+        launch = self._ranks.cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
         for rank in launch.ranks:
-            rank.send()
+            entered(rank.session, rank.send)
             if isinstance(rank.session, protocols.Tunes):
                 rank.session.tune(op, rank.case, rank.buffers)
-        launch.output.free()
 
-    def compile(self, op: Op, case: Case, inputs: Sequence[SharedBuffer], output: SharedBuffer) -> SharedLaunch:
+    def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SharedLaunch:
         """The share of each rank, by its own session."""
         launch = self._ranks.cut(op, case, inputs, output)
-        found = [rank.compile() for rank in launch.ranks]
+        found = [entered(rank.session, rank.compile) for rank in launch.ranks]
         launch.kernel_hash, launch.kernel_name = found[0].kernel_hash, found[0].kernel_name
         launch.staging = launch.ranks[0].way.staging
         return launch
@@ -147,7 +146,7 @@ class GangSession(
         self.sync()
         found = {}
         for number, rank in enumerate(launch.ranks):
-            rank.enter()
+            enter(rank.session)
             start = self.clock()
             rank.session.run(rank.launch, launches)
             rank.session.sync()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends.hybrid.launches import gpu_units, reserved_cores
+from gpubench.backends.hybrid import gpu_units, reserved_cores
 from gpubench.backends.shared.sides import CompanionThread, granule
 
 

@@ -1,0 +1,465 @@
+"""hybrid: one op split over a GPU and the CPU, both at work at once (`hybrid:cupy:0`); a workload with
+each of its stages on one of them, by a session of the wing that brings workloads.
+
+The GPU takes the first units of the op's outer dimension, NumPy the rest, in the caller's own arrays. In `resident`
+the GPU's part of the data is on the device already and both outputs stay where they are made. In the transfer regimes
+everything is in host memory: a second thread moves the GPU's share up and down while this one computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gpubench import backends
+from gpubench.backends.contract import Backend, Launch, Session, protocols
+from gpubench.backends.shared.blocks import empty_caches
+from gpubench.backends.shared.sides import (
+    INLINE_BYTES,
+    CompanionThread,
+    CutBuffer,
+    CutLaunch,
+    DeviceShare,
+    cut_array,
+    granule,
+    joined,
+    refusal,
+    side_case,
+    view_of,
+)
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
+from gpubench.base.messages import REASONS
+from gpubench.base.plugins import wings
+from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
+from gpubench.result.case import Case
+from gpubench.result.run import Device, Staging
+
+# The share of the GPU until somebody says another.
+EVEN = 0.5
+# Launches that the GPU is sent before the CPU computes as many: one submit serves several, and the driver's queue
+# never fills up, which would make this thread wait.
+CHUNK = 8
+# Of fewer threads none is left over for moving data.
+FEWEST_THREADS = 3
+# Bound CPU parts that are kept: a few operands and host outputs take turns.
+_KEPT = 32
+
+
+def gpu_units(units: int, fraction: float) -> int:
+    """The GPU's share of `units`, for a fraction from 0 to 1; of a real split each side gets something: half a step at
+    least, which the six digits of a file still tell from nothing."""
+    if fraction <= 0.0 or fraction >= 1.0:
+        return units if fraction >= 1.0 else 0
+    step = granule(units)
+    most = (2 * units - step) // (2 * step)
+    return min(max(round(fraction * units / step), 1), most) * step
+
+
+class SplitLaunch(CutLaunch):
+    """A launch of so many units on the GPU, and the rest on the CPU."""
+
+    def __init__(
+        self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer, gpu: Session, on_gpu: int
+    ) -> None:
+        super().__init__(op, case, inputs, output)
+        self.units = op.units(case.params)
+        self.on_gpu, self.on_cpu = on_gpu, self.units - on_gpu
+        self.gpu = DeviceShare(self, gpu, 0, on_gpu) if on_gpu else None
+        self.staging: Staging = self.gpu.way.staging if self.gpu else "pageable"
+        # Host memory for the partial result of the CPU, where the op joins them.
+        self.partial: Array | None = None
+        # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
+        self.fills_host = False
+
+
+# So many launches of the CPU's part.
+CpuPart = Callable[[int], None]
+
+
+def bind_cpu(launch: SplitLaunch, cpu: Session, whole: Array) -> CpuPart:
+    """Bind the CPU's part to arrays: the last `on_cpu` units of the inputs as they are, and their place in `whole`,
+    which is a reduction's partial result. It is a view of what was uploaded, not a copy: that is what sharing the work
+    saves."""
+    hosts = [buffer.host for buffer in launch.inputs]
+    arrays = [
+        cut_array(operand, host, launch.cut, launch.on_gpu, launch.units)
+        for operand, host in zip(launch.op.inputs, hosts, strict=True)
+    ]
+    target = whole if launch.cut.join else whole[launch.on_gpu :]
+    params = dict(launch.cut.part(launch.case.params, launch.on_cpu)) if launch.on_gpu else launch.case.params
+    case = side_case(launch.op, launch.case, params, cpu)
+    prepared = cpu.compile(launch.op, case, [view_of(cpu, array) for array in arrays], view_of(cpu, target))
+    fresh = case.form == "library"
+
+    # As long as this lives, no other array has the ids of those in `held`.
+    def compute(count: int, held: Any = (hosts, whole)) -> None:
+        cpu.run(prepared, count)
+        if fresh:  # a library call's fresh array is copied to its place
+            cpu.download(prepared.output, target)
+
+    return compute
+
+
+class Sides:
+    """A GPU's session and the CPU's. `cpu_s` sums up the seconds that the CPU's parts took."""
+
+    def __init__(self, gpu: Session, cpu: Session) -> None:
+        self.gpu, self.cpu = gpu, cpu
+        self.cpu_s = 0.0
+        self._threads = cpu.threads or 1
+        self._companion = CompanionThread(gpu)
+        self._wait_asleep = gpu.sync_asleep if isinstance(gpu, protocols.WaitsAsleep) else gpu.sync
+        self._bound: dict[tuple[object, ...], CpuPart] = {}
+
+    def resident(self, launch: SplitLaunch, repeat: int) -> None:
+        """The data is in place: this thread enqueues a few launches, then computes as many while the GPU works."""
+        self.share_cores(launch, travels=False)
+        cpu = self._cpu_part(launch, None) if launch.on_cpu else None
+        for start in range(0, repeat, CHUNK):
+            count = min(CHUNK, repeat - start)
+            if launch.gpu is not None:
+                self.gpu.run(launch.gpu.launch, count)
+            if cpu is not None:
+                self._compute(cpu, count)
+
+    def together(
+        self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
+    ) -> None:
+        """The GPU's data travels and its kernel runs on the second thread, while this one computes. A little data is
+        sent and fetched by this one: waking the other would take longer.
+
+        With `host_output` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or
+        not.
+        """
+        given = self.share_cores(launch, travels=True)
+        if launch.gpu is not None and launch.on_cpu:
+            cpu = self._cpu_part(launch, host_output)
+            if launch.gpu.sent_bytes <= INLINE_BYTES:
+                self.on_gpu(launch, repeat, None, again=again)
+                self._compute(cpu, repeat)
+                if host_output is not None:
+                    launch.gpu.fetch(host_output)
+            else:
+                self._companion.both(
+                    lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not given),
+                    lambda: self._compute(cpu, repeat),
+                )
+        elif launch.on_gpu:
+            self.on_gpu(launch, repeat, host_output, again=again)
+        else:
+            self.on_cpu(launch, repeat, host_output)
+        if host_output is not None and launch.cut.join:
+            host_output[...] = self._joined(launch)
+
+    def share_cores(self, launch: SplitLaunch, *, travels: bool) -> int:
+        """Leave cores to the threads that move the GPU's data; all are the CPU's where none does. Returns how many.
+
+        Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
+        """
+        gpu, given = launch.gpu, 0
+        if travels and gpu is not None and launch.on_cpu and gpu.sent_bytes > INLINE_BYTES:
+            given = reserved_cores(self._threads, several=gpu.way.copies)
+        if isinstance(self.cpu, protocols.CpuThreads):
+            self.cpu.use_threads(self._threads - given if given else None)
+        if gpu is not None:
+            gpu.way.use_threads(given or None)
+        return given
+
+    def on_gpu(
+        self,
+        launch: SplitLaunch,
+        repeat: int,
+        host_output: Array | None,
+        *,
+        again: bool = False,
+        rest: bool = False,
+    ) -> None:
+        """The GPU's side alone: send what is out of date, run, and with `host_output` fetch its part of the result.
+
+        `rest`: wait for the kernel asleep, because the CPU has no core left over for a wait that spins.
+        """
+        assert launch.gpu is not None
+        launch.gpu.send(again=again)
+        self.gpu.run(launch.gpu.launch, repeat)
+        if host_output is not None:
+            if rest:
+                self._wait_asleep()
+            launch.gpu.fetch(host_output)
+
+    def on_cpu(self, launch: SplitLaunch, repeat: int, host_output: Array | None) -> None:
+        self._compute(self._cpu_part(launch, host_output), repeat)
+
+    def gather(self, launch: SplitLaunch, host: Array) -> None:
+        """The result of a launch that ran: the GPU's part comes down, the CPU's is copied, or computed once more
+        where the caller got the only copy."""
+        self.gpu.sync()
+        if launch.gpu is not None:
+            launch.gpu.fetch(host)
+        if launch.cut.join:
+            host[...] = self._joined(launch)
+        elif launch.fills_host and launch.on_cpu:
+            self.on_cpu(launch, 1, host)
+        elif launch.on_cpu:
+            host[launch.on_gpu :] = launch.output.own()[launch.on_gpu :]
+
+    def close(self) -> None:
+        """End the second thread and forget the arrays."""
+        self._companion.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold none of the caller's arrays any longer."""
+        self._bound.clear()
+
+    def _cpu_part(self, launch: SplitLaunch, host_output: Array | None) -> CpuPart:
+        """Bound to the inputs as they are, and to where its result goes."""
+        import numpy as np
+
+        launch.fills_host = host_output is not None
+        whole = host_output if host_output is not None else launch.output.own()
+        if launch.cut.join:
+            whole = launch.partial = np.empty_like(whole) if launch.partial is None else launch.partial
+        key = (launch.case.workload, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))
+        found = self._bound.get(key)
+        if found is None:
+            if len(self._bound) >= _KEPT:
+                self._bound.clear()
+            found = self._bound[key] = bind_cpu(launch, self.cpu, whole)
+        return found
+
+    def _compute(self, cpu: CpuPart, count: int) -> None:
+        start = self.gpu.clock()
+        cpu(count)
+        self.cpu_s += self.gpu.clock() - start
+
+    def _joined(self, launch: SplitLaunch) -> Array:
+        if launch.gpu is None:
+            return launch.partial
+        return joined(launch.cut, launch.gpu.partial, launch.partial) if launch.on_cpu else launch.gpu.partial
+
+
+def reserved_cores(threads: int, *, several: bool) -> int:
+    """Of so many cores those that move data while the others compute; `several` threads, or a call of the driver's."""
+    return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
+
+
+class SplitSession(
+    Session, protocols.Splits, protocols.TimesSides, protocols.Tunes, protocols.Flushes, protocols.HoldsArrays
+):
+    """A GPU's session and the CPU's, driven as one."""
+
+    def __init__(self, device: Device, gpu: Session, cpu: Session) -> None:
+        self.device = device
+        self.limits = gpu.limits
+        self.threads, self.blas = cpu.threads, cpu.blas
+        self.gpu, self.cpu = gpu, cpu
+        self._sides = Sides(gpu, cpu)
+        self._fractions: dict[str, float] = {}
+        self._waiting: tuple[SplitLaunch, int] | None = None
+        self._placing: dict[str, Any] = {}
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
+        if case.form != "tuned" or case.variant is not None or op.overhead is not None:
+            why = "a split takes the best that each side has: its only form is tuned"
+            return Unsupported(why, reason="no-implementation")
+        unsplit = op.whole(case.params)
+        if unsplit is not None:
+            return Unsupported(unsplit, reason="no-split")
+        return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
+
+    def for_op(self, op: Op) -> Session:
+        """A workload is placed by a wing, any other op is split."""
+        placing = wings.for_op("two_sides", op)
+        if placing is None:
+            return self
+        if op.name not in self._placing:
+            self._placing[op.name] = placing(self.device, self.gpu, self.cpu, op)
+        placed: Session = self._placing[op.name]
+        return placed
+
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+        """An ordinary array: the CPU computes in it."""
+        return self.cpu.host_array(shape, dtype, form)
+
+    def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
+        """An operand; device memory is taken when a launch needs its part of it."""
+        return CutBuffer(shape, dtype)
+
+    def free(self, buffer: CutBuffer) -> None:
+        """Its device memory goes back to the GPU's pool."""
+        self._flush()
+        buffer.free()
+
+    def forget(self) -> None:
+        """The CPU's parts are bound to the caller's arrays: let them go."""
+        self._sides.forget()
+        for placing in self._placing.values():
+            placing.forget()
+
+    def upload(self, buffer: CutBuffer, host: Array) -> None:
+        """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
+        self._flush()
+        buffer.hold(host)
+
+    def download(self, buffer: CutBuffer, host: Array) -> None:
+        """Do what was put off, the CPU's part straight into `host`; else bring both parts together there."""
+        if self._waiting is not None and self._waiting[0].output is buffer:
+            self._flush(host)
+            return
+        self._flush()
+        if buffer.last is None:
+            host[...] = buffer.host
+        else:
+            self._sides.gather(buffer.last, host)
+
+    def divide(self, op: Op, case: Case, fraction: float) -> float:
+        """From the next `compile` of this case on. Returns the share after rounding to whole units."""
+        self._fractions[case.id] = fraction
+        units = op.units(case.params)
+        return gpu_units(units, fraction) / units
+
+    def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
+        """Let the GPU choose its candidate for the part that it will get."""
+        if not isinstance(self.gpu, protocols.Tunes):
+            return
+        share = self._cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype)).gpu
+        if share is not None:
+            share.send()
+            self.gpu.tune(op, share.case, share.buffers)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
+        """The GPU's kernel for its units; the CPU's part is bound to arrays when it runs."""
+        launch = self._cut(op, case, inputs, output)
+        if launch.gpu is not None:
+            own = launch.gpu.compile()
+            launch.kernel_hash, launch.kernel_name = own.kernel_hash, own.kernel_name
+        return launch
+
+    def _cut(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
+        on_gpu = gpu_units(op.units(case.params), self._fractions.get(case.id, EVEN))
+        return SplitLaunch(op, case, inputs, output, self.gpu, on_gpu)
+
+    def run(self, launch: SplitLaunch | Empty, repeat: int = 1) -> None:
+        """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
+        the result goes, and the GPU's data has still to travel."""
+        self._flush()
+        if isinstance(launch, Empty):
+            self.gpu.run(launch.gpu, repeat)
+            return
+        waits = launch.waits
+        launch.begin()
+        if waits:
+            self._waiting = (launch, repeat)
+            return
+        self._sides.resident(launch, repeat)
+
+    def sync(self) -> None:
+        """Do what was put off, and wait for the GPU."""
+        self._flush()
+        self.gpu.sync()
+
+    def sides(self, launch: SplitLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
+        """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
+        self.sync()
+        sides, found, travels = self._sides, {}, host_output is not None
+        sides.share_cores(launch, travels=travels)
+        if launch.on_gpu:
+            start = self.clock()
+            sides.on_gpu(launch, launches, host_output, again=travels)
+            self.gpu.sync()
+            found["gpu_alone_s"] = (self.clock() - start) / launches
+        if launch.on_cpu:
+            sides.cpu_s = 0.0
+            sides.on_cpu(launch, launches, host_output)
+            found["cpu_alone_s"] = sides.cpu_s / launches
+        if launch.on_cpu and launch.on_gpu:
+            sides.cpu_s = 0.0
+            if travels:
+                sides.together(launch, launches, host_output, again=True)
+            else:
+                sides.resident(launch, launches)
+                self.gpu.sync()
+            found["cpu_beside_s"] = sides.cpu_s / launches
+        return found
+
+    def empty_launch(self) -> Empty:
+        """The GPU's: the CPU's costs nothing."""
+        return Empty(self.gpu.empty_launch())
+
+    def flush(self) -> None:
+        """Empty the GPU's caches: an upload to this session would only refer to the array."""
+        self._flush()
+        empty_caches(self.gpu)
+
+    def clock(self) -> float:
+        return self.gpu.clock()
+
+    def close(self) -> None:
+        """Both sides, whatever happens to the first."""
+        self._waiting = None
+        self._sides.close()
+        for placing in self._placing.values():
+            with contextlib.suppress(Exception):
+                placing.forget()
+        for side in (self.gpu, self.cpu):
+            with contextlib.suppress(Exception):
+                side.close()
+
+    def _flush(self, host_output: Array | None = None) -> None:
+        """Do what was put off; with `host_output` the whole result is there afterwards."""
+        if self._waiting is not None:
+            (launch, repeat), self._waiting = self._waiting, None
+            self._sides.together(launch, repeat, host_output)
+
+
+class Empty(Launch):
+    """A launch that does nothing, on the GPU."""
+
+    def __init__(self, gpu: Launch) -> None:
+        self.gpu = gpu
+
+
+class HybridBackend(Backend):
+    """Each GPU of the other backends with the CPU beside it."""
+
+    name = "hybrid"
+    forms: tuple[Form, ...] = ("tuned",)
+
+    def devices(self) -> list[Device]:
+        """One for each GPU, and for each software adapter. Raises BackendUnavailable if there is none."""
+        found, why = [], []
+        for name in backends.built_in():
+            try:
+                found += _pairs(name)
+            except BackendUnavailable as error:
+                why.append(error.detail)
+        if not found and why:
+            raise BackendUnavailable("; ".join(why), hint=REASONS["unavailable"].remedy)
+        return [*found, *(device for name in backends.hidden_names() for device in _pairs(name))]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> SplitSession:
+        """The GPU of that id, and the CPU with `threads` threads. Raises BackendUnavailable."""
+        inner = device_id.partition(":")[2]
+        backend = backends.load(inner.partition(":")[0])
+        gpu = backend.open(inner, threads, autotune=autotune)
+        scripted = gpu.cpu_beside() if isinstance(gpu, protocols.ScriptedPair) else None
+        cpu = scripted or backends.load("numpy").open("numpy:0", threads)
+        return SplitSession(_pair(gpu.device), gpu, cpu)
+
+
+def _pairs(backend: str) -> list[Device]:
+    return [_pair(device) for device in backends.load(backend).devices() if device.kind != "cpu"]
+
+
+def _pair(gpu: Device) -> Device:
+    return msgspec.structs.replace(
+        gpu, id=f"hybrid:{gpu.id}", backend="hybrid", kind="software" if gpu.kind == "software" else "hybrid",
+        name=f"CPU + {gpu.name}", clock=None,
+    )  # fmt: skip
+
+
+BACKEND = HybridBackend()
