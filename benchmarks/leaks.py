@@ -3,7 +3,7 @@
     python benchmarks/leaks.py --launches 10000 --openings 200 --backends cupy,wgpu,numpy
 
 Each device is driven in a process of its own. A row tells what was held after a warm-up and at the end; it is a leak
-(exit 1) if it grew in both halves by more than the tolerance in gpubench/measure/leaks.py. Device memory is NVML's,
+(exit 1) if it grew in both halves by more than the tolerance in benchmarks/leak_traces.py. Device memory is NVML's,
 of all GPUs together; other programs on them show up here, too. A row that takes longer than --limit stops early and
 says so by its count.
 """
@@ -20,11 +20,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
+
+from benchmarks import leak_traces
 from gpubench import backends, kernels
 from gpubench.backends.contract import Backend
 from gpubench.base.errors import BackendUnavailable
 from gpubench.kernels.contract.op import Op
-from gpubench.measure import leaks
 from gpubench.result.case import FORMS, Case
 
 MIB = 1 << 20
@@ -86,11 +88,11 @@ def _one(asked: argparse.Namespace) -> int:
 
 
 def _traces(
-    asked: argparse.Namespace, backend: Backend, folder: Path, device_bytes: leaks.DeviceBytes | None
-) -> Iterator[leaks.Trace]:
+    asked: argparse.Namespace, backend: Backend, folder: Path, device_bytes: leak_traces.DeviceBytes | None
+) -> Iterator[leak_traces.Trace]:
     if asked.openings:
-        repeats = leaks.Repeats(asked.openings, asked.open_limit, device_bytes)
-        yield leaks.openings(backend, asked.device, kernels.load("sum"), folder, repeats)
+        repeats = leak_traces.Repeats(asked.openings, asked.open_limit, device_bytes)
+        yield leak_traces.openings(backend, asked.device, kernels.load("sum"), folder, repeats)
     if not asked.launches:
         return
     session = backend.open(asked.device)
@@ -102,8 +104,8 @@ def _traces(
                 op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, asked.device
             )
             if session.supports(op, case) is None:
-                repeats = leaks.Repeats(asked.launches, asked.limit, device_bytes)
-                yield leaks.launches(session, op, case, folder, repeats)
+                repeats = leak_traces.Repeats(asked.launches, asked.limit, device_bytes)
+                yield leak_traces.launches(session, op, case, folder, repeats)
     session.close()
 
 
@@ -119,7 +121,7 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def _device_memory() -> leaks.DeviceBytes | None:
+def _device_memory() -> leak_traces.DeviceBytes | None:
     """The memory in use on all NVIDIA GPUs, or None without the driver's NVML library."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
@@ -142,7 +144,7 @@ def _device_memory() -> leaks.DeviceBytes | None:
     return used
 
 
-def _row(trace: leaks.Trace) -> str:
+def _row(trace: leak_traces.Trace) -> str:
     first, last = trace.first, trace.last
     device = (
         "-" if first.device_bytes is None else _span(first.device_bytes / MIB, (last.device_bytes or 0) / MIB)

@@ -25,7 +25,6 @@ from gpubench.backends.shared.host import random_inputs, repeated
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, UsageError, require_choice, suggest
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.op import Array, Dtype, Form, Op
-from gpubench.measure import leaks
 from gpubench.measure.worker.timer import device_seconds
 from gpubench.measure.worker.workspace import Workspace, gate, kind_of, refusal
 from gpubench.result.case import DTYPES, FORMS, Case
@@ -81,8 +80,7 @@ def usual_sizes(op: Op) -> Sequence[int]:
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """What the suite tries: each op at `sizes`, with inputs of each of `kinds` and `seeds`.
 
-    `around`: transfers, memory and the clock, too. `exhaust` also asks for more memory than there is. After
-    `launches` of each op in each form, and after `openings` of the device, nothing may be left behind.
+    `around`: transfers, memory and the clock, too. `exhaust` also asks for more memory than there is.
     """
 
     sizes: Callable[[Op], Sequence[int]] = usual_sizes
@@ -90,8 +88,6 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Sequence[str] = ("random",)
     around: bool = True
     exhaust: bool = False
-    launches: int = 0
-    openings: int = 0
 
 
 def suite(
@@ -114,14 +110,10 @@ def suite(
                 trial.parts()
                 trial.memory(checks.exhaust)
                 trial.device_clock(kernels.load("matmul"))
-            if checks.openings:
-                trial.openings(backend, checks.openings)
             for op in map(kernels.load, kernels.usual()) if ops is None else ops:
                 op = op.with_kernels(backend.name, backend.kernels.get(op.name, ()))
                 sizes = checks.sizes(op)
                 trial.op(op, sizes, [(seed, kind) for kind in checks.kinds for seed in checks.seeds])
-                if checks.launches:
-                    trial.leaves_nothing(op, max(sizes), checks.launches)
         finally:
             for _ in range(2):
                 with trial.promise("close is idempotent and never raises"):
@@ -352,25 +344,6 @@ class _Trial:
             for buffer, host in zip(workspace.buffers, workspace.inputs, strict=True):
                 same = self.fetch(buffer, host).tobytes() == host.tobytes()
                 self.expect(same, "a launch leaves its inputs alone", where, name)
-
-    # What is left behind.
-
-    def openings(self, backend: Backend, count: int) -> None:
-        """Beside the open one: a second context of the same process."""
-        with self.promise("a device can be opened and closed again and again"):
-            trace = leaks.openings(
-                backend, self.device_id, kernels.load("sum"), self.folder, leaks.Repeats(count)
-            )
-            self.expect(not trace.leaks(), "openings leave nothing behind", "; ".join(trace.leaks()))
-
-    def leaves_nothing(self, op: Op, n: int, count: int) -> None:
-        """In each form; in one dtype."""
-        for case in [self.case(op, n, "float32", form) for form in FORMS]:
-            if self.supported(op, case):
-                with self.promise(f"a supported case can be launched again and again: {case.id}", op.name):
-                    trace = leaks.launches(self.session, op, case, self.folder, leaks.Repeats(count))
-                    detail = f"{'; '.join(trace.leaks())}: {case.id}"
-                    self.expect(not trace.leaks(), "launches leave nothing behind", detail, op.name)
 
     # The device's clock.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
+from benchmarks import leak_traces as leaks
 from gpubench import kernels
-from gpubench.measure import conformance, leaks
+from gpubench.result.case import Case
 
 pytestmark = pytest.mark.vulkan
 
@@ -18,19 +18,18 @@ def device():
     return next(device for device in BACKEND.devices() if device.kind == "software")
 
 
-def test_launches_and_openings_leave_nothing_behind(device):
+def test_launches_and_openings_leave_nothing_behind(device, tmp_path):
     from gpubench.backends.wgpu import BACKEND
 
-    # In float32 alone: what is kept or lost does not depend on the dtype.
-    ops = [replace(kernels.load(name), dtypes=("float32",)) for name in kernels.usual()]
-    report = conformance.suite(
-        BACKEND,
-        device.id,
-        ops,
-        conformance.Checks(sizes=lambda op: (65,), seeds=(1,), around=False, launches=100, openings=4),
-    )
-    assert report.findings == []
-    assert {text.split("/")[0] for text in report.checked} == {op.name for op in ops}
+    session, sum_op = BACKEND.open(device.id), kernels.load("sum")
+    traces = [leaks.openings(BACKEND, device.id, sum_op, tmp_path, leaks.Repeats(4))]
+    for op in map(kernels.load, kernels.usual()):  # what is kept or lost does not depend on the dtype
+        case = Case(op.name, op.group, {"n": 65}, "float32", "tuned", session.device.resident_regime, device.id)
+        if session.supports(op, case) is None:
+            traces.append(leaks.launches(session, op, case, tmp_path, leaks.Repeats(100)))
+    session.close()
+    assert [trace.leaks() for trace in traces] == [[]] * len(traces)
+    assert len(traces) > 10
 
 
 def test_a_device_that_is_not_closed_is_found(device, tmp_path):

@@ -274,12 +274,18 @@ class OpenDevice:
 
     def time_stages(self, request: protocol.TimeStages) -> protocol.TimedStages:
         self._announce("stages")
-        times = self._timed(request.case_id).time_stages(request.session, request.limit_s)
+        workload = self._kept.of_case(request.case_id)
+        times = workload.workspace.time_stages(
+            workload.timers[request.case_id], request.session, request.limit_s
+        )
         return protocol.TimedStages(id=request.id, times=times)
 
     def place(self, request: protocol.Place) -> protocol.TimedPlacing:
         self._announce("stages")
-        placing = self._timed(request.case_id).assign_stages(request.session, request.limit_s)
+        workload = self._kept.of_case(request.case_id)
+        placing = workload.workspace.assign_stages(
+            workload.timers[request.case_id], request.session, request.limit_s
+        )
         return protocol.TimedPlacing(id=request.id, placing=placing)
 
     def finish(self, request: protocol.Finish) -> None:

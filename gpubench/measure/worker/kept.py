@@ -11,9 +11,8 @@ from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.plan import MEMORY_SHARE, UNKNOWN_MEMORY_BYTES, needs
 from gpubench.measure.worker import functions
-from gpubench.measure.worker.operands import Operands, weights_of
+from gpubench.measure.worker.operands import ChangedInput, Operands, SharedInputs, shared_bytes, weights_of
 from gpubench.measure.worker.parts import Times
-from gpubench.measure.worker.shared import ChangedInput, SharedInputs, shared_bytes
 from gpubench.measure.worker.timer import Timed, Timer
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace
 from gpubench.result.case import GANG, Case, SeriesKey

@@ -6,21 +6,24 @@ goes to stderr. End-of-file on stdin ends the process at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, get_args
 
 import msgspec
 
 import gpubench.backends
 import gpubench.kernels
-from gpubench.backends.contract import Preloads, Session
+from gpubench.backends.contract import ListsCpus, Preloads, Session
 from gpubench.backends.contract.protocols import Foresees
 from gpubench.backends.shared.host import bound_cpus, on_all_cpus, set_up_threads
 from gpubench.base.child_main import Messages
@@ -33,13 +36,13 @@ from gpubench.base.errors import (
     Unsupported,
     limit_reached,
 )
-from gpubench.base.messages import REASONS
+from gpubench.base.messages import REASONS, Reason
 from gpubench.base.plugins import EARLIER, described
+from gpubench.kernels.contract.kernel import Kernel
 from gpubench.measure import protocol
 from gpubench.measure.worker.device import OpenDevice, equipped
-from gpubench.measure.worker.listing import list_devices, name_reason, refusal_of
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.result.run import Check, WorkerRecord
+from gpubench.result.run import Check, Device, WorkerRecord
 from gpubench.result.store import cache
 
 if TYPE_CHECKING:
@@ -144,6 +147,65 @@ class DeviceWorker:
             open_s=open_s,
         )  # fmt: skip
         return protocol.Opened(id=request.id, device=session.device, record=record, once_s=once_s)
+
+
+def list_devices(request: protocol.ListDevices) -> protocol.Devices:
+    """Return the devices of a backend, or why there are none. Raises BackendError for a device that is not its own."""
+    backend = gpubench.backends.load(request.backend)
+    devices, refused = list[Device](), None
+    try:
+        sooner = backend if request.host_only and isinstance(backend, ListsCpus) else None
+        devices = backend.devices() if sooner is None else sooner.host_devices()
+    except BackendUnavailable as error:
+        refused = refusal_of(request.id, error)
+    for device in devices:
+        if device.backend != request.backend or not re.fullmatch(rf"{request.backend}:\S+", device.id):
+            raise BackendError(
+                f"the backend {request.backend} lists {device.id!r} of {device.backend!r} as a device of its own",
+                hint=f"a device of it has an id that begins with {request.backend}: and holds no blank",
+            )
+    default = backend.default_devices
+    # Of a composed device the other one's backend has the clock.
+    scripted = [
+        d.id for d in devices if gpubench.backends.load(gpubench.backends.names_of(d.id)[-1]).scripted_time
+    ]
+    return protocol.Devices(
+        id=request.id, devices=devices, forms=list(backend.forms), library_version=_version(request.backend),
+        kernels={op: [_facts(kernel) for kernel in found] for op, found in backend.kernels.items()},
+        default_devices=None if default is None else list(default), yields_to=list(backend.yields_to),
+        scripted=scripted, refused=refused,
+    )  # fmt: skip
+
+
+def refusal_of(number: int, error: BackendError) -> protocol.Refused:
+    reason, detail = name_reason(error)
+    return protocol.Refused(id=number, reason=reason, detail=detail, hint=error.hint)
+
+
+def name_reason(error: BackendError) -> tuple[Reason, str]:
+    """The reason and the detail of a case that `error` ends. A word of another package's own is no reason of the
+    catalogue: the detail says it, and the reason is that of the error's class."""
+    if error.reason in get_args(Reason):
+        return error.reason, error.detail
+    known = next(
+        vars(kind)["reason"] for kind in type(error).__mro__ if vars(kind).get("reason") in get_args(Reason)
+    )
+    return known, f"{error.reason}: {error.detail}"
+
+
+def _facts(kernel: Kernel) -> protocol.KernelFacts:
+    return protocol.KernelFacts(
+        language=kernel.language, variant=kernel.variant, library=kernel.library, dtypes=kernel.dtypes
+    )
+
+
+def _version(backend: str) -> str | None:
+    """The version of the library; of one that listing its devices has not imported, what is installed."""
+    version = getattr(sys.modules.get(backend), "__version__", None)
+    if version is None and backend in gpubench.backends.built_in():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(backend)
+    return None if version is None else str(version)
 
 
 _ASKED: dict[type, Callable[[OpenDevice, Any], protocol.Reply | None]] = {

@@ -1,30 +1,281 @@
-"""Child side: inputs and references of an op, and the weights of all ops, which stay as long as a session has room."""
+"""Child side: what the workloads of a device share: plain inputs of all ops, weights, references, outputs that passed.
+
+Ops that read plain values of one kind and dtype read the beginning of the same few arrays. Each is drawn once in a
+worker and goes up once to its device.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from gpubench.backends.contract import Buffer, Session
-from gpubench.backends.shared.host import random_input
-from gpubench.backends.shared.reference import Reference, references
-from gpubench.kernels.contract.op import Array, Op, Operand
-from gpubench.measure.worker.passed import Passed, copies_bytes
-from gpubench.measure.worker.shared import SharedArray, SharedInputs
-from gpubench.result.case import REGIMES, Case
-from gpubench.result.run import Device
+from gpubench.backends.contract.protocols import ComparesBuffers, HostReadable, SharesBuffers
+from gpubench.backends.shared.host import host_dtype, is_plain, plain_values, random_input
+from gpubench.backends.shared.reference import Reference, references, same_bytes
+from gpubench.base.errors import DeviceOutOfMemory, WrongResult
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Op, Operand, Shape
+from gpubench.result.case import REGIMES, Case, SeriesKey
+from gpubench.result.run import Check, Device
+
+# Elements behind the longest input: a launch that writes behind its input writes into them.
+GUARD = 64
+# Larger operands are not shared: the same on every device, because they decide the values.
+SHARED_BYTES = 256 * 2**20
+# The device holds each array twice. A few of them leave most of what the memory guard keeps free to other things.
+_SHARED_SHARE = 0.02
+
+
+def _at_most(device: Device, share: float, most: int) -> int:
+    """Return that share of a device's memory, and no more bytes than `most`."""
+    return most if device.usable_bytes is None else min(most, int(share * device.usable_bytes))
+
+
+def shared_bytes(device: Device) -> int:
+    """Return the size of the largest array of which a device keeps one copy for all ops."""
+    return _at_most(device, _SHARED_SHARE, SHARED_BYTES)
+
+
+class SharedArray:
+    """A flat host array and, once an op has bound it, its copy on the device, with a second one to compare it with
+    where the device is not the host."""
+
+    def __init__(self, array: Array, dtype: Dtype) -> None:
+        array.flags.writeable = False
+        self.array, self.dtype = array, dtype
+        self.buffer: Buffer = None
+        self._untouched: Buffer = None
+        self._sharing: SharesBuffers | None = None
+
+    def load(self, session: Session, sharing: SharesBuffers) -> None:
+        """Bring it to the device, once; `sharing` is the session too. Raises DeviceOutOfMemory."""
+        if self.buffer is None:
+            buffer = session.allocate(self.array.shape, self.dtype)
+            session.upload(buffer, self.array)
+            session.sync()
+            if isinstance(session, ComparesBuffers):
+                self._untouched = session.copy_of(buffer, self.array.shape, self.dtype)
+            self.buffer, self._sharing = buffer, sharing
+
+    def beginning(self, shape: Shape) -> Buffer:
+        """Return its first elements on the device, in this shape."""
+        assert self._sharing is not None
+        return self._sharing.beginning(self.buffer, shape)
+
+    def restore(self, session: Session, count: int) -> bool:
+        """Return whether one of the first `count` elements, or one shortly behind them, was changed; it is then brought
+        up again."""
+        session.sync()
+        shape = ((count + GUARD) // 4 * 4,)  # devices compare whole words
+        part = self.beginning(shape)
+        if self._untouched is not None and isinstance(session, ComparesBuffers):
+            same = session.begins(self._untouched, part, shape, self.dtype)
+        else:
+            held = session.memory(part, shape, self.dtype) if isinstance(session, HostReadable) else None
+            if held is None:
+                held = self.array[: shape[0]].copy()
+                session.download(part, held)
+            same = same_bytes(held, self.array[: shape[0]])
+        if not same:
+            session.upload(self.buffer, self.array)
+            session.sync()
+        return not same
+
+
+class SharedInputs:
+    """The shared arrays of one worker by kind of values, number among the op's inputs of that kind, and dtype. They
+    grow with the largest size that was asked for; what is bound to a shorter array stays so."""
+
+    def __init__(self, seed: int, kind: str, most_bytes: int) -> None:
+        self._seed, self._kind, self._most_bytes = seed, kind, most_bytes
+        self._arrays: dict[tuple[Any, ...], SharedArray] = {}
+
+    def holds(self, op: Op, operand: Operand, case: Case) -> bool:
+        """Return whether the operand is one of those that are shared."""
+        written = any(output.name == operand.name for output in op.outputs)
+        size = (math.prod(operand.shape(case.params)) + GUARD) * ITEMSIZE[case.dtype]
+        return is_plain(operand) and not written and size <= SHARED_BYTES
+
+    def view(self, op: Op, operand: Operand, case: Case) -> Array:
+        """The host's values of the operand."""
+        shape = operand.shape(case.params)
+        return self._array(op, operand, case).array[: math.prod(shape)].reshape(shape)
+
+    def bind(self, session: Session, op: Op, operand: Operand, case: Case) -> SharedArray | None:
+        """The array whose beginning is the operand, on the device. None if the session's buffers have no parts, or if
+        the array is too large for it. Raises DeviceOutOfMemory."""
+        shared = self._array(op, operand, case)
+        if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
+            return None
+        shared.load(session, session)
+        return shared
+
+    def forget_buffers(self) -> None:
+        """Have the next ops bind copies that are allocated anew."""
+        self._arrays = {key: SharedArray(shared.array, shared.dtype) for key, shared in self._arrays.items()}
+
+    def _array(self, op: Op, operand: Operand, case: Case) -> SharedArray:
+        alike = [x.name for x in op.inputs if is_plain(x) and x.values == operand.values]
+        number, count = alike.index(operand.name), math.prod(operand.shape(case.params)) + GUARD
+        key = operand.values, number, case.dtype
+        shared = self._arrays.get(key)
+        if shared is None or shared.array.size < count:
+            array = plain_values(operand.values, number, count, case.dtype, self._seed, self._kind)
+            shared = self._arrays[key] = SharedArray(array, case.dtype)
+        return shared
+
+
+class ChangedInput(WrongResult):
+    """A launch wrote to an input that it shares with other ops."""
+
+    def __init__(self, names: str = "") -> None:
+        of = f" {names}" if names else ""
+        super().__init__(
+            f"the launch changed its input{of}, or what lies behind it",
+            hint="a launch may write to its output alone: correct the kernel, or report it with the result file",
+        )
+
+
+# ---------------------------------------------------------------- outputs that passed
+
+# Smaller outputs are fetched and compared on the host: a kernel that compares them would take as long.
+LEAST_BYTES = 2**20
+# Copies take at most this share of a device's memory, and no more bytes.
+_COPIES_SHARE, _COPIES_BYTES, _COPIES_BYTES_UNKNOWN = 0.05, 2**31, 2**28
+_LINE = 64
+
+Form = tuple[SeriesKey, str]
+
+
+class Copy(NamedTuple):
+    """Outputs of one size that passed."""
+
+    case: Case
+    buffers: tuple[Buffer, ...]
+    size: int
+    check: Check
+
+
+def copies_bytes(device: Device) -> int:
+    """Return how many bytes of outputs that passed may stay on a device."""
+    return _at_most(
+        device, _COPIES_SHARE, _COPIES_BYTES_UNKNOWN if device.usable_bytes is None else _COPIES_BYTES
+    )
+
+
+class Passed:
+    """Copies of outputs that passed the whole comparison; those that were asked for last stay.
+
+    An output with the bits of one is right. So is one with the bits of the beginning of a larger one, where the op's
+    output begins so, except at the sizes that are always compared whole: the lowest, a middle and the top one.
+    """
+
+    def __init__(self, session: Session, most_bytes: int) -> None:
+        self._session, self._most_bytes = session, most_bytes
+        self._copies: dict[tuple[Form, int], Copy] = {}  # the one that was asked for last comes last
+        self._landing: Array | None = None
+
+    def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
+        """Return the check of outputs with the same bits. Returns None if no copy has them."""
+        if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
+            return None
+        form, n, whole = _form(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
+        sizes = sorted(size for known, size in self._copies if known == form and size >= n)
+        for size in sizes:
+            copy = self._copies.pop((form, size))
+            self._copies[form, size] = copy
+            if size > n and (n in whole or not op.begins(case.params, copy.case.params)):
+                continue
+            if self._has_bits(op, case, outputs, copy):
+                return copy.check if size == n else msgspec.structs.replace(copy.check, index=[])
+        return None
+
+    def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
+        """Copy outputs that passed, in place of others of this size."""
+        size, session = op.written_bytes(case.params, case.dtype), self._session
+        if (
+            not LEAST_BYTES <= size <= self._most_bytes
+            or op.updated
+            or not isinstance(session, ComparesBuffers)
+        ):
+            return
+        key = (_form(case), case.params["n"])
+        if key in self._copies:
+            self._drop(key)
+        self._make_room(self._most_bytes - size)
+        buffers: list[Buffer] = []
+        try:
+            for operand, output in zip(op.outputs, outputs, strict=True):
+                copy = session.copy_of(output, operand.shape(case.params), operand.stored(case.dtype))
+                if copy is not None:
+                    buffers.append(copy)
+        except DeviceOutOfMemory:
+            self._make_room(0)
+        if len(buffers) == len(op.outputs):
+            self._copies[key] = Copy(case, tuple(buffers), size, check)
+        else:
+            self._free(buffers)
+
+    def landing(self, op: Op, case: Case) -> list[Array]:
+        """Return host arrays for the outputs, page-locked where the device has such memory. All cases share them."""
+        shapes = [
+            (operand.shape(case.params), host_dtype(operand.stored(case.dtype))) for operand in op.outputs
+        ]
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes]
+        total = sum(-(-size // _LINE) * _LINE for size in sizes)
+        if self._landing is None or self._landing.size < total:
+            self._landing = self._session.host_array((total,), "uint8", "tuned")
+        arrays, start = [], 0
+        for (shape, dtype), size in zip(shapes, sizes, strict=True):
+            arrays.append(self._landing[start : start + size].view(dtype).reshape(shape))
+            start += -(-size // _LINE) * _LINE
+        return arrays
+
+    def release(self) -> None:
+        """Free all memory."""
+        self._make_room(0)
+        self._landing = None
+
+    def _has_bits(self, op: Op, case: Case, outputs: Sequence[Buffer], copy: Copy) -> bool:
+        session = self._session
+        return isinstance(session, ComparesBuffers) and all(
+            session.begins(known, output, operand.shape(case.params), operand.stored(case.dtype))
+            for known, output, operand in zip(copy.buffers, outputs, op.outputs, strict=True)
+        )
+
+    def _make_room(self, most_bytes: int) -> None:
+        """Drop the copies that were asked for longest ago, until the rest is small enough."""
+        while self._copies and sum(copy.size for copy in self._copies.values()) > most_bytes:
+            self._drop(next(iter(self._copies)))
+
+    def _drop(self, key: tuple[Form, int]) -> None:
+        self._free(self._copies.pop(key).buffers)
+
+    def _free(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            self._session.free(buffer)
+
+
+def _form(case: Case) -> Form:
+    return case.series, case.form_id
+
+
+# ---------------------------------------------------------------- weights, and the operands of an op
 
 # What weights that nobody reads may take of a device: a quarter of what the memory guard leaves free, and no more bytes
-_SHARE, _MOST_BYTES = 0.05, 128 * 2**20
+_WEIGHTS_SHARE, _WEIGHTS_BYTES = 0.05, 128 * 2**20
 
 Key = tuple[Any, ...]
 
 
 def spare_bytes(device: Device) -> int:
     """Bytes of weights that a session may keep for later sizes."""
-    return _MOST_BYTES if device.usable_bytes is None else min(_MOST_BYTES, int(_SHARE * device.usable_bytes))
+    return _at_most(device, _WEIGHTS_SHARE, _WEIGHTS_BYTES)
 
 
 class Weight:

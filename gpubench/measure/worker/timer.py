@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -19,11 +19,11 @@ from gpubench.backends.shared.host import calls_library
 from gpubench.kernels.contract.op import each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
-from gpubench.measure.worker.observers import Observers
+from gpubench.measure.worker.observers import Observer, observers_of
 from gpubench.measure.worker.parts import Times
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case
-from gpubench.result.run import Block, Check, Placing, StageTimes
+from gpubench.result.run import Block, Check
 
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
 HOT_SAMPLE_S = 0.25e-3
@@ -65,7 +65,7 @@ class Timed:
     sides: Mapping[
         str, tuple[str, int]
     ] = {}  # by its name each side alone: its placement, and launches of a sample
-    observers = Observers()
+    observers: Sequence[Observer] = ()
     resident_launch: Launch | None = None  # what other regimes with data on the device share
 
     @abstractmethod
@@ -99,14 +99,6 @@ class Timed:
         """Return what `seconds` does, with the stages of a workload elsewhere."""
         raise NotImplementedError
 
-    def time_stages(self, session_index: int, limit_s: float) -> StageTimes | None:
-        """Return the times of its stages. Returns None if it has none."""
-        return None
-
-    def assign_stages(self, session_index: int, limit_s: float) -> Placing | None:
-        """Return where its stages could run. Returns None if it has none."""
-        return None
-
 
 class Timer(Timed):
     """One case ready to be sampled: `seconds(repeat)` runs it and returns seconds per launch."""
@@ -123,7 +115,7 @@ class Timer(Timed):
         # Who runs the stages of a workload, and where.
         self.places = self.session if isinstance(self.session, Places) else None
         self.placement: str | None = None
-        self.observers = Observers(self.session)
+        self.observers = observers_of(self.session)
         self.resident_launch = launch if case.resident else None
         # Which of the inputs travel, and which of the outputs.
         op = workspace.op
@@ -195,12 +187,6 @@ class Timer(Timed):
 
     def fenced_launch(self) -> Times:
         return parts.fenced_launch(self)
-
-    def time_stages(self, session_index: int, limit_s: float) -> StageTimes | None:
-        return self.workspace.time_stages(self, session_index, limit_s)
-
-    def assign_stages(self, session_index: int, limit_s: float) -> Placing | None:
-        return self.workspace.assign_stages(self, session_index, limit_s)
 
     def _queued(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock
@@ -434,6 +420,8 @@ def sample_block(
         times.append(time.perf_counter())
 
     def begin_here() -> None:
+        for observer in timer.observers:
+            observer.begin()
         times[-1] = time.perf_counter()
         if timer.steps is not None:
             timer.steps = {}
@@ -442,7 +430,6 @@ def sample_block(
         _begin_block(timer, request.warmup_s, take, target_s)
     begin_here()
     warmup, raises = len(wall), 0
-    timer.observers.begin()
     on_device = timer.case.queued and timer.hot_repeat is not None
     with no_garbage_collection():
         while len(wall) - warmup < request.samples:
@@ -452,7 +439,8 @@ def sample_block(
                 del wall[-1], times[-1]
                 begin_here()
                 continue
-            timer.observers.read()
+            for observer in timer.observers:
+                observer.read()
             if on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
                 timer.read_device(hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
             if time.perf_counter() - began > request.limit_s:
@@ -468,7 +456,7 @@ def sample_block(
         hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, beside_s=beside_s or UNSET,
     )  # fmt: skip
-    block = replace(block, **timer.observers.end())
+    block = replace(block, **{name: x for observer in timer.observers for name, x in observer.end().items()})
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=of_calls)
 
 

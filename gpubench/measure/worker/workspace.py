@@ -33,9 +33,14 @@ from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Array, Op, Operand, Shape, Stored, Tolerance, each
-from gpubench.measure.worker.operands import Operands
-from gpubench.measure.worker.passed import LEAST_BYTES, Passed, copies_bytes
-from gpubench.measure.worker.shared import ChangedInput, SharedArray
+from gpubench.measure.worker.operands import (
+    LEAST_BYTES,
+    ChangedInput,
+    Operands,
+    Passed,
+    SharedArray,
+    copies_bytes,
+)
 from gpubench.result.case import Case
 from gpubench.result.run import Check, Placing, StageTimes
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import leak_traces as leaks
+from benchmarks.leak_traces import Held, Trace
 from gpubench import backends, kernels
-from gpubench.measure import leaks
-from gpubench.measure.leaks import Held, Trace
 from gpubench.result.case import Case
 
 MIB = 1 << 20

@@ -11,8 +11,7 @@ from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.kernels.contract.op import Tolerance
 from gpubench.kernels.templates.elementwise import elementwise
 from gpubench.measure.worker import workspace as workspace_module
-from gpubench.measure.worker.operands import Operands
-from gpubench.measure.worker.passed import Passed, copies_bytes
+from gpubench.measure.worker.operands import Operands, Passed, copies_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.result.case import Case

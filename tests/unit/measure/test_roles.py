@@ -19,8 +19,7 @@ from gpubench.kernels.contract.op import EXACT, Ids, Ladder, Op, Operand, Params
 from gpubench.measure import conformance, protocol
 from gpubench.measure.plan import MEMORY_SHARE
 from gpubench.measure.worker.main import DeviceWorker
-from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
-from gpubench.measure.worker.shared import GUARD
+from gpubench.measure.worker.operands import GUARD, Operands, Weights, spare_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.result.case import Case

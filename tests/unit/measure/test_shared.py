@@ -12,8 +12,7 @@ from gpubench import kernels
 from gpubench.backends.numpy import NumpyBackend
 from gpubench.base.errors import BackendError, WrongResult
 from gpubench.kernels.contract.op import Range
-from gpubench.measure.worker.operands import Operands
-from gpubench.measure.worker.shared import GUARD, MOST_BYTES, SharedInputs
+from gpubench.measure.worker.operands import GUARD, SHARED_BYTES, Operands, SharedInputs
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 
@@ -29,7 +28,7 @@ def session():
 
 @pytest.fixture
 def shared():
-    return SharedInputs(SEED, "random", MOST_BYTES)
+    return SharedInputs(SEED, "random", SHARED_BYTES)
 
 
 def case(op, n, dtype="float32"):
@@ -59,7 +58,7 @@ def test_a_larger_size_begins_with_the_bytes_of_a_smaller_one(shared):
     before = inputs(shared, "add", 100)
     after = inputs(shared, "add", 3 << 20)
     assert [x.tobytes() for x in before] == [x[:100].tobytes() for x in after]
-    alone = inputs(SharedInputs(SEED, "random", MOST_BYTES), "add", 3 << 20)
+    alone = inputs(SharedInputs(SEED, "random", SHARED_BYTES), "add", 3 << 20)
     assert [x.tobytes() for x in alone] == [x.tobytes() for x in after]
 
 
@@ -79,7 +78,7 @@ def test_each_dtype_and_each_kind_of_values_has_its_own(shared, dtype):
 
 @pytest.mark.parametrize(("kind", "value"), [("zeros", 0), ("ones", 1)])
 def test_zeros_and_ones_stand_for_all_values(kind, value):
-    assert all((x == value).all() for x in inputs(SharedInputs(SEED, kind, MOST_BYTES), "add", 100))
+    assert all((x == value).all() for x in inputs(SharedInputs(SEED, kind, SHARED_BYTES), "add", 100))
 
 
 def test_what_is_no_plain_input_and_what_is_too_large_is_not_shared(shared):
@@ -89,7 +88,7 @@ def test_what_is_no_plain_input_and_what_is_too_large_is_not_shared(shared):
             held = shared.holds(op, operand, msgspec.structs.replace(case(op, 1), params=params))
             assert not held or (operand.role == "activation" and operand.dtype is None)
     add = kernels.load("add")
-    most = MOST_BYTES // 4 - GUARD
+    most = SHARED_BYTES // 4 - GUARD
     assert [shared.holds(add, add.inputs[0], case(add, n)) for n in (most, most + 1)] == [True, False]
 
 
