@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpubench.fleet.peers import Figure, compared  # noqa: E402
+from gpubench.fleet.survey import Figure, compared  # noqa: E402
 from gpubench.result.store import save  # noqa: E402
 from tests.unit.report.fleets import fleet_runs  # noqa: E402
 

@@ -27,7 +27,7 @@ from gpubench import kernels
 from gpubench.curves import stats
 from gpubench.kernels.templates import bpe
 from gpubench.result.case import Case
-from gpubench.workloads.ops.inference import CONTEXT, LAYERS, NEW
+from gpubench.workloads.inference import CONTEXT, LAYERS, NEW
 
 SIZES = {
     "mlp_forward": (1, 16, 64, 1024, 16384),
@@ -112,7 +112,7 @@ class _Ours:
         self._scratch = tempfile.TemporaryDirectory()
 
     def prepare(self, name: str, n: int) -> tuple[Call, Call]:
-        from gpubench.workloads.worker.workspace import ChainWorkspace
+        from gpubench.workloads.chains import ChainWorkspace
 
         op, session = kernels.load(name), self._session
         case = Case(

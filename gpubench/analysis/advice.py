@@ -30,10 +30,8 @@ from gpubench.analysis.contenders import (
     weaker,
 )
 from gpubench.analysis.estimate import CaseResult, Estimate
-from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.labels import Label
 from gpubench.analysis.machine import machine_line
-from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
 from gpubench.base.errors import InputError
 from gpubench.base.escaping import shortened
@@ -182,11 +180,8 @@ def advise(
 
 def _split(split: TimedSplit) -> AdviceSplit:
     row = split.row
-    fraction = row.fraction if isinstance(row, Hybrid) else None
-    placement, stages = (row.placement, row.stages) if isinstance(row, Placement) else (None, ())
     return AdviceSplit(
-        device_id=row.device_id, fraction=fraction, placement=placement,
-        on_gpu=tuple(one.stage for one in stages if one.placed_on in ("gpu", "both")),
+        device_id=row.device_id, fraction=row.fraction, placement=row.placement, on_gpu=row.on_gpu,
         ratio=row.gain, lo=row.lo, hi=row.hi, case_id=row.id,
     )  # fmt: skip
 

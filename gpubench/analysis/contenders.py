@@ -16,9 +16,8 @@ import msgspec
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.break_even import ContenderKey, case_series, contender_key
 from gpubench.analysis.estimate import CALLS, CaseResult
-from gpubench.analysis.hybrid import Hybrid, hybrids
+from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.labels import Label
-from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import beside_written
 from gpubench.base.groups import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fit, interval, kind_of, unsure
@@ -124,14 +123,14 @@ class CaseGroup(NamedTuple):
     all contenders of the run, whose curves share what ops have in common."""
 
     rows: tuple[CaseResult, ...]
-    splits: tuple[Hybrid | Placement, ...]
+    splits: tuple[SharedCall, ...]
     series: Mapping[ContenderKey, TimedSizes]
 
 
 class TimedSplit(NamedTuple):
     """A recommended split of one call, or placement of its stages, and the time of that call."""
 
-    row: Hybrid | Placement
+    row: SharedCall
     seconds: float
 
 
@@ -183,9 +182,8 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
     rows = [row for row in rows if row.id not in beside or row.case.form == "library"]
     alone = [row for row in rows if row.case.shared_with is None and row.device_kind != "software"]
     groups = group_by(alone, lambda row: _key(row))
-    splits: dict[Key, list[Hybrid | Placement]] = {}
-    shared: list[Hybrid | Placement] = [*hybrids(analysis), *placements(analysis)]
-    for split in shared:
+    splits: dict[Key, list[SharedCall]] = {}
+    for split in shared_calls(analysis):
         if split.recommended:
             splits.setdefault(_key(split.case), []).append(split)
     series = case_series(alone)
@@ -249,7 +247,7 @@ def _ends(side: Sequence[Contender]) -> tuple[float, float]:
     return min(firsts, default=math.inf), max(lasts, default=-math.inf)
 
 
-def _splits_by_size(splits: Sequence[Hybrid | Placement], regime_id: str) -> dict[int, tuple[TimedSplit, ...]]:
+def _splits_by_size(splits: Sequence[SharedCall], regime_id: str) -> dict[int, tuple[TimedSplit, ...]]:
     by_size: dict[int, list[TimedSplit]] = {}
     for split in splits:
         if split.case.case.regime_id == regime_id and split.case.time is not None:

@@ -10,7 +10,6 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.placement import placements
 from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.base.plugins import wings
@@ -50,12 +49,9 @@ def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
     about_cases = [*_about_cases(run, cases, known), *_retaken(run, cases), *_failed_sessions(run, cases)]
     waiting = find_waiting(run)
     about_cases += [_case_finding(run, "call-waits", waiting)] if waiting else []
-    missed: dict[WarningCode, list[str]] = {
-        "placement-mismatch": [row.id for row in placements(analysis) if row.mismatch]
-    }
-    for code, place in wings.brought("warnings").items():
-        missed[code] = wings.find(place)(analysis)
-    about_cases += [_case_finding(run, code, ids) for code, ids in missed.items() if ids]
+    for code, find_missed in wings.find_all(wings.brought("warnings")).items():
+        ids = find_missed(analysis)
+        about_cases += [_case_finding(run, code, ids)] if ids else []
     found = [*stored, *about_run, *about_cases]
     gravity = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))

@@ -15,6 +15,7 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
 from gpubench.base.groups import group_by
+from gpubench.base.plugins import wings
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
 from gpubench.result.case import QUEUED, RESIDENT, beside_size
@@ -26,12 +27,12 @@ HybridReason = Literal[
 ]  # fmt: skip
 
 
-class Hybrid(msgspec.Struct, frozen=True, kw_only=True):
-    """One op split over CPU and GPU: `gain` = time of the better side alone (`baseline_id`; null: by the sweep's own
-    ends) / time of the split, at the GPU's share `fraction`. `efficiency` = modelled / measured time. `curve`: median
-    seconds of the sweep by share. `selected_in_sample`: of the session that chose the share, so it flatters."""
+class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a CPU and a GPU do together: `gain` = time of the better side alone / time of both. Without a
+    `reason` against it, it is `recommended`. `selected_in_sample`: the session that chose what each side does tells
+    the gain, too, so it flatters."""
 
-    aside: ClassVar = ("case", "interval")
+    aside: ClassVar[tuple[str, ...]] = ("case", "interval")
     id: str
     op: str
     n: int
@@ -39,23 +40,49 @@ class Hybrid(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     regime: str
     device_id: str
-    baseline_id: str | None
-    fraction: float
     gain: float
     lo: float
     hi: float
-    ideal_gain: float
-    efficiency: float
     recommended: bool
-    reason: HybridReason | None
+    reason: str | None
     selected_in_sample: bool
-    curve: tuple[tuple[float, float], ...]
     case: CaseResult
     interval: Interval
 
     @property
+    def fraction(self) -> float | None:
+        """The GPU's share of an op that is split."""
+        return None
+
+    @property
+    def placement(self) -> str | None:
+        """A letter for each stage of a network: c or g, the side that runs it."""
+        return None
+
+    @property
     def baseline_device(self) -> str | None:
-        """The better of the two alone; None where only the sweep's own ends tell."""
+        """The better side alone. Returns None where only what was timed beside the call tells."""
+        return None
+
+    @property
+    def on_gpu(self) -> tuple[str, ...]:
+        """The stages that the GPU runs, or some of their repeats."""
+        return ()
+
+
+class Hybrid(SharedCall, frozen=True, kw_only=True):
+    """One op split over CPU and GPU, at the GPU's share `fraction`. `baseline_id` is the better side alone (null: by
+    the sweep's own ends), `efficiency` = modelled / measured time. `curve`: median seconds of the sweep by share."""
+
+    baseline_id: str | None
+    fraction: float
+    ideal_gain: float
+    efficiency: float
+    reason: HybridReason | None
+    curve: tuple[tuple[float, float], ...]
+
+    @property
+    def baseline_device(self) -> str | None:
         return None if self.baseline_id is None else self.baseline_id.rpartition("@")[2]
 
 
@@ -88,6 +115,12 @@ def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
             split = _judged(analysis.run, analysis.outcomes[row.id], row, alone.get(row.case.workload, []))
             found += [split] if split is not None else []
     return tuple(found)
+
+
+def shared_calls(analysis: Analysis) -> list[SharedCall]:
+    """Return the splits, and what wings have beside them: networks whose stages are placed."""
+    makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
+    return [call for make in makers for call in make(analysis)]
 
 
 def _judged(run: Run, outcome: Measurement, row: CaseResult, alone: Sequence[CaseResult]) -> Hybrid | None:

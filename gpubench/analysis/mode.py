@@ -14,15 +14,14 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.answer import AnswerRow, answer_rows
 from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.hybrid import Hybrid, hybrids
+from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.labels import workers
 from gpubench.analysis.machine import experiment
-from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.speedup import EQUAL, Speedup
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, extent, size_text, threshold_text
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
-from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey
+from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.machine import (
     Measured,
     MeasuredBreakEven,
@@ -64,10 +63,7 @@ def evidence(analysis: Analysis) -> Measured | None:
     curves, compared = whole.break_even, whole.compared
     rows = [ratio for ratio in whole.speedups if ratio.kind == "headline" and ratio.case.device_kind == "gpu"]
     judged = situations(run, compared, curves)
-    shared = [
-        *(_split(ratio, compared) for ratio in hybrids(whole)),
-        *(_placement(ratio, compared) for ratio in placements(whole)),
-    ]
+    shared = [_measured_split(call, compared) for call in shared_calls(whole)]
     if not judged and not shared:
         return None
     waited = next((situation.ratio for situation in judged if situation.regime == WAITED), None)
@@ -169,29 +165,14 @@ def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
     return f"{name} from {size}" + ("" if cell.kind == "at" else " at the latest")
 
 
-# ---------------------------------------------------------------- splits and placements
+# ---------------------------------------------------------------- splits
 
 
-def _split(split: Hybrid, compared: Sequence[CaseResult]) -> MeasuredSplit:
-    return _shared_call(split, compared, split.params, fraction=round(split.fraction, 6))
-
-
-def _placement(placed: Placement, compared: Sequence[CaseResult]) -> MeasuredSplit:
-    beside = {name: value for name, value in placed.params.items() if name != "n"}
-    return _shared_call(placed, compared, beside, placement=placed.placement)
-
-
-def _shared_call(
-    call: Hybrid | Placement,
-    compared: Sequence[CaseResult],
-    params: Mapping[str, int],
-    *,
-    fraction: float | None = None,
-    placement: str | None = None,
-) -> MeasuredSplit:
+def _measured_split(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSplit:
     return MeasuredSplit(
-        op=call.op, params=_words(params), dtype=call.dtype, regime=call.regime, n=call.n, device_id=call.device_id,
-        fraction=fraction, placement=placement, gain=round(call.gain, 6), lo=round(call.lo, 6), hi=round(call.hi, 6),
+        op=call.op, params=_words(dict(beside_size(call.params))), dtype=call.dtype, regime=call.regime, n=call.n,
+        device_id=call.device_id, fraction=None if call.fraction is None else round(call.fraction, 6),
+        placement=call.placement, gain=round(call.gain, 6), lo=round(call.lo, 6), hi=round(call.hi, 6),
         reason=call.reason or _beaten(call.case, compared),
     )  # fmt: skip
 

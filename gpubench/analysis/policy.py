@@ -34,9 +34,7 @@ from gpubench.analysis.contenders import (
     split_of,
 )
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
-from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.machine import experiment
-from gpubench.analysis.placement import Placement
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
@@ -291,11 +289,10 @@ def _code_stamp() -> bytes:
 
 def _splitting(split: TimedSplit) -> Answer:
     row = split.row
-    fraction = row.fraction if isinstance(row, Hybrid) else None
-    placement = row.placement if isinstance(row, Placement) else None
     return Answer(
-        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain, "measured", fraction, placement
-    )
+        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain, "measured", row.fraction,
+        row.placement,
+    )  # fmt: skip
 
 
 def require_regime(regime: str) -> str:

@@ -493,8 +493,7 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 def extend(known: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
     """Add the commands of a wing. Options for a command that several wings extend are joined."""
-    for name, place in wing.commands.items():
-        kind = wings.find(place)
+    for name, kind in wings.find_all(wing.commands).items():
         before = known.get(name, kind)
         known[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
 

@@ -1,1 +1,18 @@
-"""One command on many nodes: an engine starts it on each, and what they send is kept as it comes."""
+"""A wing: many nodes, their runs joined, their GPUs held against each other."""
+
+from gpubench.base.plugins.wings import Wing
+
+WING = Wing(
+    commands={
+        "detect": "gpubench.fleet.options:ClusterDetectOptions",
+        "run": "gpubench.fleet.options:ClusterRunOptions",
+        "report": "gpubench.fleet.options:FleetReportOptions",
+        "merge": "gpubench.fleet.options:MergeOptions",
+    },
+    readers={"gpubench-fleet": "gpubench.fleet.nodes:load_fleet"},
+    schemas={
+        "gpubench-fleet": "gpubench.fleet.nodes:Fleet",
+        "gpubench-fleet-report": "gpubench.fleet.survey:FleetReport",
+        "gpubench-inventory": "gpubench.fleet.inventory:Inventory",
+    },
+)

@@ -1,9 +1,14 @@
 """`gpubench run --cluster`: the same run on every node of a cluster, one fleet file, and its report; and what it shares
-with `gpubench detect --cluster`."""
+with `gpubench detect --cluster`.
+
+`gpubench detect --cluster`: what the nodes of a cluster are made of, and which software differs.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -20,25 +25,24 @@ from gpubench.base.errors import (
 )
 from gpubench.cli import health
 from gpubench.cli.command import given
-from gpubench.cli.options import ConditionOptions, SamplingOptions, SelectionOptions
+from gpubench.cli.options import ConditionOptions, DetectedOptions, SamplingOptions, SelectionOptions
 from gpubench.fleet.options import ClusterDetectOptions, ClusterOptions, ClusterRunOptions, FleetReportOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     import typer
 
-    from gpubench.fleet.clocks import FleetLimits
-    from gpubench.fleet.document import Absent
-    from gpubench.fleet.driver import Engine, NodeEnd
+    from gpubench.fleet.driver import Absent, Engine, FleetLimits, NodeEnd
     from gpubench.fleet.inventory import Inventory
     from gpubench.fleet.nodes import Fleet, Node
+
 
 # What the nodes are given; the other options are of the driver.
 _PASSED = (
     *SelectionOptions.declared, *SamplingOptions.declared, *ConditionOptions.declared,
     "check_only", "label", "tag", "context",
 )  # fmt: skip
-_REFUSED = (
+_RUN_REFUSES = (
     "like", "dry_run", "no_save", "plots", "min_speedup", "claims", "baseline", "sort", "columns", "sections", "full",
     "by_device",
 )  # fmt: skip
@@ -128,7 +132,7 @@ def refuse_options(
 
 
 def _refuse(options: ClusterRunOptions, names: Sequence[str]) -> None:
-    refuse_options(options, names, _REFUSED)
+    refuse_options(options, names, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
     for word in (options.fail_on or "").split(","):
@@ -141,7 +145,7 @@ def _refuse(options: ClusterRunOptions, names: Sequence[str]) -> None:
 def fleet_limits(options: ClusterOptions) -> FleetLimits:
     """Raises UsageError."""
     from gpubench.base.units import parse_duration
-    from gpubench.fleet.clocks import FleetLimits
+    from gpubench.fleet.driver import FleetLimits
 
     return FleetLimits(
         queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
@@ -195,8 +199,7 @@ def _again(saved: Fleet | None) -> tuple[list[Node], list[str]]:
 def _measured(
     options: ClusterRunOptions, engine: Engine, limits: FleetLimits, output: str, saved: Fleet | None
 ) -> tuple[list[NodeEnd], list[Absent], KeyboardInterrupt | None]:
-    from gpubench.fleet.document import chosen, named
-    from gpubench.fleet.driver import FleetDriver, PlacedNode
+    from gpubench.fleet.driver import FleetDriver, PlacedNode, chosen, named
     from gpubench.fleet.journal import FleetJournal
     from gpubench.fleet.merge import named_nodes
     from gpubench.fleet.node import RUN
@@ -245,7 +248,7 @@ def _written(
     options: ClusterRunOptions, engine: Engine, output: str, saved: Fleet | None, ends: Sequence[NodeEnd],
     absent: Sequence[Absent],
 ) -> Fleet:  # fmt: skip
-    from gpubench.fleet.document import fleet_of_ends
+    from gpubench.fleet.driver import fleet_of_ends
     from gpubench.fleet.journal import FleetJournal
     from gpubench.result import store
 
@@ -279,7 +282,64 @@ def _reported(options: ClusterRunOptions, output: str, fleet: Fleet) -> ExitCode
     to_terminal = sys.stdout.isatty()
     shared: Mapping[str, Any] = {
         name: getattr(options, name) for name in FleetReportOptions.declared
-        if name in ClusterRunOptions.declared and name not in ("output", *_REFUSED)
+        if name in ClusterRunOptions.declared and name not in ("output", *_RUN_REFUSES)
     }  # fmt: skip
     format = options.format or ("table" if to_terminal else "plain")
     return report_fleet(output, fleet, format, FleetReportOptions(**shared), to_terminal=to_terminal)
+
+
+# They describe one machine, or do more than look at it.
+_DETECT_REFUSES = [name for name in DetectedOptions.declared if name not in ("as_json", "format")]
+NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
+
+
+def detect_cluster(options: ClusterDetectOptions, names: Sequence[str]) -> int:
+    """Ask every node what it is made of, and print what they add up to. `names`: the options that were given."""
+    refuse_options(
+        options, names, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect"
+    )
+    format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
+    require_choice(format, DOCUMENT_FORMATS, "--format, with --cluster")
+    limits = fleet_limits(options)
+    with closing(engine_at(options.cluster or "")) as engine:
+        found, ends, interrupted = detected(options, engine, limits)
+    _print(found, format, options)
+    if interrupted is not None:
+        raise interrupted
+    return int(fleet_code(found, ends, options.expect))
+
+
+def detected(
+    options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
+) -> tuple[Inventory, list[NodeEnd], KeyboardInterrupt | None]:
+    """The inventory of the nodes behind `engine`, and how each ended. Nothing of what they send stays on the disk."""
+    from gpubench.fleet.driver import FleetDriver, PlacedNode, chosen, inventory_of_ends, load_machine, named
+    from gpubench.fleet.journal import FleetJournal
+    from gpubench.fleet.merge import named_nodes
+
+    found = named(engine.nodes(), hostnames=not options.no_hostnames)
+    asked, absent = chosen(found, named_nodes(options.nodes), options.min_gpus)
+    require_nodes(len(asked), absent, options.expect)
+    with (
+        tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
+        closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
+    ):
+        tell = teller(options, len(asked))
+        driver = FleetDriver(engine, journal, limits, retries=options.retry_failed, tell=tell)
+        ends = driver.run([PlacedNode(node, name, NODE_ARGUMENTS) for name, node in asked.items()])
+        return inventory_of_ends(ends, absent, journal, expected=options.expect), ends, driver.interrupted
+
+
+def _print(found: Inventory, format: str, options: ClusterDetectOptions) -> None:
+    from gpubench.cli import rendering
+    from gpubench.fleet.tables import inventory_document
+    from gpubench.report.layout import RenderOptions
+    from gpubench.report.renderers import render_documents
+
+    to_terminal = sys.stdout.isatty()
+    style = RenderOptions(
+        color=rendering.wants_color(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
+        width=rendering.table_width(to_terminal),
+    )  # fmt: skip
+    text = render_documents(found, lambda: [inventory_document(found)], format, style, "gpubench inventory")
+    rendering.write(text, None)

@@ -12,9 +12,8 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.machine import gpu_text
-from gpubench.fleet.drift import Drift, VersionCount, system_versions
 from gpubench.fleet.nodes import NodeReason
-from gpubench.fleet.survey import WORST_FIRST
+from gpubench.fleet.survey import WORST_FIRST, Drift, VersionCount, system_versions
 from gpubench.result.machine import Gpu, Machine
 
 SAME_MEMORY = 0.01  # the kernel keeps a share of RAM for itself, which differs from boot to boot

@@ -39,9 +39,9 @@ class ClusterDetectOptions(DetectOptions, ClusterOptions):
         if self.cluster is None:
             return None
         from gpubench.cli.command import given
-        from gpubench.fleet import detect_command
+        from gpubench.fleet import cluster
 
-        return detect_command.detect_cluster(self, given(ctx))
+        return cluster.detect_cluster(self, given(ctx))
 
 
 class ClusterRunOptions(RunOptions, ClusterOptions):

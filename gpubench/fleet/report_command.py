@@ -15,8 +15,7 @@ from gpubench.report.renderers import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
     from gpubench.fleet.nodes import Fleet, Node, NodeFile
-    from gpubench.fleet.peers import Figure
-    from gpubench.fleet.survey import FleetReport
+    from gpubench.fleet.survey import Figure, FleetReport
     from gpubench.report.ci import CiOutcome
     from gpubench.result.run import Run
 
@@ -181,7 +180,7 @@ def _figures_of(path: str) -> list[Figure]:
     """Those of a saved fleet, or of one node's result. Raises InputError."""
     from gpubench.cli.report import document
     from gpubench.fleet.nodes import Fleet
-    from gpubench.fleet.peers import figures
+    from gpubench.fleet.survey import figures
     from gpubench.result.run import Run
 
     known = document(path)

@@ -1,26 +1,401 @@
-"""The `gpubench-fleet-report` document, version 1: which nodes of a fleet are whole, which GPUs are slow, what differs.
+"""Software that is not the same on all nodes of a fleet.
+
+Which GPUs of a fleet are slower than their peers (docs/fleet.md): a function of the files alone, whatever the
+order of the nodes.
+
+A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate falls short of the group's median
+by more than the tolerance and by more than the group's own spread makes likely; it is slow if two sessions of fresh
+workers say so, each by itself.
+
+
+The `gpubench-fleet-report` document, version 1: which nodes of a fleet are whole, which GPUs are slow, what differs.
 
 Nodes are looked at one after the other and let go: what is kept of one is a few hundred bytes a GPU and case.
+
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Literal
 
 import msgspec
 
-from gpubench.curves.shortfall import TOLERANCE
-from gpubench.fleet.drift import Drift, VersionCount, system_versions
+from gpubench.analysis.estimate import CaseResult, case_result, device_kind
+from gpubench.analysis.machine import fact
+from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
+from gpubench.curves.stats import median
 from gpubench.fleet.nodes import Node, NodeReason
-from gpubench.fleet.peers import (
-    Figure,
-    NotCompared,
-    Peers,
-    compared,
-    figures,
-    gpu_key,
-)
+from gpubench.result.machine import Gpu, Machine
+from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the software that is not the same on all nodes: the usual version, and the nodes of each other."""
+
+    what: str
+    usual: str
+    others: dict[str, list[str]]
+
+
+class VersionCount:
+    """The versions of each part of the software, each with the nodes that have it."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[str, list[str]]] = {}
+
+    def add(self, node: str, versions: Mapping[str, str]) -> None:
+        for what, version in versions.items():
+            self._nodes.setdefault(what, {}).setdefault(version, []).append(node)
+
+    def drift(self) -> tuple[Drift, ...]:
+        """The parts that differ. The usual version is that of most nodes; of two that are as frequent, the first by
+        name."""
+        found = []
+        for what, nodes in sorted(self._nodes.items()):
+            if len(nodes) > 1:
+                usual = max(sorted(nodes), key=lambda version: len(nodes[version]))
+                others = {
+                    version: sorted(names) for version, names in sorted(nodes.items()) if version != usual
+                }
+                found.append(Drift(what=what, usual=usual, others=others))
+        return tuple(found)
+
+
+def system_versions(machine: Machine) -> dict[str, str]:
+    """The versions of the machine's kernel and of the drivers of its GPUs, and the newest CUDA that those serve."""
+    found = {"kernel": fact(machine, "platform", "kernel")}
+    for gpu in machine.gpus:
+        found["CUDA"] = found.get("CUDA") or fact(gpu, "driver", "cuda")
+        name = fact(gpu, "driver", "name")
+        found[f"driver {name}"] = fact(gpu, "driver", "version") if name else None
+    return {what: str(version) for what, version in found.items() if version}
+
+
+# What tells a slow GPU: its arithmetic, its memory, and its link in both directions.
+OPS = ("matmul", "copy", "upload", "download")
+SEVERE = 0.20
+FEWEST_SAMPLES = 5
+_UNEVEN = 0.10  # (largest - smallest) / median from which a group's spread is reported
+_SKIPPED = "skipped"
+_NOT_COMPARED = ("contended", "unstable", "implausible")
+
+GpuWord = Literal["severe", "slow", "suspect"]
+_GRAVITY = {"severe": 0, "slow": 1, "suspect": 2}
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on one GPU: the rate of each session in launches per second, or `reason` for none.
+
+    `gpu` is the digest of its UUID where it has one, and never its place in a list. `group` names the case and what
+    GPUs have to share to be peers, `size` the n of the case, `driver` what known-good files may differ in.
+    """
+
+    node: str
+    gpu: str
+    device: str
+    started_at: str
+    bdf: str | None
+    case: str
+    group: str
+    driver: str
+    size: int
+    rates: tuple[float, ...] = ()
+    throttle: tuple[str, ...] = ()
+    reason: str | None = None
+
+    @property
+    def rate(self) -> float:
+        """The median of the sessions."""
+        return median(self.rates)
+
+
+class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU that falls short in one case. `known_good`: of its own saved rate, not of its peers' median."""
+
+    word: GpuWord
+    node: str
+    gpu: str
+    device: str
+    bdf: str | None
+    case: str
+    rate_per_s: float
+    median_per_s: float
+    shortfall: float
+    threshold: float
+    peers: int
+    sessions: int
+    confirmed: bool
+    throttle: tuple[str, ...]
+    known_good: bool = False
+
+
+class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs that are alike in one case. `shortfall_of_worst`: of the group's median; `sigma`: the robust standard
+    deviation over the median; `expected_by_chance`: suspects among Gaussian GPUs of this spread, before confirmation.
+    `uniform`: false if so many are suspect that none is named. `known_good_change`: median over the saved one, - 1.
+    """
+
+    case: str
+    group: str
+    peers: int
+    median_per_s: float
+    low_per_s: float
+    high_per_s: float
+    worst: str
+    sigma: float
+    threshold: float | None
+    suspects: int
+    expected_by_chance: float
+    uniform: bool
+    uneven: bool
+    known_good_change: float | None = None
+
+
+class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU without a figure that counts, in any case or in one that failed on it, and why."""
+
+    node: str
+    gpu: str
+    device: str
+    reason: str
+
+
+class Peers(msgspec.Struct, frozen=True, kw_only=True):
+    """What comparing GPUs of one fleet finds, the worst first. `k` grows with the number of `looks`."""
+
+    tolerance: float
+    looks: int
+    k: float
+    compared: int
+    verdicts: tuple[SlowGpu, ...]
+    groups: tuple[PeerGroup, ...]
+    not_compared: tuple[NotCompared, ...]
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    @property
+    def expected_by_chance(self) -> float:
+        """Over all groups."""
+        return sum(group.expected_by_chance for group in self.groups)
+
+
+# ---------------------------------------------------------------- a run -> figures
+
+
+def gpu_key(gpu: Gpu, node: str) -> str:
+    """Names a GPU in its fleet: by its UUID's digest; without one by its node and its id there."""
+    return str(gpu.uuid.value) if gpu.uuid.value else f"{node}/{gpu.id}"
+
+
+def figures(run: Run, node: str) -> list[Figure]:
+    """The figures of the run's GPUs in the cases that can tell a slow one, in the order of the file."""
+    devices = {device.id: device for device in run.devices if device.kind == "gpu"}
+    gpus = {gpu.id: gpu for gpu in run.machine.gpus}
+    found = []
+    for outcome in run.outcomes:
+        case = outcome.case
+        device = devices.get(case.device_id)
+        wanted = case.op in OPS and (case.queued or case.op in ("upload", "download"))
+        if device is None or not wanted or case.variant:
+            continue
+        gpu = gpus.get(device.gpu_id or "")
+        found.append(_figure(run, outcome, device, gpu, node))
+    return found
+
+
+def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: str) -> Figure:
+    row = case_result(run, outcome, device_kind(device.id, {device.id: device.kind}), {})
+    case = outcome.case
+    kernel = outcome.kernel_hash if isinstance(outcome, Measurement) else None
+    driver = str((fact(gpu, "driver", "version") if gpu else None) or device.driver or "")
+    likeness = [
+        device.name, device.memory_bytes, fact(gpu, "power", "limit_w"),
+        len(gpu.compute.partitions) if gpu else 0, device.backend, kernel, case.op, case.dtype, case.form_id,
+        case.regime_id, sorted((name, value) for name, value in case.params.items() if name != "n"),
+    ]  # fmt: skip
+    blocks = outcome.blocks if isinstance(outcome, Measurement) else []
+    return Figure(
+        node=node, gpu=gpu_key(gpu, node) if gpu else f"{node}/{device.id}", device=device.id,
+        started_at=run.started_at, bdf=fact(gpu, "bdf"), case=f"{case.workload}/{case.form_id}/{case.regime_id}",
+        group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(row),
+        throttle=tuple(sorted({reason for block in blocks for reason in block.throttle})),
+        reason=_reason(outcome, row) if gpu else "it matches no GPU that detection found",
+    )  # fmt: skip
+
+
+def _rates(row: CaseResult) -> tuple[float, ...]:
+    return tuple(
+        1 / median(samples) for _, samples in sorted(row.sessions.items()) if len(samples) >= FEWEST_SAMPLES
+    )
+
+
+def _reason(outcome: Outcome, row: CaseResult) -> str | None:
+    """Why a figure does not count: GPUs that all measured nothing are not alike."""
+    if not isinstance(outcome, Measurement):
+        what = _SKIPPED if isinstance(outcome, Skip) else "failed"
+        return f"{what}: {row.detail or row.reason}"
+    doubt = next((name for name in _NOT_COMPARED if name in row.findings), None)
+    if doubt is not None:
+        return doubt
+    return None if row.time is not None and _rates(row) else f"failed: {row.detail or 'too few samples'}"
+
+
+# ---------------------------------------------------------------- figures -> verdicts
+
+
+def compared(
+    all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
+) -> Peers:
+    """The verdicts of a fleet's figures. `known_good`: those of a saved fleet, with which each GPU and each group is
+    compared too: that alone sees a fleet that is slow as a whole."""
+    found = sorted(all_figures, key=_age)
+    groups = _groups(found)
+    looks = sum(len(group) for group in groups.values() if len(group) >= FEWEST_PEERS)
+    k = growing_k(looks)
+    counted = {one.gpu for group in groups.values() if len(group) >= FEWEST_PEERS for one in group}
+    saved = None if known_good is None else _groups(sorted(known_good, key=_age), drivers=False)
+    rows, verdicts = [], []
+    for name, group in sorted(groups.items()):
+        row, suspects = _judged(group, k, tolerance)
+        before = [] if saved is None else saved.get(_saved_name(name), [])
+        rows.append(_against_saved(row, before))
+        verdicts += suspects
+        verdicts += _fallen(group, before, tolerance)
+    return Peers(
+        tolerance=tolerance, looks=looks, k=k, verdicts=tuple(sorted(_worst(verdicts), key=_order)),
+        groups=tuple(rows), not_compared=tuple(_left_out(found, groups, counted)), compared=len(counted),
+        new=_missing(found, saved, new=True), gone=_missing(found, saved, new=False),
+    )  # fmt: skip
+
+
+def _age(one: Figure) -> tuple[str, ...]:
+    """Of two figures of one GPU the newer one counts."""
+    return one.started_at, one.node, one.device, one.case, one.gpu
+
+
+_Name = tuple[str, str, int]  # what is alike, the driver, the size
+
+
+def _groups(found: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
+    """By what peers share. Each GPU is there once; of the sizes that a group measured, the one that most GPUs have,
+    the largest of several: searches need not end at one size."""
+    sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
+    for one in found:
+        if one.reason is None:
+            name = (one.group, one.driver if drivers else "")
+            sizes.setdefault(name, {}).setdefault(one.size, {})[one.gpu] = one
+    groups = {}
+    for (group, driver), by_size in sizes.items():
+        size = max(by_size, key=lambda n: (len(by_size[n]), n))
+        groups[group, driver, size] = list(by_size[size].values())
+    return groups
+
+
+def _saved_name(name: _Name) -> _Name:
+    return name[0], "", name[2]
+
+
+def _judged(group: Sequence[Figure], k: float, tolerance: float) -> tuple[PeerGroup, list[SlowGpu]]:
+    rates = [one.rate for one in group]
+    middle = median(rates)
+    sigma = spread(rates)
+    worst = min(group, key=lambda one: (one.rate, one.gpu))
+    enough = len(group) >= FEWEST_PEERS
+    threshold = max(tolerance, k * sigma) if enough else None
+    short = [one for one in group if threshold is not None and 1 - one.rate / middle > threshold]
+    uniform = is_uniform(len(short), len(group))
+    row = PeerGroup(
+        case=worst.case, group=worst.group, peers=len(group), median_per_s=middle, low_per_s=min(rates),
+        high_per_s=max(rates), worst=worst.gpu, sigma=sigma, threshold=threshold, suspects=len(short),
+        expected_by_chance=_chance(len(group), sigma, threshold), uniform=uniform,
+        uneven=len(group) > 1 and (max(rates) - min(rates)) / middle > _UNEVEN,
+    )  # fmt: skip
+    if threshold is None or not uniform:
+        return row, []
+    return row, [_verdict(one, middle, threshold, len(group)) for one in short]
+
+
+def _chance(peers: int, sigma: float, threshold: float | None) -> float:
+    if threshold is None or sigma == 0:
+        return 0.0
+    return peers * (1 - NormalDist().cdf(threshold / sigma))
+
+
+def _verdict(one: Figure, middle: float, threshold: float, peers: int, *, known_good: bool = False) -> SlowGpu:
+    shortfall = 1 - one.rate / middle
+    alone = sum(1 - rate / middle > threshold for rate in one.rates)
+    confirmed = known_good or alone >= 2
+    word: GpuWord = "suspect" if not confirmed else "severe" if shortfall > SEVERE else "slow"
+    return SlowGpu(
+        word=word, node=one.node, gpu=one.gpu, device=one.device, bdf=one.bdf, case=one.case, rate_per_s=one.rate,
+        median_per_s=middle, shortfall=shortfall, threshold=threshold, peers=peers, sessions=len(one.rates),
+        confirmed=confirmed, throttle=one.throttle, known_good=known_good,
+    )  # fmt: skip
+
+
+def _against_saved(row: PeerGroup, before: Sequence[Figure]) -> PeerGroup:
+    if not before:
+        return row
+    change = row.median_per_s / median([one.rate for one in before]) - 1
+    return msgspec.structs.replace(row, known_good_change=change)
+
+
+def _fallen(group: Sequence[Figure], before: Sequence[Figure], tolerance: float) -> list[SlowGpu]:
+    """GPUs that fall short of themselves."""
+    rates = {one.gpu: one.rate for one in before}
+    return [
+        _verdict(one, rates[one.gpu], tolerance, 1, known_good=True)
+        for one in group
+        if one.gpu in rates and 1 - one.rate / rates[one.gpu] > tolerance
+    ]
+
+
+def _worst(verdicts: Iterable[SlowGpu]) -> list[SlowGpu]:
+    """Of one GPU and case the gravest verdict alone."""
+    kept: dict[tuple[str, str], SlowGpu] = {}
+    for one in sorted(verdicts, key=_order):
+        kept.setdefault((one.gpu, one.case), one)
+    return list(kept.values())
+
+
+def _order(one: SlowGpu) -> tuple[object, ...]:
+    return _GRAVITY[one.word], -one.shortfall, one.node, one.gpu, one.case
+
+
+def _left_out(
+    found: Sequence[Figure], groups: Mapping[_Name, Sequence[Figure]], counted: set[str]
+) -> list[NotCompared]:
+    few: dict[str, int] = {}
+    for group in groups.values():
+        for one in group:
+            few[one.gpu] = max(few.get(one.gpu, 0), len(group))
+    reasons: dict[str, str] = {}
+    for one in found:
+        if one.reason is not None and (one.gpu not in counted or not one.reason.startswith(_SKIPPED)):
+            reasons.setdefault(one.gpu, f"{one.case} {one.reason}")
+    missing: dict[str, NotCompared] = {}
+    for one in found:
+        reason = reasons.get(one.gpu)
+        if one.gpu in missing or (one.gpu in counted and reason is None):
+            continue
+        if one.gpu in few and one.gpu not in counted:
+            reason = f"{few[one.gpu] - 1} peers, and a verdict takes {FEWEST_PEERS - 1}"
+        missing[one.gpu] = NotCompared(
+            node=one.node, gpu=one.gpu, device=one.device, reason=reason or "its peers measured another size"
+        )
+    return list(missing.values())
+
+
+def _missing(
+    found: Sequence[Figure], saved: Mapping[_Name, Sequence[Figure]] | None, *, new: bool
+) -> tuple[str, ...]:
+    if saved is None:
+        return ()
+    now, before = {one.gpu for one in found}, {one.gpu for group in saved.values() for one in group}
+    return tuple(sorted(now - before if new else before - now))
+
 
 NodeWord = Literal[NodeReason, "complete"]
 _USABLE: tuple[NodeWord, ...] = ("partial", "complete")

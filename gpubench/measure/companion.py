@@ -50,4 +50,4 @@ def companions(spec: RunSpec, recorder: Recorder) -> list[Companion]:
     """Return those of all wings. A check measures none."""
     if spec.check_only:
         return []
-    return [wings.find(place)(spec, recorder) for place in wings.brought("companions").values()]
+    return [make(spec, recorder) for make in wings.find_all(wings.brought("companions")).values()]

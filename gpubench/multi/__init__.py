@@ -1,1 +1,13 @@
 """A wing: several GPUs of one host."""
+
+from gpubench.base.plugins.wings import Wing
+
+_OPS = ("allgather", "allreduce", "alltoall", "broadcast", "p2p", "p2p_both", "reducescatter")
+WING = Wing(
+    ops={name: f"gpubench.multi.ops:{name}" for name in _OPS},
+    backends={"gang": "gpubench.multi.gang:BACKEND"},
+    companions={"equal GPUs": "gpubench.multi.equal_gpus:EqualCompanion"},
+    sections=("gpubench.multi.collectives", "gpubench.multi.scaling"),
+    answers={"links": "gpubench.multi.answer:answer_part"},
+    timers={"collective": "gpubench.multi.collective_timer:CollectiveTimer"},
+)

@@ -10,11 +10,9 @@ from gpubench.analysis.thresholds import Extent, extent, size_text
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.table import Cell, Column, Table
 from gpubench.base.units import format_bytes, format_rate, listed
-from gpubench.multi.analysis.collectives import CollectiveResult, collectives, declared_path
-from gpubench.multi.analysis.scaling import GangFrom, scaling
-from gpubench.multi.analysis.together import Weak
-from gpubench.multi.analysis.twins import twin_checks
-from gpubench.multi.sections.collectives import slow_links
+from gpubench.multi.collectives import CollectiveResult, collectives, declared_path, slow_links
+from gpubench.multi.scaling import GangFrom, Weak, scaling
+from gpubench.multi.twins import twin_checks
 from gpubench.report.sections.answer_part import AnswerPart
 from gpubench.report.sections.answer_table import bare_table
 from gpubench.report.wording import mark, with_text

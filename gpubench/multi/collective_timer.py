@@ -14,7 +14,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Collective, Op
 from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.multi.collective import WIDTH, value
+from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import Case
 from gpubench.result.run import Check, Staging
 

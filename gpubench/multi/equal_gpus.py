@@ -1,17 +1,35 @@
-"""Equal GPUs, asked beside the plan: which case each of them computes, and what became of those that failed."""
+"""Equal GPUs, asked beside the plan: which case each of them computes, and what became of those that failed.
+
+Weak scaling: the same case on several equal GPUs, on each of them alone and on all of them at once.
+
+All workers wait for one moment, and each tells when each of its samples ended. Which of them count, those inside the
+window that all GPUs worked in, is left to the analysis.
+
+
+A look at the equal GPUs that a search leaves out: the same three cases on each of them and on the one that is
+measured, in turns, inside a share of the budget.
+
+Measurements of equal GPUs beside the cases: all at once, and those that a search leaves out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
+from gpubench import kernels
+from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
-from gpubench.measure.plan import Constraints, Series, Target, workload
+from gpubench.measure.companion import Companion, Occasion
+from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
+from gpubench.measure.schedule import RunSpec
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.result.case import QUEUED, Case
-from gpubench.result.run import Device
+from gpubench.result.run import Device, TogetherTimes, TwinTimes
 
 # For one answer: inputs of a case are made once, on the host.
 ENOUGH_S = 30.0
@@ -101,3 +119,174 @@ class EqualGpus:
     def _lost(self, device_id: str, gone: WorkerGone) -> None:
         self._pool.drop(device_id)
         self.failed[device_id] = gone.detail
+
+
+WARM_UP_S, ALONE_S, TOGETHER_S = 1.0, 3.0, 10.0
+# From the moment at which the GPUs are asked until they begin: time for the message and for the warm-up.
+AHEAD_S = 0.5
+# Beside the warm-up and the work: a sample that is longer than was thought.
+_SLACK_S = 30.0
+
+
+def seconds(gpus: int) -> float:
+    """About what one case takes on so many GPUs."""
+    return gpus * (WARM_UP_S + AHEAD_S + ALONE_S) + WARM_UP_S + AHEAD_S + TOGETHER_S
+
+
+def largest(workloads: Iterable[Workload]) -> list[Workload]:
+    """Of each curve the largest size that has cases, in the order of the plan; of overheads those that move data."""
+    found: dict[str, Workload] = {}
+    for item in workloads:
+        if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves):
+            known = found.get(item.series.key)
+            found[item.series.key] = item if known is None or item.n > known.n else known
+    return list(found.values())
+
+
+def weak(
+    pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
+) -> list[TogetherTimes]:  # fmt: skip
+    """What each GPU of the group did, alone and with the others; in every second session with the others first. Of
+    transfers both forms."""
+    found: list[TogetherTimes] = []
+    forms: tuple[Form, ...] = ("tuned",) if item.op.overhead is None else ("library", "tuned")
+    series: Series = item.series
+    for form in forms:
+        cases = cases_of(series, item.n, group, constraints, form)
+        if cases:
+            found += _one_case(pool, cases, session)
+    return found
+
+
+def _one_case(pool: WorkerPool, cases: Sequence[OnDevice], session: int) -> list[TogetherTimes]:
+    gpus = EqualGpus(pool)
+    gpus.prepare(cases, session)
+    found: list[TogetherTimes] = []
+    phases: list[Callable[[], list[TogetherTimes]]] = [
+        lambda: [one for case in cases for one in _at_once(gpus, [case], session, "alone", ALONE_S)],
+        lambda: _at_once(gpus, cases, session, "together", TOGETHER_S),
+    ]
+    for phase in phases if session % 2 == 0 else reversed(phases):
+        found += phase()
+    gpus.finish(cases)
+    return [one for one in found if one.device_id not in gpus.failed] + [
+        TogetherTimes(session=session, case_id=case.id, device_id=device.id, reason=gpus.failed[device.id])
+        for device, case in cases
+        if device.id in gpus.failed
+    ]
+
+
+def _at_once(
+    gpus: EqualGpus, cases: Sequence[OnDevice], session: int, phase: Literal["alone", "together"], work_s: float
+) -> list[TogetherTimes]:
+    """All of these GPUs, from one moment on."""
+    gpus.monitor.watch(*(device.id for device, _ in cases))
+    start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
+
+    def request(case_id: str) -> Callable[[int], protocol.Work]:
+        return lambda number: protocol.Work(
+            id=number, case_id=case_id, start_at=start_at, warmup_s=WARM_UP_S, work_s=work_s
+        )
+
+    replies = gpus.ask_all(
+        [(device, request(case.id)) for device, case in cases], AHEAD_S + WARM_UP_S + work_s + _SLACK_S
+    )
+    gpus.monitor.rest()
+    at_s = gpus.monitor.seconds(start_at)
+    return [
+        TogetherTimes(
+            session=session, case_id=case.id, device_id=device.id, gpu_id=device.gpu_id, phase=phase, gpus=len(cases),
+            repeat=reply.repeat, at_s=at_s, begin_s=reply.begin_s, ends_s=reply.ends_s,
+        )
+        for device, case in cases
+        if isinstance(reply := replies.get(device.id), protocol.Worked)
+    ]  # fmt: skip
+
+
+# Of the budget, and in it the time for opening the GPUs.
+SHARE = 0.15
+# What is prepared is timed for at least so long: preparing it took far more.
+LEAST_S = 1.0
+# Enough for two halves that say the same, each by itself.
+ROUNDS, SAMPLES = 8, 3
+# The link, memory and arithmetic: large enough for a rate; the host makes inputs and answer in a second or less.
+SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
+
+
+def check(pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]) -> list[TwinTimes]:
+    """What each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
+    left = [target.device.id for group in spec.left_out for target in group[1:]]
+    pool.open_all([device_id for device_id in left if device_id not in pool.workers])
+    found: list[TwinTimes] = []
+    for group in spec.left_out:
+        gpus = EqualGpus(pool)
+        for name, n in SIZES.items():
+            cases = cases_of(Series(spec.equip(kernels.load(name)), "float32"), n, group, spec.constraints)
+            if cases and left_s() > 0:
+                found += _times(gpus, cases, session, left_s)
+    return found
+
+
+def _times(
+    gpus: EqualGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
+) -> list[TwinTimes]:
+    """Blocks in turns, every second round from the last GPU to the first."""
+    gpus.prepare(cases, session)
+    until = time.monotonic() + max(left_s(), LEAST_S)
+    blocks: dict[str, list[float]] = {device.id: [] for device, _ in cases}
+    for number in range(ROUNDS):
+        if time.monotonic() >= until:
+            break
+        for position, (device, case) in enumerate(list(cases)[:: -1 if number % 2 else 1]):
+            reply = gpus.ask(
+                device,
+                lambda n, case=case, at=(number, position): protocol.Sample(  # type: ignore[misc]
+                    id=n, case_id=case.id, session=session, round=at[0], position=at[1], samples=SAMPLES,
+                    warmup_s=0.0, limit_s=1.0,
+                ),
+            )  # fmt: skip
+            if isinstance(reply, protocol.Sampled):
+                block = reply.block
+                blocks[device.id].append(median(block.wall_s[block.warmup :]))
+    gpus.finish(cases)
+    return [
+        TwinTimes(
+            case_id=case.id, device_id=device.id, gpu_id=device.gpu_id,
+            blocks_s=[] if device.id in gpus.failed else blocks[device.id], reason=gpus.failed.get(device.id),
+        )
+        for device, case in cases
+    ]  # fmt: skip
+
+
+class EqualCompanion(Companion):
+    """The equal GPUs of a run."""
+
+    @property
+    def share(self) -> float:  # type: ignore[override]
+        """The part of the budget for the GPUs that a search leaves out."""
+        return SHARE if self.devices() else 0.0
+
+    def devices(self) -> list[Device]:
+        """Return the GPUs that the search leaves out, where the budget has a share for a look at them."""
+        if self.spec.settings.budget_s is None:
+            return []
+        return [target.device for group in self.spec.left_out for target in group[1:]]
+
+    def follow_session(self, session: Occasion) -> None:
+        """Measure weak scaling in each session, and the GPUs that are left out in the first."""
+        if self.spec.settings.scales("weak"):
+            self._work_together(session)
+        if session.first and self.devices():
+            budget_s = self.spec.settings.budget_s or 0.0
+            until = time.monotonic() + min(session.budget.left_s(), SHARE * budget_s)
+            times = check(session.pool, self.spec, session.index, lambda: until - time.monotonic())
+            self.recorder.twins(times)
+
+    def _work_together(self, session: Occasion) -> None:
+        """Run the largest size of each curve on all equal GPUs, as long as the budget holds a whole case."""
+        for group in self.spec.equal:
+            for item in largest(session.plan):
+                for count in self.spec.settings.ranks or [len(group)]:
+                    if count <= len(group) and session.budget.left_s() >= seconds(count):
+                        times = weak(session.pool, group[:count], item, self.spec.constraints, session.index)
+                        self.recorder.together(times)

@@ -1,11 +1,26 @@
-"""The stages of a small perceptron for pictures of 28 x 28: 784 inputs, 512 hidden, 10 classes."""
+"""The stages of a small perceptron for pictures of 28 x 28: 784 inputs, 512 hidden, 10 classes.
+
+mlp_forward: class probabilities of n pictures by a perceptron of two layers, 784 -> 512 -> 10.
+
+mlp_backward: the gradients of all weights of `mlp_forward`, from what its forward pass left.
+
+They stay on the device, where the optimiser is. The formulas hold for any hidden values and any gradient
+of the logits.
+
+
+mlp_step: the loss of `mlp_forward` on n labelled pictures, and the gradients of all its weights.
+
+The gradients stay on the device, where the optimiser is; the loss of each picture comes down.
+
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpubench.kernels.contract.op import Array, Ladder, Params, Stage, Values
+from gpubench.kernels.contract.op import Array, Ids, Ladder, Params, Stage, Values
 from gpubench.kernels.templates.linear import norms
+from gpubench.workloads.workload import workload
 
 PIXELS, HIDDEN, CLASSES = 784, 512, 10
 PARAMS = {"n": "rows in the batch"}
@@ -71,3 +86,24 @@ def flipped(gradient: str) -> Callable[..., Array]:
         return xp.abs(x).T @ flow if gradient == "dw1" else xp.sum(flow, axis=0)
 
     return slack
+
+
+mlp_forward = workload(
+    name="mlp_forward", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10", params=PARAMS, sizes=SIZES,
+    stages=FORWARD, inputs={"x": "normal"}, weights=WEIGHTS, outputs={"p": "activation"},
+)  # fmt: skip
+
+
+mlp_backward = workload(
+    name="mlp_backward", summary="gradients of the weights of mlp_forward", params=PARAMS, sizes=SIZES,
+    stages=BACKWARD, inputs={"x": "normal", "h": "relu", "dz": "normal"}, weights={"w2": "fan-in"},
+    outputs={"dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
+)  # fmt: skip
+
+
+mlp_step = workload(
+    name="mlp_step", summary="forward pass, cross entropy and gradients of mlp_forward", params=PARAMS, sizes=SIZES,
+    stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
+    weights=WEIGHTS, judged={name: flipped(name) for name in ("dw1", "db1")},
+    outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
+)  # fmt: skip

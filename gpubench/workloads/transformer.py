@@ -1,4 +1,11 @@
-"""The stages of a transformer's block: attention with its projections, and the two layers behind it."""
+"""The stages of a transformer's block: attention with its projections, and the two layers behind it.
+
+ffn: the two layers behind the attention of a transformer, width -> 4 width -> width, gelu between them.
+
+multi_head_attention: attention of n tokens with its projections, and x added; `attention` is the core alone.
+
+transformer_block: one layer of a GPT: norm, attention, norm, two layers, with what goes in added twice.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpubench.kernels.contract.op import Ladder, Params, Stage, Values
+from gpubench.workloads.workload import workload
 
 WIDTH, HEADS, GROWTH = 256, 8, 4
 PARAMS = {"n": "tokens"}
@@ -88,3 +96,22 @@ FFN = (
 FFN_WEIGHTS: dict[str, Values] = {"win": "fan-in", "bin": "zeros", "wout": "fan-in", "bout": "zeros"}
 NORM_WEIGHTS: dict[str, Values] = {"scale1": "ones", "shift1": "zeros", "scale2": "ones", "shift2": "zeros"}
 BLOCK_WEIGHTS: dict[str, Values] = {**NORM_WEIGHTS, **ATTENTION_WEIGHTS, **FFN_WEIGHTS}
+
+
+ffn = workload(
+    name="ffn", summary="gelu(x win + bin) wout + bout", params=PARAMS, sizes=SIZES, options=WIDE, stages=FFN,
+    inputs={"x": "normal"}, weights=FFN_WEIGHTS, outputs={"y": "activation"},
+)  # fmt: skip
+
+
+multi_head_attention = workload(
+    name="multi_head_attention", summary="x + attention(x wqkv + bqkv) wo + bo, causal", params=PARAMS, sizes=SIZES,
+    options=HEADED, stages=attend("x", "y"), inputs={"x": "normal"}, weights=ATTENTION_WEIGHTS,
+    outputs={"y": "activation"},
+)  # fmt: skip
+
+
+transformer_block = workload(
+    name="transformer_block", summary="one layer of a GPT of n tokens", params=PARAMS, sizes=SIZES, options=HEADED,
+    stages=block("x", "y"), inputs={"x": "normal"}, weights=BLOCK_WEIGHTS, outputs={"y": "activation"},
+)  # fmt: skip

@@ -105,7 +105,7 @@ def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -
 
 def test_a_wing_that_breaks_costs_itself(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "gpubench" / "fleet" / "wing.py").write_text("raise RuntimeError('torn')")
+    (tmp_path / "gpubench" / "fleet" / "__init__.py").write_text("raise RuntimeError('torn')")
     ended = program(tmp_path, "ops", "--format", "json")
     assert ended.returncode == 0
     assert ended.stderr.strip() == "warning: the wing fleet is left out: RuntimeError: torn"

@@ -8,8 +8,7 @@ import pytest
 from gpubench.cli import health
 from gpubench.cli.roofline import Host
 from gpubench.fleet.cluster import node_arguments, worst
-from gpubench.fleet.document import Absent, chosen, fleet_of_ends, named
-from gpubench.fleet.driver import EngineNode, NodeEnd
+from gpubench.fleet.driver import Absent, EngineNode, NodeEnd, chosen, fleet_of_ends, named
 from gpubench.fleet.journal import FleetJournal
 from gpubench.fleet.nodes import Node
 from gpubench.fleet.options import ClusterRunOptions as RunOptions

@@ -9,12 +9,10 @@ import pytest
 
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.fleet import node as wire
-from gpubench.fleet.clocks import FleetLimits
-from gpubench.fleet.cluster import fleet_code
-from gpubench.fleet.detect_command import NODE_ARGUMENTS, detected
-from gpubench.fleet.driver import Arrival, EngineNode
-from gpubench.fleet.inventory_tables import inventory_headline
+from gpubench.fleet.cluster import NODE_ARGUMENTS, detected, fleet_code
+from gpubench.fleet.driver import Arrival, EngineNode, FleetLimits
 from gpubench.fleet.options import ClusterDetectOptions as DetectOptions
+from gpubench.fleet.tables import inventory_headline
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, pieces
 
 UUID = "GPU-00000000-4455-6677-8899-aabbccddeeff"

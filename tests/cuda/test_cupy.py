@@ -14,7 +14,7 @@ from gpubench.measure import conformance
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
-from gpubench.workloads.worker.stages import time_stages
+from gpubench.workloads.chains import time_stages
 
 pytestmark = pytest.mark.cuda
 

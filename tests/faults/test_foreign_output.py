@@ -13,7 +13,7 @@ import pytest
 from gpubench.base import processes
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.fleet import node
-from gpubench.fleet.detect_command import NODE_ARGUMENTS
+from gpubench.fleet.cluster import NODE_ARGUMENTS
 from gpubench.kernels.contract import foreign
 from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices

@@ -9,7 +9,7 @@ from gpubench import backends, kernels
 from gpubench.backends.wgpu import programs, queues
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads.chains import ChainWorkspace
 
 pytestmark = pytest.mark.vulkan
 

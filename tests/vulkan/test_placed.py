@@ -10,8 +10,8 @@ from gpubench import backends, kernels
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import Case
-from gpubench.workloads.worker import places
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads import placing
+from gpubench.workloads.chains import ChainWorkspace
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_every_placement_is_right_and_has_a_prediction(session, tmp_path, name, 
         ready.placement = placement
         ready.seconds(2)
         ready.verify()
-    found = places.placing(ready, 0, 0.2)
+    found = placing.assign_stages(ready, 0, 0.2)
     assert found is not None
-    assert set(places.sides(op).values()) <= set(found.predicted_s)
+    assert set(placing.sides(op).values()) <= set(found.predicted_s)
     assert all(seconds > 0 for seconds in found.predicted_s.values())
 
 
@@ -54,8 +54,8 @@ def test_every_workload_has_a_place_for_each_of_its_stages(session, tmp_path, na
     case = Case(name, op.group, {"n": 3}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
     placed = session.for_op(op)
     workspace = ChainWorkspace(placed, op, case, 1, "random", tmp_path)
-    whole = places.sides(op)["gpu"]
-    for placement in (*places.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
+    whole = placing.sides(op)["gpu"]
+    for placement in (*placing.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
         placed.place(placement)
         ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
         ready.placement = placement

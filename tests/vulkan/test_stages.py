@@ -11,8 +11,7 @@ from gpubench import kernels
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
-from gpubench.workloads.worker.stages import time_stages
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads.chains import ChainWorkspace, time_stages
 
 pytestmark = pytest.mark.vulkan
 

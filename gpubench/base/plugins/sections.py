@@ -1,7 +1,7 @@
 """The sections of a report, one file each: decorators say what a function draws, where that stands and what it is for.
 
-Files are those of `gpubench/report/sections`, those in the folder `sections` of a wing, and modules of packages with an
-entry point of the group `gpubench.sections`. What there is to choose is read from the files: listing imports nothing. A
+Files are those of `gpubench/report/sections`, the modules that a wing names, and those of packages with an entry point
+of the group `gpubench.sections`. What there is to choose is read from the files: listing imports nothing. A
 section of a package is shown where somebody names it, so that reports of one file are the same on every machine.
 """
 
@@ -56,18 +56,19 @@ class SectionDeclaration(NamedTuple):
 @functools.cache
 def declarations() -> tuple[SectionDeclaration, ...]:
     """Return what the files of gpubench and its wings declare, in the order of a report."""
-    folders = [_PACKAGE / "report" / "sections", *(_PACKAGE / name / "sections" for name in wings.OWN)]
+    own = (path.stem for path in sorted((_PACKAGE / "report" / "sections").glob("*.py")))
+    modules = [f"gpubench.report.sections.{name}" for name in own]
+    modules += [module for wing in wings.own() for module in wing.sections]
     found = [
-        SectionDeclaration(match["key"], int(match["order"]), match["more"], _module(path))
-        for folder in folders
-        for path in sorted(folder.glob("*.py"))
-        for match in _DECLARED.finditer(path.read_text(encoding="utf-8"))
+        SectionDeclaration(match["key"], int(match["order"]), match["more"], module)
+        for module in modules
+        for match in _DECLARED.finditer(_text(module))
     ]
     return tuple(sorted(found, key=lambda declaration: declaration.order))
 
 
-def _module(path: Path) -> str:
-    return ".".join(("gpubench", *path.relative_to(_PACKAGE).with_suffix("").parts))
+def _text(module: str) -> str:
+    return _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
 
 
 def names() -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Wings: folders of gpubench and packages of others that bring commands, options, files, ops, backends and sections.
 
-Nothing imports a wing by name: a wing is the object WING of the module `wing` in its folder, or what an entry point of
-the group `gpubench.wings` names. One that cannot be imported costs itself.
+Nothing imports a wing by name: a wing is the object WING of its package, or what an entry point of the group
+`gpubench.wings` names. One that cannot be imported costs itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gpubench.base import plugins
+from gpubench.base.errors import BadPlugin
 
 OWN = ("workloads", "multi", "fleet")
 
@@ -33,6 +34,10 @@ class Wing(NamedTuple):
     workspaces: Mapping[str, str] = {}
     timers: Mapping[str, str] = {}
     two_sides: Mapping[str, str] = {}
+    # Modules with sections of a report (`gpubench.base.plugins.sections`).
+    sections: tuple[str, ...] = ()
+    # By a name of its own: the function from an analysis to SharedCalls, which the CPU and a GPU do together.
+    shared_calls: Mapping[str, str] = {}
     # By a name of its own: the class, a Companion of `measure`, of what is measured of a run beside its cases.
     companions: Mapping[str, str] = {}
     # By the code of a warning: the function from an analysis to the ids of the cases that it is about.
@@ -46,12 +51,11 @@ def own() -> tuple[Wing, ...]:
     """Return the wings whose folders are there."""
     wings = []
     for name in OWN:
-        module = f"gpubench.{name}.wing"
+        module = f"gpubench.{name}"
         try:
             wings.append(importlib.import_module(module).WING)
         except Exception as error:
-            absent = isinstance(error, ModuleNotFoundError) and error.name in (module, f"gpubench.{name}")
-            if not absent:
+            if not (isinstance(error, ModuleNotFoundError) and error.name == module):
                 _broken[name] = plugins.described(error)
     return tuple(wings)
 
@@ -79,8 +83,9 @@ def foreign() -> tuple[Wing, ...]:
     return tuple(wings)
 
 
+@functools.cache
 def tell(name: str, why: str) -> None:
-    """Say on standard error that a wing is left out."""
+    """Say once on standard error that a wing, or a part of one, is left out."""
     print(f"warning: the wing {name} is left out: {why}", file=sys.stderr)
 
 
@@ -97,6 +102,26 @@ def for_op(what: str, op: object) -> Any:
 
 
 def find(place: str) -> Any:
-    """Return the object that `module:attribute` names."""
+    """Return the object that `module:attribute` names. Raises BadPlugin if it cannot be imported."""
     module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        package, _, rest = module.partition(".")
+        if package == "gpubench" and rest.partition(".")[0] not in OWN:
+            raise  # a bug, which needs its traceback
+        raise BadPlugin(
+            "bad-plugin", f"{place} cannot be used", why=plugins.described(error),
+            hint="install gpubench, or the package that brings it, once more",
+        ) from error  # fmt: skip
+
+
+def find_all(places: Mapping[str, str]) -> dict[str, Any]:
+    """Return the objects of these places by their names; say which are left out as they cannot be imported."""
+    objects = {}
+    for name, place in places.items():
+        try:
+            objects[name] = find(place)
+        except BadPlugin as error:
+            tell(place, error.why)
+    return objects

@@ -12,10 +12,9 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import OUT_OF_TIME, Absence, BestCode, MachineAnswer, Trouble, answer
 from gpubench.analysis.findings import findings
-from gpubench.analysis.hybrid import hybrids
+from gpubench.analysis.hybrid import shared_calls
 from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.overheads import overheads
-from gpubench.analysis.placement import placements
 from gpubench.analysis.samples import count_sessions, seconds_of
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, cell_text, why_text
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
@@ -46,8 +45,7 @@ from gpubench.report.sections.answer_text import (
     with_own_names,
 )
 from gpubench.report.sections.baseline import cpu_names, plain_text, threads_text
-from gpubench.report.sections.hybrid import split_sentences
-from gpubench.report.sections.placement import placement_sentences
+from gpubench.report.sections.hybrid import shared_sentences
 from gpubench.report.sections.problems import merged
 from gpubench.result.case import WAITED
 from gpubench.result.run import Run
@@ -105,12 +103,8 @@ def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
     """What the run says in words: of the machine, then of splits and placements that pay."""
     return (
         *_first_lines(analysis, with_own_names(answer(analysis)))[0],
-        *_shared_sentences(analysis),
+        *shared_sentences(shared_calls(analysis)),
     )
-
-
-def _shared_sentences(analysis: Analysis) -> tuple[str, ...]:
-    return (*split_sentences(hybrids(analysis)), *placement_sentences(placements(analysis)))
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
@@ -307,9 +301,10 @@ _NO_GAIN = "No op is faster when it is split over CPU and GPU."
 
 def _splits(analysis: Analysis) -> list[str]:
     """Where two sides pay, as far as that was measured."""
-    if not (hybrids(analysis) or placements(analysis)):
+    calls = shared_calls(analysis)
+    if not calls:
         return []
-    texts = _shared_sentences(analysis)
+    texts = shared_sentences(calls)
     more = len(texts) - _MOST_SPLITS
     rest = [f"{more} more splits pay: gpubench report --sections hybrid"] if more > 0 else []
     return [*texts[:_MOST_SPLITS], *rest] or [_NO_GAIN]

@@ -21,9 +21,8 @@ class AnswerPart(NamedTuple):
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
     """Return what all wings add. `alone`: no GPU was held against a CPU."""
-    parts: list[AnswerPart] = [
-        wings.find(place)(analysis, alone=alone) for place in wings.brought("answers").values()
-    ]
+    makers = wings.find_all(wings.brought("answers")).values()
+    parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(
         needed=tuple(line for part in parts for line in part.needed),
         sentences=next((part.sentences for part in parts if part.sentences), ()),

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.hybrid import Hybrid, HybridReason, hybrids
+from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
@@ -78,23 +78,26 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
     return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables))
 
 
-def split_sentences(rows: Sequence[Hybrid]) -> tuple[str, ...]:
-    """One for each op and dtype that is worth splitting: where the gain is largest."""
-    best: dict[tuple[str, str], Hybrid] = {}
-    for row in rows:
-        key = (row.case.case.op, row.case.case.dtype)
-        if row.recommended and (key not in best or row.gain > best[key].gain):
-            best[key] = row
-    return tuple(_sentence(row) for row in best.values())
+def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
+    """Return a sentence for each op and dtype that is worth splitting or placing: where the gain is largest."""
+    best: dict[tuple[str, str], SharedCall] = {}
+    for call in calls:
+        key = (call.op, call.dtype)
+        if call.recommended and (key not in best or call.gain > best[key].gain):
+            best[key] = call
+    return tuple(_sentence(call) for call in best.values())
 
 
-def _sentence(row: Hybrid) -> str:
-    case = row.case.case
-    share = f"{share_text(row.fraction)} on {case.shared_with}"
-    where = f"n = {case.params['n']}, {situation_text(case.regime_id)}, {share}"
+def _sentence(call: SharedCall) -> str:
+    case = call.case.case
+    how, data = "split over CPU and GPU", situation_text(case.regime_id)
+    part = share_text(call.fraction) if call.fraction is not None else ", ".join(call.on_gpu) or "some stages"
+    if call.placement is not None:
+        how = "with its stages on CPU and GPU"
+        data = "input on both, result on the host" if case.resident else data
     return (
-        f"{case.op} {case.dtype}: split over CPU and GPU it is {row.gain:.2f}x as fast as on the better of the two "
-        f"({where})."
+        f"{call.op} {call.dtype}: {how} it is {call.gain:.2f}x as fast as on the better of the two "
+        f"(n = {call.n}, {data}, {part} on {case.shared_with})."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.fleet.clocks import FleetLimits, NodeClocks
+from gpubench.fleet.driver import FleetLimits, NodeClocks
 
 LIMITS = FleetLimits(queue_s=60, silence_s=30, deadline_s=1800)
 

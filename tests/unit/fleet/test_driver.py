@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from gpubench.fleet import node as wire
-from gpubench.fleet.clocks import FleetLimits
-from gpubench.fleet.driver import Arrival, FleetDriver
+from gpubench.fleet.driver import Arrival, FleetDriver, FleetLimits
 from gpubench.fleet.journal import EARLIER, MOST_BYTES, FleetJournal
 from gpubench.result import store
 from gpubench.result.store import Journal

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.fleet.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
-from gpubench.fleet.inventory_tables import inventory_document, inventory_headline
+from gpubench.fleet.tables import inventory_document, inventory_headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import text
 from gpubench.result.machine import Cpu, Driver, Fact, Machine, Memory, Platform

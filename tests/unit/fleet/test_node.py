@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gpubench.fleet import node as wire
-from gpubench.fleet.detect_command import NODE_ARGUMENTS
-from gpubench.fleet.document import load_machine
+from gpubench.fleet.cluster import NODE_ARGUMENTS
+from gpubench.fleet.driver import load_machine
 from gpubench.fleet.node import ChildEnd, NodeIdentity, PartFile, messages
 from gpubench.result import store
 

@@ -14,9 +14,9 @@ from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi import collective_timer
-from gpubench.multi.collective import WIDTH, value
 from gpubench.multi.collective_timer import CollectiveTimer
-from gpubench.multi.gang.shares import shares
+from gpubench.multi.gang import shares
+from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import Case, gang_id, gang_ranks, gang_sizes
 from gpubench.result.run import Device, Selection
 from tests.gang_runs import computed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.multi.analysis.together import Window, common, rate, weak
+from gpubench.multi.scaling import Window, common, rate, weak
 from gpubench.result.run import Telemetry, TogetherTimes
 from tests.unit.report.builders import run_of
 

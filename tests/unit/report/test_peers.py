@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k
-from gpubench.fleet.peers import SEVERE, Figure, compared, figures
+from gpubench.fleet.survey import SEVERE, Figure, compared, figures
 from tests.unit.report.fleets import node_run
 
 

@@ -1,4 +1,4 @@
-"""Sections register themselves: those of gpubench, of a wing's folder, and of a package by its entry point."""
+"""Sections register themselves: those of gpubench, of a wing, and of a package by its entry point."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.base.plugins import sections
+from gpubench.base.plugins.wings import Wing
 from gpubench.report import render
 from tests.faults.packages import install
 from tests.unit.report.samples import tool_run
@@ -89,14 +90,11 @@ def test_what_files_declare_is_what_they_register():
     assert {one.key for one in sections.declarations() if one.help} == keys
 
 
-def test_a_wing_has_a_folder_of_sections(tmp_path, monkeypatch):
-    folder = tmp_path / "fleet" / "sections"
-    folder.mkdir(parents=True)
-    (folder / "nodes.py").write_text(
+def test_a_wing_names_the_modules_of_its_sections(tmp_path, monkeypatch):
+    (tmp_path / "nodes.py").write_text(
         '@section("nodes", order=15, help="Who is there")\ndef nodes(analysis, options):\n'
     )
-    monkeypatch.setattr(sections, "_PACKAGE", tmp_path)
-    found = sections.declarations.__wrapped__()
-    assert [(one.key, one.module, one.usual) for one in found] == [
-        ("nodes", "gpubench.fleet.sections.nodes", True)
-    ]
+    monkeypatch.setattr(sections, "_PACKAGE", tmp_path / "gpubench")
+    monkeypatch.setattr(sections.wings, "own", lambda: (Wing(sections=("nodes",)),))
+    (declaration,) = sections.declarations.__wrapped__()
+    assert (declaration.key, declaration.module, declaration.usual) == ("nodes", "nodes", True)

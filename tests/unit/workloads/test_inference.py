@@ -14,10 +14,10 @@ from gpubench.backends.shared.reference import judge_choices, widened
 from gpubench.kernels.templates import bpe
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads.ops import inference
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads import inference
+from gpubench.workloads.chains import ChainWorkspace
 
-OP = inference.OP
+OP = inference.inference
 PARAMS = {"n": 17, "width": 24, "heads": 2}
 TOLERANCE = OP.at(PARAMS).judged(OP.at(PARAMS).output)
 

@@ -10,14 +10,13 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.findings import findings
-from gpubench.analysis.placement import Placement, placements
 from gpubench.base.errors import InputError
 from gpubench.fleet.nodes import merged
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
-from gpubench.report.sections.placement import REASONS
 from gpubench.result.case import WAITED
 from gpubench.result.run import Run
+from gpubench.workloads.placement import REASONS, Placement, placements
 from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, case, measured, placed, run_of
 from tests.unit.report.samples import placement_run
 

@@ -12,9 +12,9 @@ from gpubench.measure.worker.operands import Operands, Weights
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
+from gpubench.workloads import placing
 from gpubench.workloads.assignment import nearest, predicted_s
-from gpubench.workloads.worker import places
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads.chains import ChainWorkspace
 
 DEVICE = "hybrid:fake:gpu"
 
@@ -140,12 +140,12 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
         case = case_of("mlp_forward", 16, regime)
         workspace = workspace_of(session, case, tmp_path)
         ready = timed(workspace, case, "ggg")
-        found = places.placing(ready, 0, 1.0)
+        found = placing.assign_stages(ready, 0, 1.0)
         assert found is not None
         best = min(found.predicted_s, key=found.predicted_s.__getitem__)
         assert set(best) == {"c", "g"}
         assert found.free_s <= found.predicted_s[best]
-        costs = places.costs(workspace.op, case, found)
+        costs = placing.costs(workspace.op, case, found)
         assert found.predicted_s == {one: pytest.approx(predicted_s(costs, one)) for one in found.predicted_s}
         assert best == nearest(costs)[0].placement
         for placement, seconds in found.predicted_s.items():

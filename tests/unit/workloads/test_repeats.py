@@ -15,9 +15,8 @@ from gpubench.kernels.templates import bpe
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads.worker import places
-from gpubench.workloads.worker.stages import time_stages
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads import placing
+from gpubench.workloads.chains import ChainWorkspace, time_stages
 from gpubench.workloads.workload import workload
 
 LAYERS, WIDTH = 3, 12
@@ -244,13 +243,13 @@ def test_on_two_sides_the_host_keeps_its_stages_and_a_state_moves(device, regime
     case = Case(OP.name, OP.group, {"n": 16}, "float32", "tuned", regime, device)
     workspace = ChainWorkspace(session.for_op(OP), OP, case, 1, "random", tmp_path)
     patterns = [f"c{pattern * 10}"[: len(OP.stages)] for pattern in ("gc", "cg", "ggc", "cccg")]
-    for placement in (*places.sides(OP).values(), *patterns):
+    for placement in (*placing.sides(OP).values(), *patterns):
         workspace.session.place(placement)
         ready = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
         ready.placement = placement
         ready.seconds(2)
         ready.verify()
-    found = places.placing(ready, 0, 0.1)
+    found = placing.assign_stages(ready, 0, 0.1)
     assert found.gpu_s[0] == []
     assert all(placement[0] == "c" for placement in found.predicted_s)
     session.close()

@@ -17,9 +17,9 @@ from gpubench.measure.plan import Workload
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
+from gpubench.workloads import chains as stages
 from gpubench.workloads import measured_stages as choosing
-from gpubench.workloads.worker import stages
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.workload import workload
 
 SIDE = {"n": 8, "k": 8, "m": 8}

@@ -19,8 +19,8 @@ from gpubench.kernels.contract.op import Ladder, Op, Stage, each
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads.worker import chains
-from gpubench.workloads.worker.workspace import ChainWorkspace
+from gpubench.workloads import chains
+from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.workload import workload
 
 WORKLOADS = [op for op in map(kernels.load, kernels.computed()) if op.stages]

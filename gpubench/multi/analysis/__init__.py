@@ -1,1 +1,0 @@
-"""What is derived of several GPUs from the file of a run."""

@@ -1,0 +1,116 @@
+"""The collectives: what each exchanges, and the whole numbers that ranks send.
+
+Inputs are whole numbers from -8 to 8, a hash of rank and index, so that a float32 sum over up to 128 ranks is exact in
+any order: outputs are compared for equality. The two rates are those of nccl-tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Collective, Ladder, Op, Operand, Params
+
+WIDTH = ITEMSIZE["float32"]
+_MASK = 0xFFFFFFFF
+# Odd factors that spread bits over a word, as in MurmurHash3.
+_RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
+
+
+def value(xp: Any, rank: Any, i: Array) -> Array:
+    """Return element `i` of what `rank` sends, of arrays of uint32; a rank may be a number."""
+    if isinstance(rank, int):
+        spread = xp.uint32((rank + 1) * _RANK & _MASK)
+    else:
+        spread = (rank + xp.uint32(1)) * xp.uint32(_RANK)
+    word = (i ^ spread) * xp.uint32(_INDEX)
+    word = (word ^ (word >> xp.uint32(13))) * xp.uint32(_MIX)
+    return ((word ^ (word >> xp.uint32(16))) % xp.uint32(17)).astype("float32") - xp.float32(8)
+
+
+def _share(count: int, ranks: int) -> int:
+    """Return the elements of one rank's share of a buffer."""
+    return count // ranks
+
+
+def _once(ranks: int) -> float:
+    """Each link carries the bytes once."""
+    return 1.0
+
+
+def _others(ranks: int) -> float:
+    """A rank sends all but its own share."""
+    return (ranks - 1) / ranks
+
+
+def _collective(
+    name: str, summary: str,
+    expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
+    *, bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), **lengths: Any,
+) -> Op:  # fmt: skip
+    """Return the op that times one exchange among the ranks of a gang: a copy between the ranks of each of `pairs`,
+    else the collective of that name. `lengths`: `sends` and `gets` of Collective where they are not all."""
+
+    def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        if pairs:
+            links.copy(pairs, sent, got)
+        else:
+            links.collect(name, sent, got)
+
+    return Op(
+        name=name, group="collective", summary=summary,
+        params={"n": "bytes of the largest buffer that a rank holds"},
+        sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
+        output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
+        tolerance=EXACT, options={"ranks": "GPUs that take part: a gang has as many"}, fits=_whole_shares,
+        overhead=Collective(
+            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1, **lengths,
+            receivers=tuple(target for _, target in pairs) or None,
+        ),
+    )  # fmt: skip
+
+
+def _whole_shares(params: Params) -> str | None:
+    granule = WIDTH * params.get("ranks", 1)
+    if params["n"] % granule:
+        return f"{params['n']} bytes are no multiple of {granule}: one float32 for each rank"
+    return None
+
+
+p2p = _collective(
+    "p2p", "n bytes from rank 0 to rank 1",
+    lambda value, rank, ranks, i, part: value(0, i),
+    bus=_once, pairs=((0, 1),),
+)  # fmt: skip
+p2p_both = _collective(
+    "p2p_both", "n bytes from rank 0 to rank 1 and n bytes back, at once",
+    lambda value, rank, ranks, i, part: value(1 - rank, i),
+    bus=_once, pairs=((0, 1), (1, 0)),
+)  # fmt: skip
+broadcast = _collective(
+    "broadcast", "every rank gets the n bytes of rank 0",
+    lambda value, rank, ranks, i, part: value(0, i),
+    bus=_once,
+)  # fmt: skip
+allreduce = _collective(
+    "allreduce", "every rank gets the sum of all buffers of n bytes",
+    lambda value, rank, ranks, i, part: sum(value(other, i) for other in range(ranks)),
+    bus=lambda ranks: 2 * (ranks - 1) / ranks,
+)  # fmt: skip
+reducescatter = _collective(
+    "reducescatter", "every rank gets its share of the sum of all buffers of n bytes",
+    lambda value, rank, ranks, i, part: sum(value(other, i + i.dtype.type(rank * part)) for other in range(ranks)),
+    bus=_others, gets=_share,
+)  # fmt: skip
+allgather = _collective(
+    "allgather", "every rank gets the shares of all, n bytes in the end",
+    lambda value, rank, ranks, i, part: value(i // i.dtype.type(part), i % i.dtype.type(part)),
+    bus=_others, sends=_share,
+)  # fmt: skip
+alltoall = _collective(
+    "alltoall", "every rank sends each its share of n bytes",
+    lambda value, rank, ranks, i, part: value(
+        i // i.dtype.type(part), i % i.dtype.type(part) + i.dtype.type(rank * part)
+    ),
+    bus=_others,
+)  # fmt: skip

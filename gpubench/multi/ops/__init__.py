@@ -1,1 +1,0 @@
-"""The collectives, one file each."""

@@ -1,0 +1,536 @@
+"""Several GPUs at once: an op shared out among a gang against the best single GPU, and from which size that pays.
+
+Strong scaling, at one size: speedup S = time of one / time of the gang, efficiency S / ranks. Weak scaling: `together`.
+
+
+Weak scaling: what equal GPUs do at once against what each does alone.
+
+Rates are launches per second of the samples that lie wholly inside the window in which all GPUs worked. `early` is its
+begin: from alone to early goes what the GPUs share, links and the host's memory. `late` is its end: from early to late
+go heat and power.
+
+
+Scaling: what several GPUs gain over one, and from which size on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import ClassVar, Literal, NamedTuple
+
+import msgspec
+
+from gpubench.analysis import thresholds
+from gpubench.analysis.analyse import Analysis, derive_once
+from gpubench.analysis.break_even import fit_cases
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.samples import empty_launch_s, used_sessions
+from gpubench.analysis.speedup import paired
+from gpubench.analysis.thresholds import Extent, extent
+from gpubench.base.escaping import printable
+from gpubench.base.groups import group_by
+from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.table import Cell, Column, Table, cells, heads, number
+from gpubench.base.units import format_size
+from gpubench.curves import compare
+from gpubench.curves.stats import Interval, median, ratio_interval
+from gpubench.multi.twins import TwinCheck, twin_checks
+from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.wording import (
+    ALWAYS,
+    data_text,
+    device_text,
+    interval_text,
+    legend,
+    mark,
+    ratio_text,
+    seconds_text,
+    series_name,
+    size_text,
+    time_text,
+    where_legend,
+    with_text,
+)
+from gpubench.result.case import GANG, RESIDENT, WAITED, Case, beside_size, gang_ranks, parse_case_id
+from gpubench.result.run import Measurement, Run, Telemetry, TogetherTimes
+
+# A gang that takes no longer than so many times what its launches cost the host shows the host.
+HOST_LIMITED = 2.0
+From = Literal["at", "all-sizes", "no-size"]
+
+
+class Strong(msgspec.Struct, frozen=True, kw_only=True):
+    """One op on the ranks of a gang. `speedup` over the best single GPU (`baseline_id`) and `efficiency`, speedup /
+    ranks, with their intervals. `balance`: seconds of the fastest rank / of the slowest, each alone with its share.
+    `host_limited`: the host's launches take most of the time."""
+
+    aside: ClassVar = ("row", "single", "interval")
+    id: str
+    op: str
+    n: int
+    params: dict[str, int]
+    dtype: str
+    regime: str
+    device_id: str
+    ranks: int
+    baseline_id: str
+    speedup: float
+    lo: float
+    hi: float
+    efficiency: float
+    efficiency_lo: float
+    efficiency_hi: float
+    balance: float | None
+    host_limited: bool
+    row: CaseResult
+    single: CaseResult
+    interval: Interval
+
+
+class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """From which size on a gang beats one GPU: at `n`, with 95 % between `lo` and `hi`, and at every larger size up to
+    `last`. `all-sizes`: from the smallest one, `first`; `no-size`: not surely at the largest."""
+
+    op: str
+    params: dict[str, int]
+    dtype: str
+    regime: str
+    device_id: str
+    ranks: int
+    verdict: From
+    n: float | None
+    lo: int | None
+    hi: int | None
+    first: int
+    last: int
+
+
+class GangGains(msgspec.Struct, frozen=True, kw_only=True):
+    """What several GPUs gain."""
+
+    weak: tuple[Weak, ...] = ()
+    strong: tuple[Strong, ...] = ()
+    pays_from: tuple[GangFrom, ...] = ()
+
+
+@derive_once
+def scaling(analysis: Analysis) -> GangGains:
+    """Return the gangs shown, op by op from small to large, beside their single GPUs."""
+    run = analysis.run
+    single = group_by(
+        (
+            row
+            for row in analysis.everything
+            if row.case.backend != GANG and row.case.variant is None and row.time is not None
+        ),
+        lambda row: row.case.workload,
+    )
+    outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
+    gangs = [row for row in analysis.cases if row.case.backend == GANG and row.time is not None]
+    found = [
+        one
+        for row in gangs
+        if (one := _strong(run, outcomes[row.id], row, single.get(row.case.workload, ()))) is not None
+    ]
+    found.sort(key=lambda one: (*_curve(one), one.n))
+    curves = tuple(_pays_from(list(ours)) for _, ours in groupby(found, key=_curve))
+    return GangGains(weak=weak(run), strong=tuple(found), pays_from=curves)
+
+
+def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
+    """None where no single GPU of the gang's backend was measured in a session of the gang's."""
+    inner, case = row.case.device_id.split(":")[1], row.case
+    ranks = len(gang_ranks(case.device_id))
+    # Ranks in host memory are the CPU's.
+    side, regime = ("cpu", RESIDENT) if row.device_kind == "software" else (row.device_kind, case.regime_id)
+    ours = [
+        one
+        for one in singles
+        if (one.case.backend, one.device_kind, one.case.regime_id) == (inner, side, regime)
+    ]
+    best = min(ours, key=lambda one: (_seconds(one), one.id), default=None)
+    gain = None if best is None else paired(best, row)
+    if best is None or gain is None:
+        return None
+    launches_s = ranks * empty_launch_s(run, best.case.device_id)
+    return Strong(
+        id=row.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
+        regime=case.regime_id, device_id=case.device_id, ranks=ranks, baseline_id=best.id,
+        speedup=gain.estimate, lo=gain.low, hi=gain.high, efficiency=gain.estimate / ranks,
+        efficiency_lo=gain.low / ranks, efficiency_hi=gain.high / ranks, balance=_balance(run, outcome),
+        host_limited=_seconds(row) < HOST_LIMITED * launches_s, row=row, single=best, interval=gain,
+    )  # fmt: skip
+
+
+def _seconds(row: CaseResult) -> float:
+    return row.time.estimate if row.time is not None else math.inf
+
+
+def _balance(run: Run, outcome: Measurement) -> float | None:
+    """Seconds of the fastest rank / of the slowest; None where the ranks were not timed alone."""
+    allowed = used_sessions(run)
+    ranks: dict[str, list[float]] = {}
+    for parts in outcome.parts:
+        if allowed is None or parts.session in allowed:
+            for name, seconds in parts.stage_s.items():
+                ranks.setdefault(name, []).extend(seconds)
+    times = [median(seconds) for seconds in ranks.values() if seconds]
+    return min(times) / max(times) if len(times) > 1 and max(times) > 0 else None
+
+
+def _curve(one: Strong) -> tuple[object, ...]:
+    case = one.row.case
+    return (one.op, one.dtype, beside_size(case.params), one.regime, one.ranks, one.device_id)
+
+
+def _pays_from(rows: Sequence[Strong]) -> GangFrom:
+    """Return from which size on the gang's curve is below that of the best single GPU."""
+    first, last = rows[0], rows[-1]
+    pays = GangFrom(
+        op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
+        ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
+    )  # fmt: skip
+    curves = fit_cases({case.id: case for row in rows for case in (row.row, row.single)}.values())
+    gang = [curve for key, curve in curves.items() if key[1] == first.device_id]
+    threshold = compare(gang, [curve for key, curve in curves.items() if key[1] != first.device_id])
+    assert threshold is not None, "both sides of a speedup have its size"
+    if threshold.state == "always":
+        return pays
+    if threshold.high == math.inf:
+        return msgspec.structs.replace(pays, verdict="no-size", n=None)
+    low, high = max(math.floor(threshold.low), first.n), math.ceil(threshold.high)
+    return msgspec.structs.replace(pays, verdict="at", n=max(threshold.n, low), lo=low, hi=high)
+
+
+PART_S = 3.0  # of the window, at each of its ends
+SLICES = 6  # of a part: what it is that scatters
+
+
+Part = Literal["alone", "early", "late"]
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU told of itself in a part of the work: medians, and all reasons for a lowered clock."""
+
+    device_id: str
+    part: Part
+    clock_hz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    throttle: tuple[str, ...]
+    pcie_generation: int | None
+    pcie_width: int | None
+
+
+class Weak(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on so many GPUs at once. `early` and `late`: the sum of their rates / that of each alone, with their
+    intervals. `least_share`: that of the GPU that keeps least of its own rate, late, and `least_id` names it.
+    `alone_s`: seconds per launch of one. `failed`: GPUs that gave nothing. `conditions`: of each GPU in each part,
+    where they were read."""
+
+    aside: ClassVar = ("case", "early_interval", "late_interval")
+    id: str
+    op: str
+    n: int
+    params: dict[str, int]
+    dtype: str
+    form: str
+    regime: str
+    gpus: int
+    device_ids: tuple[str, ...]
+    alone_s: float
+    early: float
+    early_lo: float
+    early_hi: float
+    late: float
+    late_lo: float
+    late_hi: float
+    least_id: str
+    least_share: float
+    failed: tuple[str, ...] = ()
+    conditions: tuple[Conditions, ...] = ()
+    case: Case
+    early_interval: Interval
+    late_interval: Interval
+
+
+class Window(NamedTuple):
+    """Seconds from the moment at which the GPUs were to begin."""
+
+    begin: float
+    end: float
+
+    def slices(self) -> list[Window]:
+        """Equal parts of it."""
+        step = (self.end - self.begin) / SLICES
+        return [Window(self.begin + i * step, self.begin + (i + 1) * step) for i in range(SLICES)]
+
+
+Sessions = dict[int, dict[str, TogetherTimes]]  # by device
+
+
+def weak(run: Run) -> tuple[Weak, ...]:
+    """Case by case, in the order of the file."""
+    allowed = used_sessions(run)
+    telemetry = {(one.index, read.device_id): read for one in run.sessions for read in one.telemetry}
+    alone: dict[str, Sessions] = {}
+    at_once: dict[tuple[str, int], Sessions] = {}
+    failed: dict[str, list[str]] = {}
+    for one in run.together or ():
+        if allowed is not None and one.session not in allowed:
+            continue
+        case = one.case_id.rpartition("@")[0]
+        if one.reason is not None:
+            failed.setdefault(case, []).append(one.device_id)
+        elif one.phase == "alone":
+            alone.setdefault(case, {}).setdefault(one.session, {})[one.device_id] = one
+        else:
+            at_once.setdefault((case, one.gpus), {}).setdefault(one.session, {})[one.device_id] = one
+    rows = [
+        _row(case, gpus, alone.get(case, {}), sessions, failed.get(case, ()), telemetry)
+        for (case, gpus), sessions in at_once.items()
+    ]
+    return tuple(row for row in rows if row is not None)
+
+
+def _row(
+    case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Sequence[str],
+    telemetry: Mapping[tuple[int, str], Telemetry],
+) -> Weak | None:  # fmt: skip
+    """None where no session has all GPUs, alone and at once."""
+    early: list[tuple[list[float], list[float]]] = []
+    late: list[tuple[list[float], list[float]]] = []
+    kept: dict[str, list[float]] = {}
+    own_s: list[float] = []
+    seen: dict[tuple[str, Part], list[tuple[TogetherTimes, Window]]] = {}
+    for session, both in at_once.items():
+        single = alone.get(session, {})
+        window = common(list(both.values()))
+        if len(both) < gpus or window is None or not both.keys() <= single.keys():
+            continue
+        ours = [single[id] for id in both]
+        length = min(PART_S, (window.end - window.begin) / 2)
+        first, last = Window(window.begin, window.begin + length), Window(window.end - length, window.end)
+        base = _summed([[rate(one, part) for part in _own(one).slices()] for one in ours])
+        parts = [
+            _summed([[rate(one, part) for part in at.slices()] for one in both.values()])
+            for at in (first, last)
+        ]
+        if not (base and all(parts)):
+            continue
+        early.append((base, parts[0]))
+        late.append((base, parts[1]))
+        for id, one in both.items():
+            before, after = rate(single[id], _own(single[id])), rate(one, last)
+            if before and after:
+                kept.setdefault(id, []).append(after / before)
+                own_s.append(1 / before)
+            seen.setdefault((id, "alone"), []).append((single[id], _own(single[id])))
+            seen.setdefault((id, "early"), []).append((one, first))
+            seen.setdefault((id, "late"), []).append((one, last))
+    if not early or len(kept) < gpus:
+        return None
+    shares = {id: median(values) for id, values in kept.items()}
+    least = min(shares, key=lambda id: (shares[id], id))
+    case = parse_case_id(f"{case_id}@{next(iter(shares))}")
+    # Both sides are of the same workers, seconds apart: what is known of sessions in general is too wide for them.
+    a, b = ratio_interval(early, None), ratio_interval(late, None)
+    return Weak(
+        id=f"{case_id}@{'+'.join(shares)}", op=case.op, n=case.params["n"],
+        params=dict(beside_size(case.params)), dtype=case.dtype, form=case.form_id, regime=case.regime_id, gpus=gpus,
+        device_ids=tuple(shares), alone_s=median(own_s), early=a.estimate, early_lo=a.low, early_hi=a.high,
+        late=b.estimate, late_lo=b.low, late_hi=b.high, least_id=least, least_share=shares[least],
+        failed=tuple(dict.fromkeys(failed)), case=case, early_interval=a, late_interval=b,
+        conditions=tuple(
+            read
+            for (id, part), spans in seen.items()
+            if (read := _conditions(id, part, spans, telemetry)) is not None
+        ),
+    )  # fmt: skip
+
+
+def _conditions(
+    device_id: str, part: Part, spans: Sequence[tuple[TogetherTimes, Window]],
+    telemetry: Mapping[tuple[int, str], Telemetry],
+) -> Conditions | None:  # fmt: skip
+    """None where nothing was read in any of these spans."""
+    read: list[tuple[Telemetry, int]] = []
+    for one, window in spans:
+        found = telemetry.get((one.session, device_id))
+        if found is not None and one.at_s is not None:
+            begin, end = one.at_s + window.begin, one.at_s + window.end
+            read += [(found, place) for place, t in enumerate(found.t_s) if begin <= t <= end]
+    if not read:
+        return None
+
+    def middle(column: Callable[[Telemetry], Sequence[float | None]]) -> float | None:
+        values = [column(one)[place] for one, place in read if place < len(column(one))]
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    generation, width = middle(lambda one: one.pcie_generation), middle(lambda one: one.pcie_width)
+    reasons = {word for one, place in read if place < len(one.throttle) for word in one.throttle[place]}
+    return Conditions(
+        device_id=device_id, part=part, clock_hz=middle(lambda one: one.clock_hz),
+        power_w=middle(lambda one: one.power_w), temperature_c=middle(lambda one: one.temperature_c),
+        throttle=tuple(sorted(reasons)), pcie_generation=None if generation is None else int(generation),
+        pcie_width=None if width is None else int(width),
+    )  # fmt: skip
+
+
+def common(all_times: Sequence[TogetherTimes]) -> Window | None:
+    """From when the last one began until the first one ended; None where they never worked at the same time."""
+    begin = max(one.begin_s for one in all_times)
+    end = min(one.ends_s[-1] if one.ends_s else one.begin_s for one in all_times)
+    return Window(begin, end) if begin < end else None
+
+
+def rate(one: TogetherTimes, window: Window) -> float | None:
+    """Launches per second of its samples that lie wholly inside the window; None without any."""
+    inside = [
+        end - start
+        for start, end in itertools.pairwise([one.begin_s, *one.ends_s])
+        if window.begin <= start and end <= window.end
+    ]
+    return one.repeat * len(inside) / sum(inside) if inside and sum(inside) > 0 else None
+
+
+def _own(one: TogetherTimes) -> Window:
+    return Window(one.begin_s, one.ends_s[-1] if one.ends_s else one.begin_s)
+
+
+def _summed(rates: Sequence[Sequence[float | None]]) -> list[float]:
+    """Seconds per launch of all GPUs as one, slice by slice; slices in which one of them has no sample are left out."""
+    found = []
+    for slices in zip(*rates, strict=True):
+        known = [one for one in slices if one]
+        if len(known) == len(slices):
+            found.append(1 / sum(known))
+    return found
+
+
+TITLE = "Scaling"
+_WEAK = (
+    "At once: the sum of what all GPUs do at the same time / of what each does alone, in the first and in the last "
+    "3 s. The first tells what they share (links, host memory), the last also heat and power. keeps least: the GPU "
+    "that keeps the least share of its own rate; its state: clock early and late, power, link, reasons for a lowered "
+    "clock."
+)
+_STRONG = (
+    "speedup = time of the best single GPU / time of the gang, on the same data; efficiency = speedup / GPUs. balance: "
+    "the fastest rank's time for its share / the slowest's. host-limited: launching takes most of the time."
+)
+
+
+@section("scaling", order=130, help="What several GPUs gain over one")
+def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
+    unit, gains = options.time_unit, scaling(analysis)
+    strong, weak = gains.strong, gains.weak
+    gangs = dict.fromkeys(row.device_id for row in strong)
+    tables = tuple(
+        _strong_table(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs
+    )
+    shown = [row for row in gains.pays_from if row.regime in (WAITED, ALWAYS)]
+    cases = {row.op: row.row.case for row in strong}
+    texts = [pays_text(row, extent(cases[row.op])) for row in shown or gains.pays_from]
+    lines = (_STRONG, *texts) if strong else ()
+    if weak:
+        lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
+    return Section(title=TITLE, lines=lines, tables=tables, folded=True)
+
+
+def _weak(rows: Sequence[Weak], unit: str) -> Table:
+    columns = heads(
+        "op", number("n"), "form", number("GPUs"), number("alone"),
+        number("first 3 s"), number("last 3 s"), "keeps least",
+        Column("its state", rank=1),
+    )  # fmt: skip
+    missing = {id: None for row in rows for id in row.failed}
+    return Table(
+        columns, tuple(_weak_cells(row, unit) for row in rows), title="All GPUs at once",
+        note=f"Without {', '.join(missing)}, which failed." if missing else "",
+    )  # fmt: skip
+
+
+def _weak_cells(row: Weak, unit: str) -> tuple[Cell, ...]:
+    return cells(
+        series_name(row.case), format_size(row.n, table=True), row.form, str(row.gpus), seconds_text(row.alone_s, unit),
+        f"{row.early:.3f} {interval_text(row.early_interval)}", f"{row.late:.3f} {interval_text(row.late_interval)}",
+        f"{row.least_id} {row.least_share:.3f}", _state_text(row),
+    )  # fmt: skip
+
+
+def _state_text(row: Weak) -> str:
+    """`1.98 -> 1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`: of the GPU that keeps least, the clock early and late."""
+    early, late = (
+        next((one for one in row.conditions if (one.device_id, one.part) == (row.least_id, part)), None)
+        for part in ("early", "late")
+    )
+    if late is None:
+        return ""
+    clocks = [f"{one.clock_hz / 1e9:.2f}" for one in (early, late) if one is not None and one.clock_hz]
+    parts = [
+        f"{' -> '.join(dict.fromkeys(clocks))} GHz" if clocks else "",
+        f"{late.power_w:.0f} W" if late.power_w else "",
+        f"PCIe {late.pcie_generation} x{late.pcie_width}" if late.pcie_generation else "",
+        *late.throttle,
+    ]
+    return printable(", ".join(part for part in parts if part))
+
+
+def pays_text(row: GangFrom, counted: Extent) -> str:
+    """`matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to 4096²`."""
+    what = " ".join((row.op, row.dtype, *(f"{name}={value}" for name, value in row.params.items())))
+    last = thresholds.size_text(row.last, counted)
+    between = thresholds.range_text(row.lo or 0, row.hi or 0, counted)
+    how = {
+        "at": f"beat one from {thresholds.size_text(round(row.n or 0), counted)} ({between}), measured up to {last}",
+        "all-sizes": f"beat one at every size measured, from {thresholds.size_text(row.first, counted)} to {last}",
+        "no-size": f"do not beat one at the largest size measured, {last}",
+    }[row.verdict]
+    return printable(f"{what} {with_text(row.regime)}: {row.ranks} GPUs {how} ({row.device_id})")
+
+
+def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:
+    columns = heads(
+        "op", number("n"), "data", number("one GPU"),
+        number("gang"), number("speedup"), number("efficiency"),
+        number("balance", 1), Column("note", rank=1),
+    )  # fmt: skip
+    shown = [row.row.case for row in rows]
+    return Table(
+        columns, tuple(_cells(row, unit) for row in rows), title=device_text(analysis, rows[0].device_id),
+        note=where_legend(shown), legend=legend({row.row.label for row in rows}),
+    )  # fmt: skip
+
+
+def _cells(row: Strong, unit: str) -> tuple[Cell, ...]:
+    share = Interval(row.efficiency_lo, row.efficiency, row.efficiency_hi, row.interval.kind)
+    return cells(
+        series_name(row.row.case), size_text(row.row), data_text(row.row.case), time_text(row.single.time, unit),
+        time_text(row.row.time, unit) + mark(row.row.label), ratio_text(row.interval),
+        f"{row.efficiency:.2f} {interval_text(share)}",
+        "" if row.balance is None else f"{row.balance:.2f}", "host-limited" if row.host_limited else "",
+    )  # fmt: skip
+
+
+ROWS = (
+    Rows("scaling.weak", Weak, lambda analysis: scaling(analysis).weak, order=80),
+    # In CSV the speedup of a gang is over the best single GPU.
+    Rows(
+        "scaling.strong",
+        Strong,
+        lambda analysis: scaling(analysis).strong,
+        order=90,
+        csv={"speedup_lo": "lo", "speedup_hi": "hi"}
+        | {
+            name: name
+            for name in ("speedup", "baseline_id", "efficiency", "efficiency_lo", "efficiency_hi", "balance")
+        },
+    ),
+    Rows("scaling.pays_from", GangFrom, lambda analysis: scaling(analysis).pays_from, order=100),
+    Rows("twins", TwinCheck, twin_checks, order=160),
+)

@@ -1,1 +1,0 @@
-"""The sections of reports on several GPUs."""

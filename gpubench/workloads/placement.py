@@ -1,0 +1,327 @@
+"""Placed networks: does it pay to run each stage on the CPU or on the GPU? If not, which side wins, and why?
+
+The placement was chosen in the sessions that hold a sweep; the gain comes from the others. Each side alone was timed
+beside every block, in the same process, so that the gain is paired; a case of one side that does the same and is faster
+counts instead (docs/hybrid.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from gpubench.analysis.analyse import Analysis, derive_once
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.hybrid import (
+    LEAST_GAIN,
+    LEAST_IDEAL,
+    SessionBlocks,
+    SharedCall,
+    SideAlone,
+    fastest_alone,
+    is_cpu,
+    is_gpu,
+)
+from gpubench.analysis.samples import main_blocks
+from gpubench.analysis.steps import stage_seconds
+from gpubench.base.groups import group_by
+from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.table import Cell, Table, cells, heads, number
+from gpubench.curves import stats
+from gpubench.curves.stats import Interval, median
+from gpubench.report.layout import CsvValue, RenderOptions, Section
+from gpubench.report.wording import (
+    data_text,
+    devices_text,
+    ratio_text,
+    seconds_text,
+    series_name,
+    share_text,
+    size_text,
+)
+from gpubench.result.run import Block, Measurement, Placing, Run
+
+Side = Literal["cpu", "gpu"]
+SIDES: tuple[Side, ...] = ("cpu", "gpu")
+PlacementReason = Literal[
+    "one-side-dominates", "transfer-bound", "overhead-bound", "noise", "selected-in-sample", "throttled", "software",
+]  # fmt: skip
+# A prediction may miss by so much.
+SHARE = 0.25
+
+
+class PlacedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage, or several of the same name."""
+
+    stage: str
+    # Seconds in the chain of each side; null: the host does it.
+    cpu_s: float
+    gpu_s: float | None
+    placed_on: Literal["cpu", "gpu", "host", "both"]
+    share: float  # of the predicted time
+
+
+class Placement(SharedCall, frozen=True, kw_only=True):
+    """A network with a side for each stage."""
+
+    aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
+    placement: str
+    stages: tuple[PlacedStage, ...]
+    cpu_only_s: float
+    gpu_only_s: float
+    # Null where the file does not hold what was predicted. Copies and launches are a part of it.
+    predicted_s: float | None
+    copies_s: float | None
+    measured_s: float
+    better: Side
+    reason: PlacementReason | None
+    mismatch: bool  # the measured time misses the predicted one by more than 25 %
+    # Placement, predicted and measured seconds of what the first session tried.
+    tried: tuple[tuple[str, float, float | None], ...]
+    baseline_device: str | None
+
+    @property
+    def on_gpu(self) -> tuple[str, ...]:
+        return tuple(stage.stage for stage in self.stages if stage.placed_on in ("gpu", "both"))
+
+
+@derive_once
+def placements(analysis: Analysis) -> tuple[Placement, ...]:
+    """Return a row for each placed case that is shown and has a time."""
+    timed = [case for case in analysis.compared if case.time is not None]
+    rows = []
+    for row in analysis.shown_of(timed):
+        if row.case.shared_with:
+            alone = [case for case in timed if case.case.workload == row.case.workload]
+            placement = _judge(analysis.run, analysis.outcomes[row.id], row, alone)
+            rows += [placement] if placement is not None else []
+    return tuple(rows)
+
+
+def mismatched(analysis: Analysis) -> list[str]:
+    """Return the cases whose prediction misses the measured time."""
+    return [row.id for row in placements(analysis) if row.mismatch]
+
+
+def _judge(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[CaseResult]) -> Placement | None:
+    """Return None for a split, and where no session has both sides alone. `cases` are those of the workload."""
+    main = main_blocks(run, outcome)
+    placement = next(
+        (b.placement for blocks in main.values() for b in blocks if b.placement is not UNSET), None
+    )
+    choosing = main_blocks(run, outcome, "sweep")
+    alone = {i: _beside(blocks) for i, blocks in main.items() if i in row.blocks}
+    alone = {i: sides for i, sides in alone.items() if sides}
+    estimating = {i: sides for i, sides in alone.items() if i not in choosing}
+    sessions = estimating or alone
+    if placement is None or not sessions:
+        return None
+    chosen = {i: row.blocks[i] for i in sessions}
+    singles = {
+        side: _single(row, cases, chosen, side, {i: sides[side] for i, sides in sessions.items()})
+        for side in SIDES
+    }
+    better: Side = "cpu" if singles["cpu"].seconds < singles["gpu"].seconds else "gpu"
+    gain = stats.ratio_interval(
+        [(singles[better].sessions[i], chosen[i]) for i in sorted(chosen)], (singles[better].prior, row.prior)
+    )
+    measured_s = SideAlone(row.id, chosen, row.prior).seconds
+    placing = outcome.placings[-1] if outcome.placings else None
+    predicted_s = placing.predicted_s.get(placement) if placing is not None else None
+    stages = _stages(placing, placement, predicted_s) if placing is not None and predicted_s else ()
+    against = _reason_against(row, gain, placing, in_sample=not estimating)
+    case = row.case
+    return Placement(
+        id=row.id, op=case.op, n=case.params["n"], params=dict(case.params), dtype=case.dtype,
+        regime=case.regime_id, device_id=case.device_id, placement=placement, stages=stages,
+        copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None,
+        cpu_only_s=singles["cpu"].seconds, gpu_only_s=singles["gpu"].seconds, predicted_s=predicted_s,
+        measured_s=measured_s, better=better,
+        gain=gain.estimate, lo=gain.low, hi=gain.high, recommended=against is None, reason=against,
+        selected_in_sample=not estimating,
+        mismatch=abs(measured_s / predicted_s - 1) > SHARE if predicted_s else False,
+        tried=_tried(run, outcome, placing) if placing is not None else (), case=row, interval=gain,
+        baseline_device=_device(row, cases, better, singles[better]),
+    )  # fmt: skip
+
+
+def _beside(blocks: Iterable[Block]) -> dict[str, tuple[float, ...]]:
+    """Return the times of each side alone beside the blocks. Returns nothing unless both can divide others."""
+    known = [block.beside_s for block in blocks if block.beside_s is not UNSET]
+    known = [times for times in known if all(times.get(side, 0.0) > 0 for side in SIDES)]
+    return {side: tuple(times[side] for times in known) for side in SIDES} if known else {}
+
+
+def _device(row: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
+    """Return where that side alone ran: the faster case, the GPU of the two, or the fastest CPU beside it."""
+    if alone.id is not None:
+        return alone.id.rpartition("@")[2]
+    if side == "gpu":
+        return row.case.shared_with
+    cpus = [(case.time.estimate, case.case.device_id) for case in cases if case.time and is_cpu(case, row)]
+    return min(cpus)[1] if cpus else None
+
+
+def _single(
+    row: CaseResult, cases: Sequence[CaseResult], chosen: SessionBlocks, side: Side, beside: SessionBlocks
+) -> SideAlone:
+    """Return one side alone: the placement, or a faster case that has its result on the host, too."""
+    same = is_cpu if side == "cpu" else is_gpu
+    comparable = side == "cpu" or not row.case.resident
+    others = [case for case in cases if comparable and case.case.variant is None and same(case, row)]
+    placed = SideAlone(None, beside, row.prior)
+    known = fastest_alone(others, chosen)
+    return placed if known is None or placed.seconds <= known.seconds else known
+
+
+def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[PlacedStage, ...]:
+    if len(placement) != len(placing.stages):
+        return ()
+    steps = zip(placing.stages, *stage_seconds(placing), placement, strict=True)
+    stages = []
+    for name, turns in group_by(steps, lambda step: step[0]).items():
+        on_gpu = [gpu_s for _, _, gpu_s, _ in turns if gpu_s is not None]
+        letters = "".join(sorted({letter for *_, letter in turns}))
+        spent_s = sum(
+            gpu_s if letter == "g" and gpu_s is not None else cpu_s for _, cpu_s, gpu_s, letter in turns
+        )
+        stages.append(
+            PlacedStage(
+                stage=name, cpu_s=sum(cpu_s for _, cpu_s, *_ in turns), gpu_s=sum(on_gpu) if on_gpu else None,
+                placed_on=_PLACES[letters] if on_gpu else "host", share=spent_s / predicted_s,
+            )
+        )  # fmt: skip
+    return tuple(stages)
+
+
+_PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg": "both"}
+
+
+def _copies_s(stages: Sequence[PlacedStage], predicted_s: float) -> float:
+    """Return what the stages leave of a prediction, and nothing where only rounding is left."""
+    rest = 1 - sum(stage.share for stage in stages)
+    return predicted_s * rest if rest > 1e-9 else 0.0
+
+
+def _tried(run: Run, outcome: Measurement, placing: Placing) -> tuple[tuple[str, float, float | None], ...]:
+    blocks = [block for blocks in main_blocks(run, outcome, "sweep").values() for block in blocks]
+    tried = []
+    for placement, predicted_s in placing.predicted_s.items():
+        times = [s for block in blocks if block.placement == placement for s in block.wall_s[block.warmup :]]
+        tried.append((placement, predicted_s, median(times) if times else None))
+    return tuple(tried)
+
+
+def _reason_against(
+    row: CaseResult, gain: Interval, placing: Placing | None, *, in_sample: bool
+) -> PlacementReason | None:
+    """Return the first that holds: what forbids a verdict, what the prediction says, then what came of it."""
+    if row.device_kind == "software":
+        return "software"
+    if row.label == "throttled":
+        return "throttled"
+    if gain.low > LEAST_GAIN:
+        return "selected-in-sample" if in_sample else None
+    if placing is not None:
+        predicted = [*placing.predicted_s.values()]
+        single_s = min(predicted[:2], default=0.0)  # the sides alone come first
+        if single_s < LEAST_IDEAL * placing.free_s:
+            return "one-side-dominates"
+        if single_s < LEAST_GAIN * min(predicted, default=0.0):
+            return "transfer-bound"
+    return "noise" if gain.high > LEAST_GAIN else "overhead-bound"
+
+
+# ---------------------------------------------------------------- the section
+
+TITLE = "Hybrid: the stages of a workload on CPU and GPU"
+_MEANING = (
+    "Each stage as it runs in the chain of one side alone; share: of the predicted time. Gain: time of the better side "
+    "alone / time of the placement, with the result on the host."
+)
+_IN_SAMPLE = (
+    "* from the session that chose the placement, which flatters; with more --sessions others estimate it."
+)
+_MISMATCH = "! measured and predicted differ by more than 25 %"
+REASONS: dict[PlacementReason, str] = {
+    "one-side-dominates": "no mixture would win, even if copies took no time",
+    "transfer-bound": "copies between the sides take what a mixture saves",
+    "overhead-bound": "changing sides costs more than was predicted",
+    "noise": "the times differ too much",
+    "selected-in-sample": "one session only",
+    "throttled": "the device was throttled",
+    "software": "the adapter is the CPU itself",
+}
+
+
+@section("hybrid", order=95)
+def placement_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw a table for each workload, size, regime and device: for a terminal at the largest size of each."""
+    rows = shown = placements(analysis)
+    if not options.every_size:
+        by_name = group_by(rows, lambda row: series_name(row.case.case))
+        largest = {name: max(row.n for row in same) for name, same in by_name.items()}
+        shown = tuple(row for row in rows if largest[series_name(row.case.case)] == row.n)
+    lines = [_MEANING] if rows else []
+    lines += [_IN_SAMPLE] if any(row.selected_in_sample for row in shown) else []
+    if len(shown) < len(rows):
+        lines.append("The largest size of each workload; all sizes: --sections hybrid.")
+    tables = tuple(_table(analysis, row, options.time_unit) for row in shown)
+    return Section(title=TITLE, lines=tuple(lines), tables=tables)
+
+
+def _table(analysis: Analysis, row: Placement, unit: str) -> Table:
+    body: list[tuple[str, ...]] = [
+        (stage.stage, seconds_text(stage.cpu_s, unit), seconds_text(stage.gpu_s, unit), stage.placed_on,
+         share_text(stage.share))
+        for stage in row.stages
+    ]  # fmt: skip
+    if row.copies_s is not None and row.predicted_s:
+        share = share_text(row.copies_s / row.predicted_s)
+        body.append(("copies, launches", "-", "-", seconds_text(row.copies_s, unit), share))
+    measured = seconds_text(row.measured_s, unit)
+    whole = (
+        Cell(f"{measured}!", "bad") if row.mismatch else Cell(measured, "good" if row.recommended else "plain")
+    )
+    sides = (seconds_text(row.cpu_only_s, unit), seconds_text(row.gpu_only_s, unit))
+    return Table(
+        heads("stage", number("CPU"), number("GPU"), "placed on", number("share")),
+        (*(cells(*line) for line in body), cells("whole", *sides, whole, "")), legend=_legend(row, unit),
+        title=f"{series_name(row.case.case)}, n {size_text(row.case).partition(' ')[0]}, {data_text(row.case.case)}",
+        note=devices_text(analysis, [row.device_id]),
+    )  # fmt: skip
+
+
+def _legend(row: Placement, unit: str) -> str:
+    times = {
+        "cpu-only": row.cpu_only_s,
+        "gpu-only": row.gpu_only_s,
+        "predicted": row.predicted_s,
+        "measured": row.measured_s,
+    }
+    parts = [f"{name} {seconds_text(seconds, unit)}" for name, seconds in times.items() if seconds is not None]
+    gain = f"gain {ratio_text(row.interval)}{'*' if row.selected_in_sample else ''}: {_verdict(row)}"
+    return "; ".join([", ".join([*parts, gain]), *([_MISMATCH] if row.mismatch else [])])
+
+
+def _verdict(row: Placement) -> str:
+    if row.reason is None:
+        return "the placement pays"
+    words = f"{row.reason}, {REASONS[row.reason]}"
+    # A gain that one session tells, or that noise hides, is no win of a side.
+    wins = row.reason in ("one-side-dominates", "transfer-bound", "overhead-bound", "software") or row.gain < 1
+    return f"{row.better}-only wins ({words})" if wins else words
+
+
+def _csv_stages(row: Placement) -> Iterable[Mapping[str, CsvValue]]:
+    """Yield the stages; `predicted_s` is what each was predicted to take."""
+    for stage in row.stages if row.predicted_s is not None else ():
+        share = {"predicted_s": stage.share * (row.predicted_s or 0.0)}
+        yield {"stage": stage.stage, "placed_on": stage.placed_on, **share}
+
+
+_CSV = {"placed_on": "placement", "predicted_s": "predicted_s"}
+ROWS = (Rows("placements", Placement, placements, order=140, parts=_csv_stages, csv=_CSV),)

@@ -1,1 +1,0 @@
-"""The child side of networks: chains of stages, their times, and stages on two sides."""
