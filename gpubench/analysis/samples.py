@@ -102,7 +102,8 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 def block_values(kept: BlockSamples) -> dict[int, tuple[float, ...]]:
     """The median of each block that nothing interrupted, by session: what an interval takes for its observations."""
-    return {session: stats.uninterrupted([*map(median, blocks)]) for session, blocks in kept.items()}
+    clean = stats.uninterrupted_sessions([[*map(median, blocks)] for blocks in kept.values()])
+    return {session: values for session, values in zip(kept, clean, strict=True) if values}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpubench.curves.stats import uninterrupted
+from gpubench.curves.stats import uninterrupted_sessions
 
 Kind = Literal["cpu", "waited", "queued", "copied"]
 Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds of each block
@@ -69,10 +69,15 @@ def points(kind: Kind, blocks: Blocks) -> list[Point]:
     """One point for each size that has a block, ascending. Blocks that were interrupted are left out."""
     found = list[Point]()
     for n in sorted(blocks):
-        sessions = [uninterrupted(session) for session in blocks[n] if session]
+        sessions = [session for session in _log_sessions(blocks[n]) if session]
         if sessions:
-            found.append(_point(kind, n, [[math.log(value) for value in session] for session in sessions]))
+            found.append(_point(kind, n, sessions))
     return found
+
+
+def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
+    """ln(seconds) of the blocks of each session that nothing interrupted."""
+    return [[math.log(value) for value in session] for session in uninterrupted_sessions(sessions)]
 
 
 def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
@@ -95,8 +100,9 @@ def offset_variance(kind: Kind, blocks: Blocks) -> float:
     apart: dict[int, list[float]] = {}
     count = max((len(sessions) for sessions in blocks.values()), default=1)
     for sessions in blocks.values():
-        if len(sessions) == count and all(sessions):
-            means = [statistics.fmean(map(math.log, session)) for session in sessions]
+        logs = _log_sessions(sessions)
+        if len(logs) == count and all(logs):
+            means = [statistics.fmean(session) for session in logs]
             middle = statistics.fmean(means)
             for i, mean in enumerate(means):
                 apart.setdefault(i, []).append(mean - middle)

@@ -267,9 +267,20 @@ def _squares(logs: Sequence[float]) -> float:
 INTERRUPTED = 2.5
 
 
+# A whole session that took so many times as long as the middle one was interrupted, too.
+LATE_SESSION = 4.0
+
+
 def uninterrupted(blocks: Sequence[float]) -> tuple[float, ...]:
     """Return the times of those blocks of a case that nothing interrupted."""
     return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
+
+
+def uninterrupted_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    """Return `uninterrupted` of each session of a case; nothing of a session in which all blocks were interrupted."""
+    shortest = [min(blocks) for blocks in sessions if blocks]
+    latest = LATE_SESSION * median(shortest) if shortest else 0.0
+    return [uninterrupted(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]
 
 
 def mean_log(values: Iterable[float]) -> float:

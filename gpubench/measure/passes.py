@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench import curves
+from gpubench.curves import stats
 from gpubench.measure.climb import MARGIN, Climb, Rungs
 from gpubench.measure.costs import ONE_STEP_S, CostModel, count_together
 from gpubench.measure.plan import Constraints, Purpose, Series, Step, Workload, together, workload
@@ -42,6 +43,8 @@ MOST_SIZES, WORTH_IT = 3, 0.5
 PLACEMENTS, PLACEMENT, GAIN_WEIGHT = 3, 0.3, 0.3
 # How often the top is measured again at most, where it is open who wins there.
 MOST_TOPS = 6
+# What a case that took too long is worth, measured again: as much as a threshold that is open over a decade.
+DOUBT_WEIGHT = math.log(10)
 
 
 class Goal(NamedTuple):
@@ -163,6 +166,7 @@ class Passes:
         self._wishes: dict[str, Wish | None] = {}
         self._checked: set[str] = set()
         self._tops: dict[str, int] = {}  # how often the top was asked for again
+        self._doubted: set[tuple[str, int, Slot]] = set()
 
     def known(self, series: Series) -> Rows:
         """Return what was measured of a series, by size and contender."""
@@ -234,7 +238,7 @@ class Passes:
         for n in sorted(slots, reverse=True):
             item = workload(wish.series, n, self._scope)
             cases = tuple(case for case in item.cases if case.variant is None and slot(case) in slots[n])
-            if (key, n) in self._asked:
+            if (key, n) in self._asked and n == self._ladders[key].top:
                 self._tops[key] = self._tops.get(key, 0) + 1
             self._asked.add((key, n))
             if cases:
@@ -246,9 +250,23 @@ class Passes:
         """The best step of an op; None where no size would narrow a threshold, and its top is known well."""
         key = rungs.series.key
         if key not in self._wishes:
-            self._wishes[key] = self._new_sizes(rungs)
+            self._wishes[key] = self._doubtful(rungs) or self._new_sizes(rungs)
         wishes = (self._wishes[key], self._top_again(rungs) if may_repeat else None)
         return max(filter(None, wishes), key=lambda wish: wish.rate, default=None)
+
+    def _doubtful(self, rungs: Rungs) -> Wish | None:
+        """Who took much longer than it takes at a larger size, once more: something else may have had its threads."""
+        least: dict[Slot, float] = {}
+        slots: dict[int, set[Slot]] = {}
+        for n, row in sorted(self.points.rows(rungs.series).items(), reverse=True):
+            for name, sessions in row.items():
+                shortest = min(itertools.chain(*sessions.values()))
+                known = (rungs.series.key, n, name)
+                if shortest > stats.INTERRUPTED * least.get(name, math.inf) and known not in self._doubted:
+                    self._doubted.add(known)
+                    slots.setdefault(n, set()).add(name)
+                least[name] = min(shortest, least.get(name, math.inf))
+        return Wish(rungs.series, slots, DOUBT_WEIGHT, self._cost(rungs, slots)) if slots else None
 
     def _new_sizes(self, rungs: Rungs) -> Wish | None:
         """Up to MOST_SIZES new sizes, the best first."""

@@ -45,6 +45,21 @@ def test_between_sizes_it_is_less_sure_than_at_them():
     assert spread(curve, 1 << 16) > 1.2 * max(spread(curve, 1 << 12), spread(curve, 1 << 20))
 
 
+def test_a_session_in_which_something_else_had_its_threads_does_not_count():
+    """All of its blocks at one size took a hundred times as long as those of two other sessions."""
+    blocks = exact(cpu, [1 << 10, 1 << 13, 1 << 16, 1 << 20], sessions=3)
+    late = {**blocks, 1 << 13: [[100 * value for value in blocks[1 << 13][0]], *blocks[1 << 13][1:]]}
+    true, found = (fit({"it": TimedSizes("cpu", times)})["it"] for times in (blocks, late))
+    assert seconds(found, 1 << 13) == pytest.approx(seconds(true, 1 << 13), rel=0.02)
+    assert found.offset == pytest.approx(true.offset, rel=0.5)
+
+
+def test_sessions_that_differ_by_two_all_count():
+    blocks = {n: [[cpu(n)] * 2, [2 * cpu(n)] * 2] for n in (1 << 10, 1 << 15, 1 << 20)}
+    curve = fit({"it": TimedSizes("cpu", blocks)})["it"]
+    assert seconds(curve, 1 << 15) == pytest.approx(math.sqrt(2) * cpu(1 << 15), rel=0.02)
+
+
 def test_it_says_nothing_beyond_its_sizes():
     curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 12, 1 << 20]))})["it"]
     for n in (1 << 11, 1 << 21):

@@ -293,6 +293,23 @@ def test_the_top_is_measured_again_in_other_memory():
         assert len(steps) == PLACEMENTS
 
 
+@pytest.mark.parametrize("late", [1, 10])
+def test_what_took_longer_than_a_larger_size_is_measured_once_more(late):
+    """Its threads may have waited for each other: a size that always takes so long is not asked for again and again."""
+    calls = Counter()
+
+    def cpu(n, crossing):
+        calls[n] += 1
+        return cpu_s(n, crossing) * (300 if n == 2**13 and calls[n] <= late else 1)
+
+    simulation = Simulation(["add"], cpu=cpu).run()
+    sizes = Counter(
+        n for n in simulation.sizes("add") if any(c.device_id == CPU for c in cases(simulation, "add", n))
+    )
+    assert sizes[2**13] == 2
+    assert max(count for n, count in sizes.items() if n != 2**24) == 2
+
+
 def test_a_new_size_has_two_blocks_and_in_a_named_budget_four():
     for whole, blocks in ((False, 2), (True, 4)):
         simulation = Simulation(["add"], noise=(0.05, 0.05), whole=whole, budget_s=10.0).run()
