@@ -243,17 +243,20 @@ def bench(
     from gpubench.cli import own
     from gpubench.functions import sources
 
+    began = time.monotonic()
     chosen = _options(None, settings)
     with _source(declared) as source:
         names = [source.only] if source.kind == "pickle" else [declared.name]
         numbers = own.named_sizes(chosen.sizes or [])
-        ids = sources.add(source, names, sizes=numbers, dtype=own.first_dtype(chosen.dtypes))
+        ids = sources.add(
+            source, names, sizes=numbers, dtype=own.first_dtype(chosen.dtypes), limit_s=own.trial_s(chosen)
+        )
         if not ids:
             note = sources.notes([f"{source.name}.{names[0]}"])[0]
             raise UsageError(
                 "bad-function", "the function cannot be measured", why=note.message, hint=note.hint
             )
-        return _measure(chosen.replace(ops=",".join(ids)))
+        return _measure(chosen.replace(ops=",".join(ids)), began)
 
 
 def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings]) -> Result:
@@ -262,8 +265,9 @@ def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings])
         return Unmeasured()  # type: ignore[return-value]
     from gpubench.cli import own
 
+    began = time.monotonic()
     text = ops if ops is None or isinstance(ops, str) else ",".join(ops)
-    return _measure(own.with_functions(_options(text, settings)))
+    return _measure(own.with_functions(_options(text, settings)), began)
 
 
 def load(path: str | Path) -> Result:
@@ -308,11 +312,11 @@ def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
     return [",".join(map(str, sizes))]
 
 
-def _measure(options: Any) -> Result:
+def _measure(options: Any, began: float) -> Result:
+    """Measure what the options say. `began`: the monotonic time from which a budget counts."""
     from gpubench.cli import progress, resume, saving
     from gpubench.measure import runner
 
-    began = time.monotonic()
     options = options.replace(quiet=options.quiet or not _shows_progress())
     with progress.shown(options, os.environ) as display:
         spec = progress.tell(display, options, lambda tell: resume.request(options, (), began=began, tell=tell))

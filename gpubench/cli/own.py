@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gpubench.cli.options import RunOptions
     from gpubench.functions.sources import CodePlace
 
+# The start counts for half of a budget, and devices have to be opened, too.
+TRIAL_SHARE = 0.4
+
 
 def with_functions(options: RunOptions) -> RunOptions:
     """The options, with each file or function as the id of an op, once a child process has looked at them.
@@ -32,7 +35,12 @@ def with_functions(options: RunOptions) -> RunOptions:
             "not-with-cluster", "a function of your own is measured on this machine",
             why="the nodes of a cluster do not have its file", hint="leave --cluster out",
         )  # fmt: skip
-    ids = sources.declare(files, sizes=named_sizes(options.sizes or []), dtype=first_dtype(options.dtypes))
+    ids = sources.declare(
+        files,
+        sizes=named_sizes(options.sizes or []),
+        dtype=first_dtype(options.dtypes),
+        limit_s=trial_s(options),
+    )
     dtypes = options.dtypes
     if dtypes == options.declared["dtypes"].default:  # nobody named any: functions may
         declared = [kernels.own()[name].dtypes for name in ids]
@@ -65,6 +73,12 @@ def named_sizes(texts: list[str]) -> list[int]:
     """Return all sizes that are named, of whatever op: at no other one is a function called."""
     lists = [text.rpartition("=")[2] for text in texts]
     return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
+
+
+def trial_s(options: RunOptions) -> float | None:
+    """Seconds for trying a function out, of a budget that somebody named."""
+    named = getattr(options, "budget", None)
+    return None if named is None else TRIAL_SHARE * units.parse_duration(named, option="--budget")
 
 
 def first_dtype(texts: str) -> str:

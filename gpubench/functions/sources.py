@@ -62,7 +62,13 @@ def source_of(where: str) -> CodeSource:
     return CodeSource(where.rpartition(".")[2], "module", where, path=(os.getcwd(),))
 
 
-def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: str = "float32") -> list[str]:
+def declare(
+    places: Sequence[CodePlace],
+    *,
+    sizes: Iterable[int] = (),
+    dtype: str = "float32",
+    limit_s: float | None = None,
+) -> list[str]:
     """The ids of the functions at these places, as ops from now on. A run warns of those that cannot be measured.
 
     Raises UsageError if a file has no function of the name, and if none of all can be measured.
@@ -79,8 +85,12 @@ def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: st
         by_source.setdefault(source, []).append(place.name)
     requests = [
         TrialRequest(
-            source, None if "" in names else list(dict.fromkeys(names)), sizes=list(sizes), dtype=dtype
-        )
+            source,
+            None if "" in names else list(dict.fromkeys(names)),
+            sizes=list(sizes),
+            dtype=dtype,
+            limit_s=limit_s,
+        )  # fmt: skip
         for source, names in by_source.items()
     ]
     reports = _try_out(requests)
@@ -91,10 +101,13 @@ def declare(places: Sequence[CodePlace], *, sizes: Iterable[int] = (), dtype: st
     return ids
 
 
-def add(source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype: str = "float32") -> list[str]:
+def add(
+    source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype: str = "float32",
+    limit_s: float | None = None,
+) -> list[str]:  # fmt: skip
     """The ids of functions of a source that a child has described, as ops from now on. Raises UsageError if it has none
     of those that are named."""
-    request = TrialRequest(source, names, sizes=sizes, dtype=dtype)
+    request = TrialRequest(source, names, sizes=sizes, dtype=dtype, limit_s=limit_s)
     return _enter(request, _try_out([request])[source.name])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import inspect
-import math
 import os
 import sys
 import time
@@ -50,6 +49,7 @@ class TrialRequest(msgspec.Struct):
     skip: list[str] = []
     sizes: list[int] = []
     dtype: str = "float32"
+    limit_s: float | None = None  # of each function: what does not fit is not called again
 
 
 class TrialReport(msgspec.Struct):
@@ -120,7 +120,7 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
-            first = last = _call(function, n, request.dtype)
+            first = last = _call(function, n, request.dtype, limit_s=request.limit_s)
             break
         except PluginError as error:
             problem = problem or str(error)
@@ -141,9 +141,11 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
         yield last
 
 
-def _call(function: UserFunction, n: int, dtype: str, *, again: bool = False) -> Trial:
-    """Call the CPU's program a few times and look at what it does; `again` at another size, which tells less. Raises
-    PluginError."""
+def _call(
+    function: UserFunction, n: int, dtype: str, *, again: bool = False, limit_s: float | None = None
+) -> Trial:
+    """Call the CPU's program a few times, or as often as fits the limit, and look at what it does; `again` at another
+    size, which tells less. Raises PluginError."""
     import numpy as np
 
     inputs = _inputs(function, n, dtype)
@@ -154,13 +156,15 @@ def _call(function: UserFunction, n: int, dtype: str, *, again: bool = False) ->
     try:
         with np.errstate(all="ignore"):
             tracemalloc.start()
+            began = time.perf_counter()
             try:
-                result = call(*arguments)
+                result = second = call(*arguments)
+                first_s = seconds = time.perf_counter() - began
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-            seconds = math.inf
-            for _ in range(CALLS):
+            fits = limit_s is None or 2 * first_s <= limit_s
+            for _ in range(CALLS if fits else 0):
                 copies = [copy_of(plain(x)) for x in inputs]
                 began = time.perf_counter()
                 second = call(*copies)
@@ -182,7 +186,7 @@ def _call(function: UserFunction, n: int, dtype: str, *, again: bool = False) ->
         _require_readable(result)
         if not equal(result, second):
             raise PluginError("two calls give different results: draw random numbers in `inputs`, or say same=")
-        if not again:
+        if not again and (limit_s is None or 3 * first_s <= limit_s):
             _require_fresh(call, result, inputs, _inputs(function, n, dtype, seed=2))
     results = leaves(result)
     if not results:

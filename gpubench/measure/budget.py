@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import time
 
+# What is nearly done when the budget ends may end.
+LAST_S = 0.5
+
 
 class Budget:
     """`total_s` seconds from the monotonic time `began` on; None: no end.
@@ -39,6 +42,14 @@ class Budget:
             self._began = max(self._began, time.monotonic() - share * self.total_s - self.counted_once_s)
 
     @property
+    def patience_s(self) -> float:
+        """Seconds to wait for work in which nothing is timed."""
+        return max(0.0, self.left_s()) + LAST_S
+
+    @property
     def over(self) -> bool:
         """Whether nothing is left."""
         return self.left_s() <= 0
+
+
+ENDLESS = Budget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -18,7 +19,7 @@ from gpubench.measure import protocol
 from gpubench.measure.budget import Budget
 from gpubench.measure.monitor import SLOWED
 from gpubench.measure.pace import Pace
-from gpubench.measure.plan import MAIN, Purpose
+from gpubench.measure.plan import MAIN, Purpose, Workload
 from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Progress, Recorder, Sink, Warned
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.result.case import Case, inner_device
@@ -162,12 +163,25 @@ PAUSES_S = (0.05, 0.25, 1.0)
 # goes before it is forgotten in no time makes a block of its own, without a warm-up.
 BLOCK_SAMPLES = 2
 LONG_S = 0.005
+# Launches of a case with one sample: those of the reference, the first one, the sample, and the last check.
+LEAST_LAUNCHES = 5
+# Calls of one copy that the last check makes at most.
+MOST_CHECKED = 2
 # A first launch so long is not made again to warm up: where it was its program that took so long, the block tells.
 ONCE_S = 0.25
 # So many blocks of a CPU have to agree, or it has this many.
 AGREEING, MOST_TRIES = 2, 4
 # Of a share of a split that is only tried.
 LARGEST_BLOCK = 5
+
+
+# A launch that takes so much longer than it should hangs.
+HANG_S, SLOW = 5.0, 10.0
+
+
+def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
+    """Whether a worker did not answer before the budget ended, and need not hang."""
+    return gone.reason == "timeout" and budget.over and gone.phase_s < HANG_S + SLOW * launch_s
 
 
 class CaseRun:
@@ -177,7 +191,7 @@ class CaseRun:
     """
 
     def __init__(
-        self, case: Case, runtime: Runtime, *, explained: bool, in_parts: bool = True, purpose: Purpose = MAIN,
+        self, case: Case, runtime: Runtime, workload: Workload, purpose: Purpose = MAIN,
         before: Outcome | None = None,
     ) -> None:  # fmt: skip
         self.case = case
@@ -190,8 +204,8 @@ class CaseRun:
         self.worker: Worker | None = None
         self.cut: float | str | None = None
         self.over = False
-        self._explained = explained
-        self._part_samples = protocol.PART_SAMPLES if explained and in_parts else 0
+        self._workload, self._explained = workload, workload.explained
+        self._part_samples = protocol.PART_SAMPLES if workload.explained and workload.parted(case) else 0
         self._blocks: list[list[float]] = []
         self._taken: list[float] = []
         self._unthrottled: list[float] = []
@@ -222,11 +236,25 @@ class CaseRun:
 
     def trial(self, purpose: Purpose, cut: float | str) -> CaseRun:
         """The same case cut in another way, with the whole time limit to itself."""
-        trial = CaseRun(self.case, self.runtime, explained=False, purpose=purpose, before=self.before)
+        unexplained = msgspec.structs.replace(self._workload, explained=False)
+        trial = CaseRun(self.case, self.runtime, unexplained, purpose, self.before)
         trial._number, trial.cut = self._number, cut
         return trial
 
     # ---------------------------------------------------------------- from its begin to its end
+
+    def leave_out(self) -> None:
+        """End the case before it begins if its launches are known to take longer than the budget lasts."""
+        needed_s = LEAST_LAUNCHES * self.call_s
+        if self.call_s < ONCE_S or needed_s <= self.runtime.budget.left_s():
+            return
+        self.over = True
+        if self.before is None or isinstance(self.before, Planned):
+            detail = f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s"
+            skip = Skip(
+                id=self.case.id, case=self.case, reason="budget", detail=detail, hint=REASONS["budget"].remedy
+            )
+            self.runtime.recorder.put(skip)
 
     def begin(self) -> None:
         """Announce the case, and prepare it."""
@@ -362,7 +390,7 @@ class CaseRun:
 
     def ask_to_finish(self) -> None:
         """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""
-        if not self.measured:
+        if not self._to_be_finished:
             return
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
@@ -371,10 +399,34 @@ class CaseRun:
 
     def finish(self) -> None:
         """The correctness gate once more, on the output that the last launch left."""
-        if not self.measured:
+        if not self._to_be_finished:
+            if self.measured:
+                self._announce()
             return
-        if isinstance(self._exchange_prepared(self._finish_request), protocol.Done):
+        reply = self._exchange_prepared(self._finish_request)
+        if isinstance(reply, protocol.Done):
+            self._warn(reply.notes, None)
             self._announce()
+
+    @property
+    def _to_be_finished(self) -> bool:
+        """Whether there is anything to check: one that the budget left without a sample has passed its check."""
+        return self.measured and (bool(self._taken) or self.runtime.check_only)
+
+    @property
+    def call_s(self) -> float:
+        """Seconds of a launch, as it was timed, else as the op tells."""
+        return self._launch_s or self._workload.call_s
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds that a sample takes at least, where launches are long."""
+        return self.call_s * (self.case.calls or 1) if self.call_s >= ONCE_S else 0.0
+
+    @property
+    def check_s(self) -> float:
+        """Seconds that the last check takes at least, where launches are long."""
+        return self.call_s * min(self.case.calls or 1, MOST_CHECKED) if self.call_s >= ONCE_S else 0.0
 
     # ---------------------------------------------------------------- its worker
 
@@ -407,7 +459,9 @@ class CaseRun:
         )  # fmt: skip
 
     def _finish_request(self, worker: Worker) -> protocol.Request:
-        return protocol.Finish(id=worker.next_id, case_id=self.case.id)
+        left_s = self.runtime.budget.left_s()
+        limit_s = max(0.0, left_s) if math.isfinite(left_s) else None
+        return protocol.Finish(id=worker.next_id, case_id=self.case.id, limit_s=limit_s)
 
     def _exchange_prepared(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
         """As `_exchange`; a case whose worker died under a neighbour is first prepared on the new one."""
@@ -427,7 +481,7 @@ class CaseRun:
             if asked is None or worker is not self.worker:
                 asked = request(worker)
                 worker.send(asked)
-            reply = worker.wait(asked, max(self.left_s, SHORTEST_DEADLINE_S))
+            reply = worker.wait(asked, self._patience_s(asked))
         except DeviceGone as gone:
             if gone.reason == DEVICE_LOST and has_samples(self.before):
                 self._fail(gone.reason, gone.detail, hint=gone.hint)
@@ -436,7 +490,10 @@ class CaseRun:
             return None
         except WorkerGone as gone:
             pool.drop(device_id)
-            self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
+            if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
+                self.over, self.prepared = True, None
+            else:
+                self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
             return None
         finally:
             self.left_s -= time.monotonic() - began
@@ -449,6 +506,15 @@ class CaseRun:
             self._broke(reply)
             return None
         return reply
+
+    def _patience_s(self, request: protocol.Request) -> float:
+        """Seconds to wait for the reply; what begins a case, or times it, is not waited for when the budget is over."""
+        limit_s, budget = max(self.left_s, SHORTEST_DEADLINE_S), self.runtime.budget
+        if isinstance(request, protocol.Prepare):
+            return min(limit_s, budget.patience_s)
+        if isinstance(request, protocol.Sample):
+            return min(limit_s, budget.patience_s + HANG_S + SLOW * self.call_s * (self.case.calls or 1))
+        return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:
         """What the worker sampled, judged by what was read meanwhile. A CPU case is timed beside no reading."""

@@ -21,6 +21,7 @@ from gpubench.result.case import (
     Case,
     beside_size,
     gang_ranks,
+    inner_device,
     workload_key,
 )
 from gpubench.result.machine import Machine, cpu_cache_bytes
@@ -67,6 +68,24 @@ class Workload(msgspec.Struct, frozen=True):
     def series(self) -> Series:
         """The curve that this size is a point of."""
         return Series(self.op, self.dtype, dict(beside_size(self.params)))
+
+    @property
+    def call_s(self) -> float:
+        """Seconds of a launch, as far as the op tells."""
+        return self.op.seconds(self.params) if self.op.seconds else 0.0
+
+    @property
+    def slow_s(self) -> float:
+        """Seconds of a launch on a slow machine."""
+        return self.series.work(self.n) / SLOW_BYTES
+
+    def parted(self, case: Case) -> bool:
+        """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
+        split has sides in each regime."""
+        if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
+            return True
+        ours = [other for other in self.cases if other.device_id == case.device_id]
+        return all(other.regime != "transfer-always" for other in ours)
 
     def outdone(self, case: Case) -> bool:
         """Whether it is a library form beside a tuned one of the same device and regime: it decides nothing."""

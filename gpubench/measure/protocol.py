@@ -189,9 +189,11 @@ class Place(Numbered, frozen=True, kw_only=True, tag="place"):
 
 
 class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
-    """Check the output that the last launch left behind."""
+    """Check the output that the last launch left behind. A function is called with other values if that takes no longer
+    than `limit_s` seconds. None means that it may take its time."""
 
     case_id: str
+    limit_s: float | None = None
 
 
 class Reallocate(Numbered, frozen=True, kw_only=True, tag="reallocate"):
@@ -314,7 +316,9 @@ class TimedPlacing(Numbered, frozen=True, kw_only=True, tag="place-reply"):
 
 
 class Done(Numbered, frozen=True, kw_only=True, tag="done"):
-    """The request was carried out and has nothing to say."""
+    """The request was carried out."""
+
+    notes: list[RunWarning] = []
 
 
 class Undecided(Numbered, frozen=True, kw_only=True, tag="undecided"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import threading
@@ -12,15 +13,18 @@ import msgspec
 
 from gpubench.base import cpu_load, units
 from gpubench.base.errors import ExitCode, GpubenchError
-from gpubench.base.messages import WARNINGS
+from gpubench.base.messages import REASONS, WARNINGS
 from gpubench.measure import monitor, split_search
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import (
     DEVICE_LOST,
     LEAST_BLOCKS,
+    ONCE_S,
     WRONG_RESULT,
     CaseRun,
     Runtime,
+    broken,
+    out_of_time,
     to_be_tried,
     warn_once,
 )
@@ -29,6 +33,7 @@ from gpubench.measure.pace import Pace
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Step, Workload, asked
 from gpubench.measure.recorder import (
+    CaseDone,
     Progress,
     Recorder,
     RunDone,
@@ -43,7 +48,7 @@ from gpubench.measure.schedule import RunSpec, Schedule, searched
 from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import Cases, DeviceGone, WorkerPool
-from gpubench.result.case import Case, inner_device
+from gpubench.result.case import Case
 from gpubench.result.run import (
     DeviceKind,
     Failure,
@@ -52,7 +57,9 @@ from gpubench.result.run import (
     Planned,
     Run,
     RunWarning,
+    SessionFailure,
     SessionRecord,
+    Skip,
     failures_of,
 )
 
@@ -237,7 +244,9 @@ class _Runner:
             searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s,
             whole=self.spec.whole,
         )  # fmt: skip
-        self._open_all(pool, index, self._schedule.beginning(search))
+        # Calls that are known to be long would take the time of the start.
+        first = [item for item in self._schedule.beginning(search) if item.call_s < ONCE_S]
+        self._open_all(pool, index, first)
         self._budget.once_s += pool.once_s
         if self._begun == 1:
             self._budget.forgive(START_SHARE)
@@ -260,9 +269,12 @@ class _Runner:
             search.measured(step)
         if under_way is not None:
             self._finish(under_way, search)
+        self._judge_losses(runtime)
         self.recorder.session(pool.entered(record))
         if self._begun == 1:  # hardware does not change from session to session
-            pool.measure_ceilings(asked(self._schedule.plan, measured, self.settings, self.spec.run.machine))
+            wanted = asked(self._schedule.plan, measured, self.settings, self.spec.run.machine)
+            late = self._budget.over  # a worker that did not answer in time is not replaced
+            pool.measure_ceilings({name: wanted[name] for name in wanted if name in pool.workers or not late})
         for companion in self._companions:
             companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget))
         self._warn_telemetry(pool)
@@ -282,6 +294,33 @@ class _Runner:
             search.measured(run.step)
         search.took(run.step, run.took_s - run.tuning_s)
 
+    def _judge_losses(self, runtime: Runtime) -> None:
+        """Tell of the workers that ended before the budget left time to prepare their cases. One that crashed or hung
+        fails its case: more time would not help."""
+        for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
+            gone, case = loss
+            known = self.recorder.outcome(case.id) if case is not None else None
+            if case is None or not to_be_tried(known, runtime.session, self.first_session):
+                self.recorder.warn(_restarted(device_id, gone.detail, runtime.session))
+            elif out_of_time(
+                gone, self._budget, Workload(self.spec.ops[case.op], case.params, case.dtype, ()).slow_s
+            ):
+                detail = f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}"
+                self.recorder.put(
+                    Skip(id=case.id, case=case, reason="budget", detail=detail, hint=REASONS["budget"].remedy)
+                )
+            else:
+                failure = SessionFailure(
+                    session=runtime.session, reason=gone.reason, detail=gone.detail, phase=gone.phase,
+                    stderr_tail=gone.stderr_tail or None,
+                )  # fmt: skip
+                outcome = broken(case, known, failure)
+                self.recorder.put(outcome)
+                done = CaseDone(
+                    outcome, self.progress.number, self.progress.cases, runtime.session, None, None, None
+                )
+                self.sink(done)
+
     def _try_lost_devices_again(self) -> None:
         """A lost device may be back in the next session; one that is lost in two sessions in a row stays so."""
         lost = {device_id for device_id, gone in self.gone.items() if gone.reason == DEVICE_LOST}
@@ -296,7 +335,7 @@ class _Runner:
         for found in monitor.shared(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, found)
         self._scratch.serve({item.series.key for item in first})
-        pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds))
+        pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds), self._budget)
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
@@ -387,15 +426,12 @@ class StepRun:
         self.step, self._companions = step, companions
         self._runtime = runtime
         self._runs = [
-            CaseRun(
-                case, runtime, explained=workload.explained, purpose=step.purpose, before=before,
-                in_parts=_in_parts(case, workload),
-            )
+            CaseRun(case, runtime, workload, step.purpose, before)
             for workload in step.workloads
             for case in workload.cases
             if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
-        ]  # fmt: skip
-        self._ended: dict[str, str] = {}
+        ]
+        self._begun: set[str] = set()  # devices
         self.took_s = 0.0
 
     @property
@@ -407,15 +443,20 @@ class StepRun:
         """Prepare, check and time the cases, and ask for the checks behind them."""
         began = time.monotonic()
         runtime, runs = self._runtime, self._runs
-        self._ended = runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)})
-        self._ended |= _load(runtime, self.step.workloads)
-        quiet = [run for run in runs if run.quiet]
+        runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)})
+        for run in runs:
+            run.leave_out()
+        waiting = {run.case.workload for run in runs if not run.over}
+        workloads = [item for item in self.step.workloads if item.key in waiting]
+        runtime.pool.load(_by_device(workloads, runtime.kinds), runtime.budget)
+        quiet = [run for run in runs if run.quiet and not run.over]
         for run in quiet:
             run.ask_to_begin()
         for run in (*quiet, *(run for run in runs if run not in quiet)):
             if runtime.budget.over:
                 run.over = True
-            else:
+            elif not run.over:
+                self._begun.add(run.case.device_id)
                 run.begin()
         if not runtime.check_only:
             for run in runs:
@@ -436,9 +477,9 @@ class StepRun:
         for run in self._runs:
             run.finish()
         blamed = {run.case.device_id for run in self._runs if run.failed}
-        for device_id, detail in self._ended.items():
+        for device_id, loss in self._runtime.pool.take_losses(self._begun).items():
             if device_id not in blamed:
-                self._runtime.recorder.warn(_restarted(device_id, detail, self._runtime.session))
+                self._runtime.recorder.warn(_restarted(device_id, loss.gone.detail, self._runtime.session))
         self.took_s += time.monotonic() - began
         return passed == [run.measured for run in self._runs]
 
@@ -449,22 +490,6 @@ def _comes_again(run: CaseRun) -> bool:
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []
     here = any(block.session == run.runtime.session for block in blocks)
     return here and run.runtime.kinds[run.case.device_id] == "cpu"
-
-
-def _in_parts(case: Case, workload: Workload) -> bool:
-    """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
-    split has sides in each regime."""
-    if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
-        return True
-    ours = [other for other in workload.cases if other.device_id == case.device_id]
-    return all(other.regime != "transfer-always" for other in ours)
-
-
-def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
-    """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
-    and check side by side; where trials have to choose a kernel first, the devices take turns at those. Returns what
-    became of workers that died over it."""
-    return runtime.pool.load(_by_device(workloads, runtime.kinds), lambda: not runtime.budget.over)
 
 
 def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
@@ -495,11 +520,24 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
         else:
             order = shuffle.sample(active, len(active))
         for position, run in enumerate(order):
-            if runtime.budget.over:
+            if run.over:
+                continue
+            sampled = [other for other in runs if other.kept]
+            if runtime.budget.left_s() <= last_checks_s([*sampled, run]) + run.sample_s - run.check_s:
                 run.stop("budget")
-            elif not run.over:
+            else:
                 run.sample(number, position)
         number += 1
+
+
+def last_checks_s(runs: Sequence[CaseRun]) -> float:
+    """Seconds of the last checks of these cases where launches are long: devices make them side by side, and cases with
+    data on the device share one."""
+    seconds: dict[str, dict[str, float]] = {}
+    for run in runs:
+        checks = seconds.setdefault(run.case.device_id, {})
+        checks[run.case.form_id if run.case.resident else run.case.id] = run.check_s
+    return max((math.fsum(checks.values()) for checks in seconds.values()), default=0.0)
 
 
 def _restarted(device_id: str, detail: str, session: int) -> RunWarning:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from gpubench.base import processes
 from gpubench.base.errors import limit_named
 from gpubench.base.messages import Reason
 from gpubench.measure import protocol
+from gpubench.measure.budget import ENDLESS, Budget
 from gpubench.measure.monitor import of_session
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine, cpu_cache_bytes
@@ -38,14 +39,15 @@ THREAD_VARIABLES = (
 class WorkerGone(Exception):
     """The worker did not answer: it crashed, or its deadline passed and it was killed.
 
-    `reason` is "worker-crashed" or "timeout"; `phase` is what it last announced.
+    `reason` is "worker-crashed" or "timeout"; `phase` is what it last announced, `phase_s` seconds before its end.
     """
 
-    def __init__(self, reason: Reason, detail: str, phase: str | None, stderr_tail: str) -> None:
+    def __init__(
+        self, reason: Reason, detail: str, phase: str | None, stderr_tail: str, phase_s: float = 0.0
+    ) -> None:
         super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-        self.phase = phase
+        self.reason, self.detail = reason, detail
+        self.phase, self.phase_s = phase, phase_s
         self.stderr_tail = stderr_tail
 
 
@@ -55,6 +57,7 @@ class Worker:
     def __init__(self, threads: int | None = None) -> None:
         self._number = 0
         self.phase: str | None = None
+        self._phase_since = time.monotonic()
         self._closing: protocol.Close | None = None
         counts = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
         try:
@@ -105,7 +108,7 @@ class Worker:
             except msgspec.DecodeError:
                 raise self._gone("worker-crashed", "the worker sent a message that cannot be read") from None
             if isinstance(message, protocol.Phase):
-                self.phase = message.name
+                self.phase, self._phase_since = message.name, time.monotonic()
             elif message.id == request.id:
                 return message
 
@@ -141,8 +144,9 @@ class Worker:
         self.kill()
         noise = self._child.noise()
         return WorkerGone(
-            reason, f"{detail}; {noise}" if noise else detail, self.phase, self._child.stderr_tail()
-        )
+            reason, f"{detail}; {noise}" if noise else detail, self.phase, self._child.stderr_tail(),
+            time.monotonic() - self._phase_since,
+        )  # fmt: skip
 
 
 # Workers of a backend that import beside each other, and so many at most: each holds its libraries in memory.
@@ -211,7 +215,6 @@ class Spares:
 
 
 OPEN_DEADLINE_S = 60.0
-SHORT_DEADLINE_S = 5.0
 # Beside the time for the ceilings themselves: large arrays on a slow host, kernels that are built.
 CEILING_DEADLINE_S = 30.0
 # Two failed starts in a row make a device unavailable.
@@ -236,6 +239,13 @@ class DeviceGone(Exception):
         self.hint = hint
 
 
+class Loss(NamedTuple):
+    """A worker that ended before its cases were prepared, and the case that it was at."""
+
+    gone: WorkerGone
+    case: Case | None
+
+
 Cases = Mapping[str, Sequence[Case]]  # those of a workload, by device
 
 
@@ -253,6 +263,7 @@ class WorkerPool:
         self._spares = spares or Spares()
         self._tuned = Selection(ops=[])
         self.once_s = 0.0
+        self.losses: dict[str, Loss] = {}  # by device, as long as nobody was told
         self.workers: dict[str, Worker] = {}
         self._starting: dict[str, Start] = {}
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
@@ -299,6 +310,7 @@ class WorkerPool:
 
     def open_all(
         self, device_ids: Sequence[str], selection: Selection | None = None, first: Sequence[Cases] = (),
+        budget: Budget = ENDLESS,
     ) -> None:  # fmt: skip
         """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
         measured after that, one device after the other. `first`: what is measured first is built on the devices that
@@ -309,7 +321,7 @@ class WorkerPool:
         early = [device_id for device_id in device_ids if device_id not in late]
         self._wait_until_open(early)
         if late and first:
-            self._build_ahead(first)
+            self._build_ahead(first, budget)
         self._wait_until_open(late)
         self._spares.settle()
         for device_id in device_ids:
@@ -326,10 +338,10 @@ class WorkerPool:
                 except WorkerGone as gone:
                     self._count(device_id, gone)
 
-    def _build_ahead(self, first: Sequence[Cases]) -> None:
+    def _build_ahead(self, first: Sequence[Cases], budget: Budget) -> None:
         """Build on the devices that are open. One that dies over it is opened anew."""
         self.workers = {device_id: worker for device_id, (worker, _) in self._opened.items()}
-        self.load(first, lambda: False)
+        self.load(first, budget, choosing=False)
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
@@ -352,11 +364,11 @@ class WorkerPool:
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
-    def load(self, workloads: Sequence[Cases], go_on: Callable[[], bool] = lambda: True) -> dict[str, str]:
+    def load(self, workloads: Sequence[Cases], budget: Budget = ENDLESS, *, choosing: bool = True) -> None:
         """Have the workers, by device, make the inputs of all workloads at the same time, the first one of each its
         reference too; then build and check these cases. Where trials have to choose a kernel first, each device has
-        them in turn, as long as `go_on` says so, and builds then. What goes wrong with a case shows again when it is
-        prepared, and is told there. Returns what became of workers that died meanwhile."""
+        them in turn, if `choosing`, and builds then. What goes wrong with a case shows again when it is prepared, and
+        is told there. Nothing is waited for when the budget is over."""
         inputs: dict[str, list[protocol.Request]] = {}
         for cases in workloads:
             firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
@@ -365,47 +377,40 @@ class WorkerPool:
                 inputs.setdefault(device_id, []).append(
                     protocol.Load(id=number, case=case, reference=not place)
                 )
-        deadline_s = self._settings.case_timeout_s
-        ended, _ = self._ask_all(inputs, deadline_s)
+        self._ask_all(inputs, budget)
         # A reference is there by now, so that no worker makes it twice.
         every: dict[str, list[Case]] = {}
         for cases in workloads:
             for device_id, ours in cases.items():
                 every.setdefault(device_id, []).extend(ours)
-        lost, undecided = self._build(every, deadline_s)
-        ended |= lost
+        undecided = self._build(every, budget)
         for device_id, case in [(name, case) for name in undecided for case in undecided[name]]:
-            if device_id in self.workers and go_on():
+            if device_id in self.workers and choosing and not budget.over:
                 choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)
-                ended |= self._ask_all({device_id: [choice]}, self._settings.case_timeout_s)[0]
-        if go_on():
-            ended |= self._build(undecided, deadline_s)[0]
-        return ended
+                self._ask_all({device_id: [choice]}, budget)
+        if choosing and not budget.over:
+            self._build(undecided, budget)
 
-    def _build(
-        self, cases: Mapping[str, Sequence[Case]], deadline_s: float
-    ) -> tuple[dict[str, str], dict[str, list[Case]]]:
-        """Build these cases side by side. Returns what became of workers that died over it, and the cases whose trials
-        are still to come."""
+    def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
+        """Build these cases side by side. Returns those whose trials are still to come."""
         requests = {
             device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours]
             for device_id, ours in cases.items()
             if device_id in self.workers
         }
-        ended, replies = self._ask_all(requests, deadline_s)
+        replies = self._ask_all(requests, budget)
         undecided: dict[str, list[Case]] = {}
         for device_id, ours in requests.items():
             for request, reply in zip(ours, replies[device_id], strict=False):  # one that died answered no more
                 if isinstance(reply, protocol.Undecided):
                     undecided.setdefault(device_id, []).append(request.case)
-        return ended, undecided
+        return undecided
 
     def _ask_all(
-        self, requests: Mapping[str, Sequence[protocol.Request]], deadline_s: float
-    ) -> tuple[dict[str, str], dict[str, list[protocol.Reply]]]:
-        """Requests that the workers carry out side by side. Returns what became of those that died over them, which
-        are dropped, and all replies."""
-        ended: dict[str, str] = {}
+        self, requests: Mapping[str, Sequence[protocol.Request]], budget: Budget = ENDLESS
+    ) -> dict[str, list[protocol.Reply]]:
+        """Have the workers carry out requests side by side, as long as the budget lasts, and return the replies. One
+        that dies over it is dropped, and noted."""
         replies: dict[str, list[protocol.Reply]] = {}
         asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests.items()]
         for _, worker, ours in asked:
@@ -416,11 +421,12 @@ class WorkerPool:
             heard = replies.setdefault(device_id, [])
             try:
                 for request in ours:
-                    heard.append(worker.wait(request, deadline_s))
+                    limit_s = min(self._settings.case_timeout_s, budget.patience_s)
+                    heard.append(worker.wait(request, limit_s))
             except WorkerGone as gone:
                 self.drop(device_id)
-                ended[device_id] = gone.detail
-        return ended, replies
+                self.losses[device_id] = Loss(gone, getattr(ours[len(heard)], "case", None))
+        return replies
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
         """True if this very worker still drives the device."""
@@ -432,15 +438,18 @@ class WorkerPool:
         if worker is not None:
             worker.kill()
 
-    def reallocate(self, device_ids: Collection[str]) -> dict[str, str]:
-        """Have the workers of these devices place what comes next in fresh memory. Returns what became of those that
-        were not alive."""
+    def reallocate(self, device_ids: Collection[str]) -> None:
+        """Have the workers of these devices place what comes next in fresh memory."""
         requests = {
             device_id: [protocol.Reallocate(id=worker.next_id)]
             for device_id, worker in self.workers.items()
             if device_id in device_ids
         }
-        return self._ask_all(requests, SHORT_DEADLINE_S)[0]
+        self._ask_all(requests)
+
+    def take_losses(self, device_ids: Collection[str]) -> dict[str, Loss]:
+        """Return the losses of these devices that nobody was told of yet."""
+        return {name: self.losses.pop(name) for name in sorted(device_ids) if name in self.losses}
 
     def entered(self, record: SessionRecord) -> SessionRecord:
         """The session's record with what its workers and its monitor have reported so far."""

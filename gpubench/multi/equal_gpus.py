@@ -68,7 +68,9 @@ class EqualGpus:
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:
         """Inputs, launch and check on all of them at once, then what a sample takes, one by one."""
         if cases[0][1].group != "overhead":
-            self.failed |= self._pool.load([{device.id: [case] for device, case in cases}])
+            self._pool.load([{device.id: [case] for device, case in cases}])
+            lost = self._pool.take_losses({device.id for device, _ in cases})
+            self.failed |= {name: loss.gone.detail for name, loss in lost.items()}
         for device, case in cases:
             self.ask(
                 device,

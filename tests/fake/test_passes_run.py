@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.measure import runner
+from gpubench.measure import case_run, runner, worker_pool
 from gpubench.measure import schedule as requests
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
-from gpubench.result.run import Device, Measurement, Selection, Settings
+from gpubench.result.run import Device, Failure, Measurement, Selection, Settings, Skip
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
@@ -127,6 +127,52 @@ def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
     runner.run(spec(8.0, 2**22, once_s=400.0), lambda event: None, lambda run: None)
     assert 2.0 < left_s[0] <= 4.0
+
+
+def lose(monkeypatch, gone, late_s):
+    """Have a worker end while the first cases are built ahead, and the clock run on by so many seconds."""
+    ahead, clock = [0.0], time.monotonic
+
+    class Losing(runner.WorkerPool):
+        def open_all(self, devices, selection, first, budget):
+            super().open_all(devices, selection, first, budget)
+            self.losses["fake:gpu"] = worker_pool.Loss(gone, first[0]["fake:gpu"][0])
+            ahead[0] += late_s
+
+    monkeypatch.setattr(runner, "WorkerPool", Losing)
+    monkeypatch.setattr(runner, "START_SHARE", 1.0)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
+    return runner.run(spec(8.0, 2**22), lambda event: None, lambda run: None)
+
+
+def gone(reason, phase_s=0.0):
+    return worker_pool.WorkerGone(reason, "it ended", "first launch", "", phase_s)
+
+
+def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkeypatch):
+    finished = lose(monkeypatch, gone("worker-crashed"), 0.0)
+    assert [w.message for w in finished.warnings if w.code == "worker-restarted"] == [
+        "fake:gpu: it ended; a fresh worker goes on"
+    ]
+    assert finished.exit_reason == "ok"
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "reason"),
+    [
+        (gone("worker-crashed"), Failure, "worker-crashed"),
+        (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"),
+        (gone("timeout", 1.0), Skip, "budget"),
+    ],
+)
+def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_again(
+    monkeypatch, how, kind, reason
+):
+    """More time would not help: only what may be slow is out of time."""
+    finished = lose(monkeypatch, how, 100.0)
+    (told,) = [o for o in finished.outcomes if "first launch" in f"{getattr(o, 'phase', '')} {o.detail}"]
+    assert (type(told), told.reason, told.case.device_id) == (kind, reason, "fake:gpu")
+    assert finished.exit_reason == ("failed" if kind is Failure else "nothing-measured")
 
 
 @pytest.mark.serial

@@ -4,18 +4,27 @@ import math
 import random
 import time
 from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from gpubench import kernels
+from gpubench.functions import trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
 from gpubench.functions.loading import trace_pure
+from gpubench.functions.manifest import CodeSource
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.climb import Rungs
 from gpubench.measure.plan import Constraints, Series
+from gpubench.measure.worker.functions import CallWorkspace
+from gpubench.measure.worker.workspace import Wrong
+from gpubench.result.case import Case
+from gpubench.result.run import Check
 
 CALLS: list[int] = []
 
@@ -169,3 +178,32 @@ def test_counts_may_differ_where_numpy_differs_from_itself() -> None:
         [1.0 + 1e-3, exact], [1.0, exact], allowed_error([1.0, exact], [1.0, moved], "float32")
     ).right
     assert compare(moved, exact, Allowed(1e-4, 1e-4)).right
+
+
+@pytest.mark.parametrize(("limit_s", "calls"), [(None, 3), (60.0, 3), (7.0, 2), (4.0, 1)])
+def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, limit_s, calls) -> None:
+    clock, made = [0.0], []
+
+    def slow(xp, x):
+        clock[0] += 3.0
+        made.extend([x] if isinstance(x, np.ndarray) else [])
+        return x
+
+    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), limit_s=limit_s)
+    (found,) = trial.describe("slow", UserFunction(slow), request)
+    assert (len(made), found.seconds) == (calls, [(64, 3.0)])
+
+
+def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it() -> None:
+    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "numpy:0")
+    operands = SimpleNamespace(
+        weights=SimpleNamespace(passed=True), inputs=lambda case: [], answer=lambda case: (None, None, 3.0),
+        false=Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value")),
+    )  # fmt: skip
+    workspace = CallWorkspace(SimpleNamespace(), kernels.load("add"), case, 1, "random", Path(), operands)
+    (note,) = workspace.require_fresh(10.0)
+    assert "was not called with other values" in note.message
+    for limit_s in (100.0, None):
+        with pytest.raises(Wrong):
+            workspace.require_fresh(limit_s)

@@ -288,7 +288,7 @@ class OpenDevice:
         )
         return protocol.TimedPlacing(id=request.id, placing=placing)
 
-    def finish(self, request: protocol.Finish) -> None:
+    def finish(self, request: protocol.Finish) -> protocol.Done | None:
         """Check what the last launch left, and what one more delivers. Regimes with data on the device share a launch:
         it is checked once."""
         timed, suspects = self._timed(request.case_id), self._kept.suspects
@@ -296,11 +296,14 @@ class OpenDevice:
         suspects.judge(request.case_id)
         launch = timed.resident_launch
         if launch is not None and id(launch) in suspects.passed:
-            return
+            return None
         self._announce("check")
+        workload = self._kept.of_case(request.case_id)
+        notes = workload.workspace.require_fresh(request.limit_s) if workload.holds else []
         timed.verify()
         if launch is not None:
             suspects.passed.add(id(launch))
+        return protocol.Done(id=request.id, notes=notes)
 
     def reallocate(self, request: protocol.Reallocate) -> None:
         """Have what comes next lie in memory that is allocated anew."""

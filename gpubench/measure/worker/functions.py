@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from gpubench.backends.contract import Buffer, Launch
 from gpubench.base.errors import Unsupported
+from gpubench.base.messages import REASONS
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import make_inputs, plain
 from gpubench.functions.objects import Allowed, Unreadable, compare, equal, leaves, size
@@ -25,11 +26,13 @@ from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.workspace import Workspace, Wrong, kind_of
 from gpubench.result.case import Case
-from gpubench.result.run import Check
+from gpubench.result.run import Check, RunWarning
 
 _WRONG = "mend the function, or say how its results are compared: tolerance= or same="
 # Functions whose answer takes longer are called with other values at their first size alone.
 SHORT_ANSWER_S = 0.05
+# To call it with other values takes about so many times as long.
+FRESH_ANSWERS = 8
 
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
@@ -128,9 +131,17 @@ class CallWorkspace(Workspace):
         self.session.download(launch.output, result)
         return result.value
 
-    def require_fresh(self) -> None:
+    def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
         """Call the function with other values, and judge what it returns and how long that takes. Raises Wrong."""
         operands = self._operands
+        answer_s = operands.answer(self.case)[2]
+        if limit_s is not None and answer_s > SHORT_ANSWER_S and FRESH_ANSWERS * answer_s > limit_s:
+            n, seconds = self.case.params["n"], FRESH_ANSWERS * answer_s
+            message = (
+                f"{self.case.op} was not called with other values at n = {n}, about {seconds:.0f} s:"
+                " a function that keeps its results goes unnoticed"
+            )
+            return [RunWarning(code="budget", severity="info", message=message, hint=REASONS["budget"].remedy)]
         if operands.false is None:
             launch = self.compile(self.case, self.buffers, None)
             caller = Caller(cast("CallSession", self.session), launch, self.buffers)
@@ -142,6 +153,7 @@ class CallWorkspace(Workspace):
                 caller.call(self.inputs)
         if operands.false is not None:
             raise operands.false
+        return []
 
     def _judge_others(
         self, caller: Caller, others: list[tuple[list[Any], tuple[Any, Allowed]]]

@@ -19,8 +19,7 @@ from gpubench.backends.shared.host import calls_library
 from gpubench.kernels.contract.op import each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
-from gpubench.measure.worker.observers import Observer, observers_of
-from gpubench.measure.worker.parts import Times
+from gpubench.measure.worker.parts import Observer, Times, observers_of
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case
 from gpubench.result.run import Block, Check
@@ -246,7 +245,6 @@ class Timer(Timed):
         resident = self.case.resident
         if resident:
             self.workspace.verify(self.launch, self.case)
-        self.workspace.require_fresh()
         left = self.launch.output
         self._spoil()
         self.calls, every = min(self.calls, MOST_CHECKED), self.calls  # more in a row write what these do

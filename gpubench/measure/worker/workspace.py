@@ -42,7 +42,7 @@ from gpubench.measure.worker.operands import (
     copies_bytes,
 )
 from gpubench.result.case import Case
-from gpubench.result.run import Check, Placing, StageTimes
+from gpubench.result.run import Check, Placing, RunWarning, StageTimes
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 
@@ -278,8 +278,10 @@ class Workspace:
         self._passed.keep(self.op, case, outputs, check)
         return check
 
-    def require_fresh(self) -> None:
-        """Raise Wrong for a function that returns earlier results. Other ops write into outputs full of sentinels."""
+    def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
+        """Raise Wrong for a function that returns earlier results; return what is to be said if that takes longer than
+        `limit_s`. Other ops write into outputs full of sentinels."""
+        return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
         """Return the outputs as host arrays: the device's own memory if the host can read that, else what is downloaded

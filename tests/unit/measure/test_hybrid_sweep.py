@@ -13,7 +13,7 @@ from gpubench.base.errors import RequiredUnavailable
 from gpubench.measure import split_search, targets
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun
-from gpubench.measure.plan import Constraints, Series, Target, workload
+from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.targets import DeviceRequest, Listing
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Selection, Settings
@@ -59,7 +59,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     recorder = SimpleNamespace(outcome=lambda case_id: None)
     runtime = SimpleNamespace(settings=Settings(), budget=Budget(), recorder=recorder)
     whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", "hybrid:cupy:0")
-    run = CaseRun(whole, runtime, explained=False)
+    run = CaseRun(whole, runtime, Workload(kernels.load("add"), {"n": 8}, "float32", (whole,)))
     split_search.sweep(run)
     assert not run.over
     assert run.cut is None, "there is nothing to choose by"

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import case_run, protocol, runner
+from gpubench.measure import budget, case_run, protocol, runner
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import LEAST_BLOCKS, Runtime, stop_reason
 from gpubench.measure.pace import Pace
@@ -157,7 +157,10 @@ def test_a_pace_says_rather_too_much_beyond_what_was_measured_and_nothing_of_ano
 class NoDevice:
     """A pool whose device is gone."""
 
-    def load(self, cases, go_on):
+    def load(self, cases, budget):
+        pass
+
+    def take_losses(self, device_ids):
         return {}
 
     def worker(self, device_id):
@@ -167,7 +170,7 @@ class NoDevice:
         return False
 
     def reallocate(self, device_ids):
-        return {}
+        pass
 
 
 def empty_run(*outcomes):
@@ -263,7 +266,10 @@ class OneWorker:
         self._worker = worker
         self.reallocated = []
 
-    def load(self, cases, go_on):
+    def load(self, cases, budget):
+        pass
+
+    def take_losses(self, device_ids):
         return {}
 
     def worker(self, device_id):
@@ -274,10 +280,9 @@ class OneWorker:
 
     def reallocate(self, device_ids):
         self.reallocated.append(device_ids)
-        return {}
 
 
-def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1):
+def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1, left=None):
     """The worker and the outcome of one case whose blocks take so long, in so many steps."""
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -289,7 +294,7 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu"
     recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s, launch_s)
     runtime = Runtime(
         pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
-        progress=Progress(1, 1, lambda: None), session=0, budget=Budget(),
+        progress=Progress(1, 1, lambda: None), session=0, budget=left or Budget(),
         kinds={"fake:cpu": kind},
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
@@ -381,3 +386,45 @@ def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
     worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s)
     assert worker.samples == samples
     assert worker.warmed_up == [count > 1 for count in samples]
+
+
+@pytest.mark.parametrize(("budget_s", "sampled"), [(14.0, 0), (15.5, 5), (60.0, 9)])
+def test_a_budget_keeps_the_time_for_the_last_check_of_long_launches(monkeypatch, budget_s, sampled):
+    """The budget is exceeded by no more than one launch of 3 s, which nothing interrupts."""
+    clock = [0.0]
+    for module in (case_run, budget):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    class Checking(SlowWorker):
+        def wait(self, request, deadline_s):
+            clock[0] += 3.0 if isinstance(request, protocol.Finish) else 0.0
+            return super().wait(request, deadline_s)
+
+    worker = Checking(clock, block_s=3.0)
+    runtime = Runtime(
+        pool=OneWorker(worker), recorder=Recorder(empty_run(), lambda run: None), settings=Settings(min_samples=1),
+        sink=lambda event: None, progress=Progress(1, 1, lambda: None), session=0, budget=Budget(budget_s),
+        kinds=Gpus(),
+    )  # fmt: skip
+    op = msgspec.structs.replace(kernels.load("add"), seconds=lambda params: 3.0)
+    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
+    run = runner.StepRun(runtime, Step((Workload(op, {"n": 64}, "float32", (case,)),), Purpose(blocks=9)))
+    run.sample()
+    run.finish()
+    assert worker.asked.count(protocol.Sample) == sampled
+    assert isinstance(runtime.recorder.outcome(case.id), Measurement if sampled else Skip), (
+        "what does not fit is said"
+    )
+    assert worker.asked.count(protocol.Finish) == (sampled > 0), (
+        "without a sample there is nothing to check again"
+    )
+    assert clock[0] <= budget_s + 3.0
+
+
+def test_a_block_that_hangs_is_not_waited_for_long_after_the_budget(monkeypatch):
+    wanted = Settings(min_samples=2, max_samples=2, case_timeout_s=600.0)
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    worker, _ = slowly_measured(monkeypatch, wanted, block_s=0.0, launch_s=1e-6, left=Budget(8.0))
+    assert worker.deadlines[protocol.Prepare] == 1.0 + budget.LAST_S
+    assert worker.deadlines[protocol.Sample] <= 1.0 + case_run.HANG_S + budget.LAST_S + 1e-3
+    assert worker.deadlines[protocol.Finish] == 600.0, "what was sampled is checked"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
-from gpubench.measure.worker import observers, timer
+from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 
@@ -266,7 +266,7 @@ class Energy:
 
 
 def test_a_new_quantity_is_read_behind_each_sample_and_fills_the_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(observers, "MAKERS", [*observers.MAKERS, lambda session: Energy()])
+    monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: Energy()])
     session = backends.load("numpy").open("numpy:0", 1)
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.measure import protocol, worker_pool
+from gpubench.measure.budget import LAST_S, Budget
 from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Settings, WorkerRecord
@@ -196,7 +198,8 @@ def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
     pool.open_all(DEVICES)
     script.events.clear()
     script.fate = dies("b:0", kind=protocol.Reallocate)
-    assert list(pool.reallocate({"a:0", "b:0", "gone:0"})) == ["b:0"]
+    pool.reallocate({"a:0", "b:0", "gone:0"})
+    assert list(pool.losses) == ["b:0"]
     assert script.reported(protocol.Reallocate) == ["a:0", "b:0"]
     assert sorted(pool.workers) == ["a:0", "c:0"]
 
@@ -221,25 +224,26 @@ def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script
     assert pool.worker("b:0").alive
 
 
-@pytest.mark.parametrize("go_on", [True, False])
-def test_devices_choose_in_turns_and_build_side_by_side_then(script, go_on):
+@pytest.mark.parametrize("left_s", [60.0, -1.0])
+def test_devices_choose_in_turns_and_build_side_by_side_then(script, left_s):
     """Without time for trials they are left to the cases that are prepared."""
     pool = opened()
     pool.open_all(DEVICES)
     script.undecided = {"a:0", "c:0"}
     script.events.clear()
-    pool.load([cases()], lambda: go_on)
+    pool.load([cases()], Budget(left_s, time.monotonic()))
     words = [word for word, _ in groupby(word for _, word in script.events)]
-    assert words == ["Load", "Build", *(["Choose", "Build"] if go_on else [])]
-    assert script.reported(protocol.Choose) == (["a:0", "c:0"] if go_on else [])
-    assert script.reported(protocol.Build) == [*DEVICES, *(["a:0", "c:0"] if go_on else [])]
+    assert words == ["Load", "Build", *(["Choose", "Build"] if left_s > 0 else [])]
+    assert script.reported(protocol.Choose) == (["a:0", "c:0"] if left_s > 0 else [])
+    assert script.reported(protocol.Build) == [*DEVICES, *(["a:0", "c:0"] if left_s > 0 else [])]
 
 
 def test_a_worker_that_dies_over_its_trials_is_replaced_when_it_is_needed(script):
     pool = opened()
     pool.open_all(DEVICES)
     script.undecided, script.fate = {"a:0", "b:0"}, dies("b:0", kind=protocol.Choose)
-    assert set(pool.load([cases()])) == {"b:0"}
+    pool.load([cases()])
+    assert set(pool.losses) == {"b:0"}
     assert sorted(pool.workers) == ["a:0", "c:0"]
 
 
@@ -264,6 +268,22 @@ def test_a_worker_that_dies_over_what_is_built_ahead_is_replaced(script):
     assert sorted(pool.workers) == LATE
     assert script.reported(protocol.Open).count("b:0") == 2
     assert [record.device_id for record in pool.records] == LATE
+    loss = pool.take_losses(LATE)["b:0"]
+    assert (loss.gone.reason, loss.case) == ("worker-crashed", cases()["b:0"][0]), (
+        "it is told, and the case is known"
+    )
+    assert not pool.take_losses(LATE), "once"
+
+
+def test_what_is_built_is_not_waited_for_when_the_budget_is_over(script, monkeypatch):
+    pool, deadlines = opened(), []
+    pool.open_all(DEVICES)
+    wait = ScriptedWorker.wait
+    monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (deadlines.append(asked[2]), wait(*asked))[1])
+    pool.load([cases()], Budget(8.0, time.monotonic() - 7.0))
+    assert max(deadlines) <= 1.0 + LAST_S
+    pool.load([cases()])
+    assert deadlines[-1] == Settings().case_timeout_s
 
 
 def importing(script, *, sessions=1, cpus=8):
