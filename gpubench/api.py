@@ -319,7 +319,7 @@ def _measure(options: Any, began: float) -> Result:
 
     options = options.replace(quiet=options.quiet or not _shows_progress())
     with progress.shown(options, os.environ) as display:
-        spec = progress.tell(display, options, lambda tell: resume.request(options, (), began=began, tell=tell))
+        spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
         finished = runner.run(spec, display, lambda _: None)
     return Result(saving.as_stored(finished))
 

@@ -1,70 +1,51 @@
-"""The typer application: its commands, loaded only when they are asked for, and how their options become one value."""
+"""The parser: commands, loaded only when they are asked for, and how their options become one value."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import importlib
-import inspect
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_click_param, get_install_completion_arguments
+from typer.models import ParamMeta
 
 from gpubench.base.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
 from gpubench.base.escaping import NARROWEST_WRAP
 from gpubench.base.plugins import wings
 from gpubench.cli import config
-from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
-from gpubench.cli.exit import PipeBroken, Terminated
+from gpubench.cli.declaration import HEADINGS, REQUIRED, CommandOptions, Declaration
 from gpubench.cli.options import commands, extend
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _BASE: Any = TyperCommand.context_class
 _NOT_A_CHOICE = re.compile(r"'(?P<word>.*)' is not (?:one of )?(?P<choices>'.*')\.?")
+_PURPOSE = (
+    "Should a computation run on the CPU, on the GPU, or on both, from which size on, and what is gained?"
+)
 
 
-def callback(function: Callable[..., Any], kind: type[CommandOptions]) -> Callable[..., Any]:
-    """What the parser calls: `function` with its options as one value, and with the context if it takes that."""
-    takes_context = "ctx" in inspect.signature(function).parameters
-
-    def call(ctx: typer.Context, **values: Any) -> Any:
-        options = kind(**values)
-        code = options.instead(ctx)
-        return function(options, **({"ctx": ctx} if takes_context else {})) if code is None else code
-
-    call.__doc__ = function.__doc__
-    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    parameters += [_parameter(declaration) for declaration in kind.declared.values()]
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return call
-
-
-def _parameter(declared: Declaration) -> inspect.Parameter:
+def _parameter(declared: Declaration) -> tuple[Any, Any]:
+    """Return the parser's parameter, and what converts its value (None: nothing has to)."""
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
+    default = ... if declared.default is REQUIRED else declared.default
     if declared.heading is None:
-        info = typer.Argument(**words)
+        info = typer.Argument(default, **words)
     else:
-        info = typer.Option(f"--{declared.key}", *filter(None, [declared.letter]), **words)
-    return inspect.Parameter(
-        declared.name, inspect.Parameter.KEYWORD_ONLY, default=declared.default,
-        annotation=Annotated[declared.type, info],
-    )  # fmt: skip
-
-
-def given(ctx: typer.Context) -> list[str]:
-    """The names of the options that the command line itself holds: not those of the environment or of a file."""
-    return [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+        info = typer.Option(default, f"--{declared.key}", *filter(None, [declared.letter]), **words)
+    return get_click_param(ParamMeta(name=declared.name, default=info, annotation=declared.type))
 
 
 # ---------------------------------------------------------------- help
@@ -156,14 +137,15 @@ class Command(TyperCommand):
 
     context_class = _Context
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.options = commands()[self.name or ""]
-        self.params.append(_brief_help())
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """The whole first sentence: `gpubench --help` wraps it, where the parser would end it in three dots."""
-        return super().get_short_help_str(limit=10 * limit)
+    def __init__(self, name: str, options: type[CommandOptions]) -> None:
+        module = importlib.import_module(options.module or f"gpubench.cli.{name}")
+        self.options, self._function = options, getattr(module, name)
+        parameters = {name: _parameter(declared) for name, declared in options.declared.items()}
+        self._convert = {name: convert for name, (_, convert) in parameters.items() if convert}
+        super().__init__(
+            name, params=[*(parameter for parameter, _ in parameters.values()), _brief_help()],
+            help=self._function.__doc__, short_help=options.purpose, rich_markup_mode=None,
+        )  # fmt: skip
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """All arguments, and all options under their headings."""
@@ -182,21 +164,15 @@ class Command(TyperCommand):
 
     def brief_help(self, ctx: Any) -> str:
         """One screen: the options that people use, and examples."""
-        formatter = ctx.make_formatter()
-        self.format_usage(ctx, formatter)
-        self.format_help_text(ctx, formatter)
-        briefs = {name: found.brief for name, found in self.options.declared.items() if found.brief}
+        briefs = {name: declared.brief for name, declared in self.options.declared.items() if declared.brief}
         rows = [
             (record[0], briefs[param.name])
             for param in self.params
             if param.name in briefs and (record := param.get_help_record(ctx))
         ]
-        if rows:
-            with formatter.section("Options"):
-                formatter.write_dl(rows)
         more = len(self.options.declared) - len(rows)
-        formatter.write_examples(self.options.examples, f"{ctx.command_path} --help explains {more} more.")
-        return str(formatter.getvalue()).rstrip("\n")
+        more_help = f"{ctx.command_path} --help explains {more} more."
+        return _screen(self, ctx, ("Options", rows), self.options.examples, more_help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
@@ -223,15 +199,20 @@ class Command(TyperCommand):
             raise typer.Exit
         return rest
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run it; what the parser would swallow keeps its meaning."""
+    def invoke(self, ctx: Any) -> int | None:
+        """Run it, and return its exit code."""
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()
             gc.enable()
-        try:
-            return super().invoke(ctx)
-        except Terminated as error:
-            raise typer.Exit(ExitCode.TERMINATED) from error
+        values = {
+            name: self._convert[name](value) if name in self._convert else value
+            for name, value in ctx.params.items()
+        }
+        sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in values}
+        given = frozenset(name for name, source in sources.items() if source == "COMMANDLINE")
+        options = self.options(given=given, **values)
+        code = options.instead()
+        return self._function(options) if code is None else code
 
 
 def _working_folder() -> Path | None:
@@ -242,62 +223,71 @@ def _working_folder() -> Path | None:
         return None
 
 
-@contextlib.contextmanager
-def _broken_pipes() -> Iterator[None]:
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise PipeBroken from error
-
-
 class Group(TyperGroup):
-    """The program itself: unknown commands get a suggestion."""
+    """The program itself. A command is built when it is asked for; an unknown one gets a suggestion."""
 
     context_class = _Context
 
-    examples = (
-        "gpubench detect                              what this machine has",
-        "gpubench run                                 from which size on the GPU wins",
-        "gpubench report -o report.html               the newest result as a page",
-    )
+    def __init__(self) -> None:
+        version = TyperOption(param_decls=["--version"], is_flag=True, help="Print the version and exit.")
+        super().__init__(
+            name="gpubench", params=[version, *get_install_completion_arguments(), _brief_help()], help=_PURPOSE,
+            epilog="Measure, do not guess. `gpubench COMMAND --help` explains each command.",
+            no_args_is_help=True, rich_markup_mode=None,
+        )  # fmt: skip
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params.append(_brief_help())
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands of gpubench and its wings."""
+        return list(commands())
+
+    def get_command(self, ctx: Any, name: str) -> Command | None:
+        """Return a command; other packages are asked for one that gpubench does not have."""
+        if name not in commands() and not name.startswith("-"):
+            for wing in wings.foreign():
+                extend(commands(), wing)
+        return Command(name, commands()[name]) if name in commands() else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that `args` starts with. Raises UsageError for an unknown one."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing and not name.startswith("-"):
+            raise UsageError(
+                "unknown-command", f"there is no command {name!r}", why="the commands are " + ", ".join(commands()),
+                hint=suggest(name, commands()) or None,
+            )  # fmt: skip
+        return (name, command, args[1:]) if command else super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what each command is for."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, options.purpose) for name, options in commands().items()])
 
     def brief_help(self, ctx: Any) -> str:
         """One screen: the commands, and examples."""
-        formatter = ctx.make_formatter()
-        self.format_usage(ctx, formatter)
-        self.format_help_text(ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, kind.purpose) for name, kind in commands().items()])
-        formatter.write_examples(
-            self.examples, "gpubench COMMAND -h shows the options that people use, --help all of them."
+        rows = [(name, options.purpose) for name, options in commands().items()]
+        examples = (
+            "gpubench detect                              what this machine has",
+            "gpubench run                                 from which size on the GPU wins",
+            "gpubench report -o report.html               the newest result as a page",
         )
-        return str(formatter.getvalue()).rstrip("\n")
+        more = "gpubench COMMAND -h shows the options that people use, --help all of them."
+        return _screen(self, ctx, ("Commands", rows), examples, more)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Parse what stands before the command; the parser itself would end with 1 where nobody reads its help."""
-        with _broken_pipes():
-            return super().make_context(*args, **kwargs)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Parse the command's own words and run it."""
-        with _broken_pipes():
-            return super().invoke(ctx)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that `args` starts with. Raises UsageError for an unknown one."""
-        if args[0] not in self.commands and not ctx.resilient_parsing and not args[0].startswith("-"):
-            raise UsageError(
-                "unknown-command",
-                f"there is no command {args[0]!r}",
-                why="the commands are " + ", ".join(self.commands),
-                hint=suggest(args[0], self.commands) or None,
-            )
-        return super().resolve_command(ctx, args)
+def _screen(
+    command: Any, ctx: Any, section: tuple[str, Sequence[tuple[str, str]]], examples: Sequence[str], more: str
+) -> str:
+    """Return the help of one screen: the usage, a section of rows, examples and a last sentence."""
+    formatter = ctx.make_formatter()
+    command.format_usage(ctx, formatter)
+    command.format_help_text(ctx, formatter)
+    heading, rows = section
+    if rows:
+        with formatter.section(heading):
+            formatter.write_dl(rows)
+    formatter.write_examples(examples, more)
+    return str(formatter.getvalue()).rstrip("\n")
 
 
 # ---------------------------------------------------------------- what the parser refuses, in our own words
@@ -359,44 +349,17 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def gpubench(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    """Should a computation run on the CPU, on the GPU, or on both, from which size on, and what is gained?"""
-
-
-def build(names: Iterable[str] = ()) -> Any:
-    """Return the parser of these commands, or of all."""
-    app = typer.Typer(
-        name="gpubench",
-        cls=Group,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        no_args_is_help=True,
-    )
-    app.callback(epilog="Measure, do not guess. `gpubench COMMAND --help` explains each command.")(gpubench)
-    for name in names or commands():
-        kind = commands()[name]
-        module = importlib.import_module(kind.module or f"gpubench.cli.{name}")
-        app.command(name, cls=Command)(callback(getattr(module, name), kind))
-    return typer.main.get_command(app)
-
-
-def _knows(word: str) -> bool:
-    """Tell whether there is such a command; other packages are asked for one that gpubench does not have."""
-    if word not in commands() and not word.startswith("-"):
-        for wing in wings.foreign():
-            extend(commands(), wing)
-    return word in commands()
-
-
 def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
     """Run one command and return its exit code. `invocation` says whether errors shall be verbose.
 
     Raises UsageError for what the command line gets wrong, and whatever the command raises.
     """
-    # Building the parsers of all commands would cost each of them 20 ms.
-    named = [word for word in arguments[:1] if _knows(word)]
+    program = Group()
+    if "_GPUBENCH_COMPLETE" in os.environ:  # a shell asks how a line can go on
+        program.main(list(arguments), prog_name="gpubench", standalone_mode=False)
     with translated():
-        code = build(named).main(list(arguments), prog_name="gpubench", standalone_mode=False, obj=invocation)
-    return code if isinstance(code, int) else 0
+        try:
+            with program.make_context("gpubench", list(arguments), obj=invocation) as context:
+                return program.invoke(context) or ExitCode.OK
+        except typer.Exit as ended:
+            return int(ended.exit_code)

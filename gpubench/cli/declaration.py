@@ -96,16 +96,19 @@ class CommandOptions:
         inherited = {name: found for base in bases for name, found in base.declared.items()}
         cls.declared = {name: own[name] for name in own if name not in inherited} | inherited | own
 
-    def __init__(self, **values: Any) -> None:
+    # The names of the options that the command line itself holds: not those of the environment or of a file.
+    given: frozenset[str]
+
+    def __init__(self, *, given: frozenset[str] = frozenset(), **values: Any) -> None:
         defaults = {name: d.default for name, d in self.declared.items() if d.default is not REQUIRED}
         if values.keys() - self.declared.keys() or self.declared.keys() - {*defaults, *values}:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.declared)}")
-        self.__dict__.update(defaults | values)
+        self.__dict__.update(defaults | values, given=given)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")
 
-    def instead(self, ctx: Any) -> int | None:
+    def instead(self) -> int | None:
         """Do another command's work, and return its exit code. Returns None if none of the options asks for that."""
         return None
 

@@ -8,10 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
-from gpubench.cli.command import given
 from gpubench.cli.options import (
     ConditionOptions,
     NoiseOptions,
@@ -31,7 +28,7 @@ TAKEN = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOpt
 MEASURING = {**TAKEN, **SavingOptions.declared}.keys() - {"filter", "skip", "sessions"}
 
 
-def noise(options: NoiseOptions, ctx: typer.Context) -> int:
+def noise(options: NoiseOptions) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
     from gpubench.cli import rendering
@@ -50,7 +47,7 @@ def noise(options: NoiseOptions, ctx: typer.Context) -> int:
     if options.output is not None:
         _check_output(options.output)
     if options.file is not None:
-        _refuse_measuring(given(ctx))
+        _refuse_measuring(options.given)
         found, ending = found_in(_stored(options.file, options), options.sessions), 0
     else:
         run = _measured(options, began)

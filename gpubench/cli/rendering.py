@@ -119,15 +119,15 @@ def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> 
         return format
     if output is None or output == "-":
         return "table" if to_terminal else "plain"
-    return format_of(output, hint="name the format with --format")
+    return format_of(output, "--output: ", hint="name the format with --format")
 
 
-def format_of(path: str, *, hint: str = "give the file one of these suffixes") -> str:
+def format_of(path: str, option: str = "", *, hint: str = "give the file one of these suffixes") -> str:
     """Return the format of a report file, by its suffix. Raises UsageError for a suffix that no format has."""
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise UsageError(
-            "unknown-suffix", f"no format belongs to the suffix of {path!r}",
+            "unknown-suffix", f"{option}no format belongs to the suffix of {path!r}",
             why=f"known: {', '.join(_SUFFIXES)}; and .json.gz for a result", hint=hint,
         )  # fmt: skip
     return _SUFFIXES[suffix]

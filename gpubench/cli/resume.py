@@ -31,14 +31,11 @@ from gpubench.result.run import Measurement, Run, RunWarning, Selection, Setting
 FREE_FIELDS = ("sessions", "budget_s")
 
 
-def request(
-    options: RunOptions, given: Iterable[str], *, began: float, tell: requesting.Tell = requesting.unsaid
-) -> RunSpec:
-    """What measuring asks for. `given` are the names of the options that the command line holds; `tell` is told as
-    soon as the words are read.
+def request(options: RunOptions, *, began: float, tell: requesting.Tell = requesting.unsaid) -> RunSpec:
+    """What measuring asks for; `tell` is told as soon as the words are read.
 
-    Raises UsageError if one of them contradicts the file, InputError if the file is not usable, is of another
-    machine, or was measured in another way.
+    Raises UsageError if an option of the command line contradicts the file, InputError if the file is not usable, is of
+    another machine, or was measured in another way.
     """
     append, like = options.append, options.like
     known = _existing(append)
@@ -55,7 +52,7 @@ def request(
             why=f"it has protocol {known.settings.protocol}, and this version measures by protocol {words.PROTOCOL}",
             hint="start another file: --like FILE measures the plan of a file again",
         )  # fmt: skip
-    _refuse_contradictions(options, set(given), plan, f"{option} {source}")
+    _refuse_contradictions(options, plan, f"{option} {source}")
     fresh = _on_same_devices(options, plan, began, tell, again=known is None)
     if known is None:
         count = options.sessions or plan.settings.sessions
@@ -200,11 +197,11 @@ def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
 # ---------------------------------------------------------------- options against the file
 
 
-def _refuse_contradictions(options: RunOptions, given: set[str], plan: Run, source: str) -> None:
+def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
     """Raises UsageError for the first option that asks for another plan than the file has."""
-    if "ops" not in given:  # sizes and shapes are those of the file's ops
+    if "ops" not in options.given:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
-    for name in sorted(name for name in given if options.declared[name].answer):
+    for name in sorted(name for name in options.given if options.declared[name].answer):
         wanted, there = _answers(name, options, plan)
         if wanted != there:
             flag = f"--{options.declared[name].key}"

@@ -7,10 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpubench.base import streams
-from gpubench.cli.command import given
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from gpubench.measure.schedule import RunSpec
 
 
-def run(options: RunOptions, ctx: typer.Context) -> int:
+def run(options: RunOptions) -> int:
     """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
     if options.functions or options.ops:
@@ -41,40 +38,40 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     channels = ci.channels(options, os.environ)
     wanted = options.replace(append=append)
     if options.dry_run:
-        streams.put(_plan(_request(wanted, ctx, began, gates, unsaid)))
+        streams.put(_plan(_request(wanted, began, gates, unsaid)))
         return 0
-    saving.lock(outputs, options, release=ctx.call_on_close)
-    saving.keep_part(outputs, resumed=append is not None)
-    with progress.shown(options, os.environ) as display:
-        request = progress.tell(display, wanted, lambda tell: _request(wanted, ctx, began, gates, tell))
-        saver = saving.Saver(outputs, options)
-        saver.check(request.run)
-        events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
-        watched = display.watching(events.watching(saver), style.options)
-        finished = runner.run(request, events.beside(display), watched)
-    saver.finish(finished)
-    saved = [str(path) for path in saver.saved]
-    if not (options.quiet or style.screen):
-        for path in saved:
-            print(f"saved {path}", file=sys.stderr)
-    stored = saving.as_stored(finished)
-    analyses = report.analysed([stored], baseline=options.baseline, gates=gates, claims=expected)
-    stored, analyses = saving.gated(stored, analyses, saver)
-    events.finish(analyses[0])
-    errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
-    rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
-    channels.tell_reports(
-        analyses, stored.exit_code, next(iter(saved), None),
-        markdown=lambda: style.render(analyses, "markdown"),
-    )  # fmt: skip
-    return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
+    with saving.locked(outputs, options):
+        saving.keep_part(outputs, resumed=append is not None)
+        with progress.shown(options, os.environ) as display:
+            request = progress.tell(display, wanted, lambda tell: _request(wanted, began, gates, tell))
+            saver = saving.Saver(outputs, options)
+            saver.check(request.run)
+            events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
+            watched = display.watching(events.watching(saver), style.options)
+            finished = runner.run(request, events.beside(display), watched)
+        saver.finish(finished)
+        saved = [str(path) for path in saver.saved]
+        if not (options.quiet or style.screen):
+            for path in saved:
+                print(f"saved {path}", file=sys.stderr)
+        stored = saving.as_stored(finished)
+        analyses = report.analysed([stored], baseline=options.baseline, gates=gates, claims=expected)
+        stored, analyses = saving.gated(stored, analyses, saver)
+        events.finish(analyses[0])
+        errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
+        rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
+        channels.tell_reports(
+            analyses, stored.exit_code, next(iter(saved), None),
+            markdown=lambda: style.render(analyses, "markdown"),
+        )  # fmt: skip
+        return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 
 
-def _request(options: RunOptions, ctx: typer.Context, began: float, gates: Gates, tell: Tell) -> RunSpec:
+def _request(options: RunOptions, began: float, gates: Gates, tell: Tell) -> RunSpec:
     """What is measured, and that gates and baseline can be judged by it."""
     from gpubench.cli import ci, resume
 
-    request = resume.request(options, given(ctx), began=began, tell=tell)
+    request = resume.request(options, began=began, tell=tell)
     ci.require_planned(gates, request)
     ci.require_baseline(options.baseline, request)
     return request

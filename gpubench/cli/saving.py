@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -51,7 +51,7 @@ def checked(output: list[str], style: ReportStyle, options: SavingOptions) -> li
     for path in output:
         if not store.is_result_name(path):
             # Refuses a suffix that no format has.
-            rendering.check_picture(rendering.format_of(path), to_terminal=False)
+            rendering.check_picture(rendering.format_of(path, "--output: "), to_terminal=False)
         store.check_writable(path)
         if store.is_result_name(path):
             store.check_part(path)
@@ -65,8 +65,9 @@ def check_folder(output: Sequence[str], options: SavingOptions) -> None:
         store.check_folder(options.results_dir or store.default_results_dir())
 
 
-def lock(output: Sequence[str], options: RunOptions, *, release: Callable[[Any], Any]) -> None:
-    """One writer a result file, from before it is read until the command ends; `release` is given what then lets go.
+@contextlib.contextmanager
+def locked(output: Sequence[str], options: RunOptions) -> Iterator[None]:
+    """Keep other runs from writing the result files: from before they are read until the command ends.
 
     Raises InputError where another run keeps one of them for longer than --lock-timeout.
     """
@@ -79,8 +80,10 @@ def lock(output: Sequence[str], options: RunOptions, *, release: Callable[[Any],
     def warn(why: str) -> None:
         print(f"warning: {why}", file=sys.stderr)
 
-    for path in sorted(path for path in output if store.is_result_name(path)):
-        release(store.lock_result(path, " ".join(sys.argv[1:]), timeout_s, waits, warn).release)
+    with contextlib.ExitStack() as held:
+        for path in sorted(path for path in output if store.is_result_name(path)):
+            held.callback(store.lock_result(path, " ".join(sys.argv[1:]), timeout_s, waits, warn).release)
+        yield
 
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:

@@ -24,14 +24,11 @@ from gpubench.base.errors import (
     require_choice,
 )
 from gpubench.cli import health
-from gpubench.cli.command import given
 from gpubench.cli.options import ConditionOptions, DetectedOptions, SamplingOptions, SelectionOptions
 from gpubench.fleet.options import ClusterDetectOptions, ClusterOptions, ClusterRunOptions, FleetReportOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS
 
 if TYPE_CHECKING:
-    import typer
-
     from gpubench.fleet.driver import Absent, Engine, FleetLimits, NodeEnd
     from gpubench.fleet.inventory import Inventory
     from gpubench.fleet.nodes import Fleet, Node
@@ -49,27 +46,27 @@ _RUN_REFUSES = (
 _UNAVAILABLE = ("busy", "unreachable", "too-few-gpus")
 
 
-def run_cluster(options: ClusterRunOptions, ctx: typer.Context) -> int:
+def run_cluster(options: ClusterRunOptions) -> int:
     """Measure every node, save what each brought as it comes, and print the fleet's report."""
     from gpubench.cli import saving
     from gpubench.cli.exit import tell
 
-    _refuse(options, given(ctx))
+    _refuse(options)
     limits = fleet_limits(options)
     output = _output(options)
-    saving.lock([output], options, release=ctx.call_on_close)
-    saved = _saved(options.append)
-    with closing(engine_at(options.cluster or "")) as engine:
-        ends, absent, interrupted = _measured(options, engine, limits, output, saved)
-        fleet = _written(options, engine, output, saved, ends, absent)
-    codes = [fleet_code(fleet, ends, options.expect)]
-    if interrupted is not None:
-        raise interrupted
-    try:
-        codes.append(_reported(options, output, fleet))
-    except GpubenchError as error:
-        codes.append(tell(error))
-    return int(worst(codes))
+    with saving.locked([output], options):
+        saved = _saved(options.append)
+        with closing(engine_at(options.cluster or "")) as engine:
+            ends, absent, interrupted = _measured(options, engine, limits, output, saved)
+            fleet = _written(options, engine, output, saved, ends, absent)
+        codes = [fleet_code(fleet, ends, options.expect)]
+        if interrupted is not None:
+            raise interrupted
+        try:
+            codes.append(_reported(options, output, fleet))
+        except GpubenchError as error:
+            codes.append(tell(error))
+        return int(worst(codes))
 
 
 def engine_at(address: str) -> Engine:
@@ -118,12 +115,11 @@ def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
 
 def refuse_options(
     options: ClusterRunOptions | ClusterDetectOptions,
-    names: Sequence[str],
     refused: Sequence[str],
     hint: str | None = None,
 ) -> None:
     """Of the options that a command was given with --cluster. Raises UsageError for one of `refused`."""
-    for name in names:
+    for name in sorted(options.given):
         if name in refused:
             raise UsageError(
                 "not-with-cluster", f"--{options.declared[name].key} is about one machine",
@@ -131,8 +127,8 @@ def refuse_options(
             )  # fmt: skip
 
 
-def _refuse(options: ClusterRunOptions, names: Sequence[str]) -> None:
-    refuse_options(options, names, _RUN_REFUSES)
+def _refuse(options: ClusterRunOptions) -> None:
+    refuse_options(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
     for word in (options.fail_on or "").split(","):
@@ -293,11 +289,9 @@ _DETECT_REFUSES = [name for name in DetectedOptions.declared if name not in ("as
 NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 
 
-def detect_cluster(options: ClusterDetectOptions, names: Sequence[str]) -> int:
-    """Ask every node what it is made of, and print what they add up to. `names`: the options that were given."""
-    refuse_options(
-        options, names, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect"
-    )
+def detect_cluster(options: ClusterDetectOptions) -> int:
+    """Ask every node what it is made of, and print what they add up to."""
+    refuse_options(options, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect")
     format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
     require_choice(format, DOCUMENT_FORMATS, "--format, with --cluster")
     limits = fleet_limits(options)

@@ -34,14 +34,13 @@ class ClusterOptions(CommandOptions):
 class ClusterDetectOptions(DetectOptions, ClusterOptions):
     """`detect` on one machine or on many."""
 
-    def instead(self, ctx: Any) -> int | None:
+    def instead(self) -> int | None:
         """Ask the nodes of the cluster, if one is named."""
         if self.cluster is None:
             return None
-        from gpubench.cli.command import given
         from gpubench.fleet import cluster
 
-        return cluster.detect_cluster(self, given(ctx))
+        return cluster.detect_cluster(self)
 
 
 class ClusterRunOptions(RunOptions, ClusterOptions):
@@ -50,7 +49,7 @@ class ClusterRunOptions(RunOptions, ClusterOptions):
     confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
         "is confirmed.", least=0, most=1, default=1)
 
-    def instead(self, ctx: Any) -> int | None:
+    def instead(self) -> int | None:
         """Measure the nodes of the cluster, if one is named."""
         if self.cluster is None:
             return None
@@ -58,7 +57,7 @@ class ClusterRunOptions(RunOptions, ClusterOptions):
         from gpubench.fleet import cluster
 
         own.with_functions(self)  # refuses what no other machine has
-        return cluster.run_cluster(self, ctx)
+        return cluster.run_cluster(self)
 
 
 class FleetReportOptions(ReportOptions):

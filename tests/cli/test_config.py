@@ -135,7 +135,7 @@ def test_the_program_obeys(gpubench: Any, tmp_path: Path) -> None:
     assert json.loads(gpubench("ops").stdout)["name"] == "gpubench-ops"
     assert gpubench("ops", "--format", "markdown").stdout.startswith("| op |")
     assert gpubench("ops", env={"GPUBENCH_FORMAT": "markdown"}).stdout.startswith("| op |")
-    assert gpubench("ops", "--no-config").stdout.startswith("op ")
+    assert gpubench("ops", "--no-config").stdout.startswith("vector")
 
 
 def test_show_config_names_each_source(gpubench: Any, tmp_path: Path) -> None:

@@ -243,7 +243,8 @@ def test_the_document_follows_its_schema(n):
 
 
 def test_the_variables_are_none_that_an_option_reads():
-    from gpubench.cli.command import build
+    from gpubench.cli.command import Group
+    from gpubench.cli.options import commands
 
     text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 1024), "env")
     values = dict(line.split("=", 1) for line in shlex.split(text))
@@ -251,8 +252,8 @@ def test_the_variables_are_none_that_an_option_reads():
     assert values["GPUBENCH_ADVICE_BASIS"] == "measured"
     options = {
         "GPUBENCH_" + text.removeprefix("--").upper().replace("-", "_")
-        for command in build().commands.values()
-        for param in command.params
+        for name in commands()
+        for param in Group().get_command(None, name).params
         for text in param.opts
     }
     assert not options & set(values)
