@@ -288,7 +288,7 @@ def detect() -> DetectedMachine:
 
 
 def _options(ops: str | None, settings: RunSettings) -> Any:
-    from gpubench.cli.options import RunOptions
+    from gpubench.cli.options import commands
 
     names = RunSettings.__annotations__
     for name in settings:
@@ -303,7 +303,7 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
     for name in ("budget", "max_time"):
         if isinstance(words.get(name), int | float):
             words[name] = f"{words[name]:g}s"
-    return RunOptions(ops=ops, **words)
+    return commands()["run"](ops=ops, **words)
 
 
 def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:

@@ -6,26 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
-from gpubench.cli.options import (
-    ConditionOptions,
-    NoiseOptions,
-    RunOptions,
-    SamplingOptions,
-    SavingOptions,
-    SelectionOptions,
-)
+from gpubench.cli.options import NoiseOptions, SavingOptions, SelectionOptions, commands
 
 if TYPE_CHECKING:
     from gpubench.compare.noise import Noise
     from gpubench.result.run import Run
-
-# The options of `run` that choose cases and say how to measure them.
-TAKEN = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
-# A file is asked for some of its cases and sessions; the rest was decided when it was measured.
-MEASURING = {**TAKEN, **SavingOptions.declared}.keys() - {"filter", "skip", "sessions"}
 
 
 def noise(options: NoiseOptions) -> int:
@@ -47,7 +35,7 @@ def noise(options: NoiseOptions) -> int:
     if options.output is not None:
         _check_output(options.output)
     if options.file is not None:
-        _refuse_measuring(options.given)
+        _refuse_measuring(options, options.given)
         found, ending = found_in(_stored(options.file, options), options.sessions), 0
     else:
         run = _measured(options, began)
@@ -66,13 +54,15 @@ def noise(options: NoiseOptions) -> int:
 # ---------------------------------------------------------------- the sessions: of a file, or measured
 
 
-def _refuse_measuring(given: Iterable[str]) -> None:
+def _refuse_measuring(options: NoiseOptions, given: Iterable[str]) -> None:
     """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
     environment say about measuring stays unused, as it does in every command that measures nothing."""
+    # A file is asked for some of its cases and sessions; the rest was decided when it was measured.
+    decided = {*options.measuring(), *SavingOptions.declared} - {"filter", "skip", "sessions"}
     for name in given:
-        if name in MEASURING:
+        if name in decided:
             raise UsageError(
-                "already-measured", f"--{NoiseOptions.declared[name].key} does not go with a FILE",
+                "already-measured", f"--{options.declared[name].key} does not go with a FILE",
                 why="what the file holds was measured already",
             )  # fmt: skip
 
@@ -105,9 +95,9 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     sessions = 2 * options.sessions
     # Each session searches or repeats as much as one default run measures.
     budget = options.budget or (None if options.sizes else f"{DEFAULT_BUDGET_S * sessions:g}s")
-    taken = {name: getattr(options, name) for name in TAKEN}
+    taken = {name: getattr(options, name) for name in options.measuring()}
     saving.check_folder([], options)
-    plan = RunOptions(**{**taken, "sessions": sessions, "budget": budget})
+    plan: Any = commands()["run"](**{**taken, "sessions": sessions, "budget": budget})
     saver = saving.Saver([], options)
     with progress.shown(options, os.environ) as display:
         asked = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))

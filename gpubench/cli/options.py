@@ -102,11 +102,6 @@ class SelectionOptions(CommandOptions):
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
         "also each op split over both, each workload placed; or what `detect` says.", default=None, answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
-    scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
-        "once, strong shares it out among gangs of them. "
-        "Default: off; weak for --ops health.", default=None, answer="settings.scaling")
-    ranks: str | None = option("LIST", RARE, "GPUs at once for --scaling. Default: 2, 4, 8, ... and all; weak: all.",
-        default=None, answer="settings.ranks")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.",
         default=False, answer=OWN_WAY)
     forms: str | None = option("LIST", WHAT, "library,tuned, or all: forms that a backend lacks are then "
@@ -129,6 +124,24 @@ class SelectionOptions(CommandOptions):
         answer=OWN_WAY)
     skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", default=None,
         answer=OWN_WAY)
+
+    @classmethod
+    def measuring(cls) -> list[str]:
+        """Return the options that choose cases or say how to measure them, those of wings too."""
+        own = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
+        return [name for name, declared in cls.declared.items() if name in own or declared.answer]
+
+    def more_settings(self) -> dict[str, Any]:
+        """Return the settings that options of wings add. Raises UsageError."""
+        return {}
+
+    def wish(self, request: Any, settings: Any) -> Any:
+        """Return the DeviceRequest as options of wings change it."""
+        return request
+
+    def fit(self, spec: Any) -> Any:
+        """Return the RunSpec on the devices at hand as options of wings change it. Raises RequiredUnavailable."""
+        return spec
 
 
 class TrialOptions(CommandOptions):
@@ -496,6 +509,7 @@ def extend(known: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
     for name, kind in wings.find_all(wing.commands).items():
         before = known.get(name, kind)
         known[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
+        known[name].declared = before.declared | kind.declared
 
 
 def documents() -> tuple[str, ...]:

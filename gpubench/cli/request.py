@@ -49,13 +49,11 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
-    request = _scaled(with_gangs(_wish(options), declared), how)
+    request = options.wish(with_gangs(_wish(options), declared), how)
     if any(
         op.digest for op in declared.values()
     ):  # whether CuPy or PyTorch runs a user's own function faster is open
         request = msgspec.structs.replace(request, yielding=False)
-    if health.asked(options.ops) and request.mode != "cpu":
-        request = msgspec.structs.replace(request, pairs=True)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     asked = Request(options, chosen, how, began)
@@ -103,7 +101,6 @@ def devices_of(
 def _check_choices(options: RunOptions) -> None:
     for name in ("order", "inputs", "cache"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
-    require_choice(options.scaling or "off", options.declared["scaling"].choices, "--scaling")
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
 
@@ -137,13 +134,6 @@ def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequ
     if all(asked):
         return msgspec.structs.replace(request, required=(GANG,))
     return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
-
-
-def _scaled(request: DeviceRequest, how: Settings) -> DeviceRequest:
-    """The request, with gangs of the GPUs that it finds where their scaling is measured."""
-    if not how.scales("strong"):
-        return request
-    return msgspec.structs.replace(request, gangs=True, ranks=tuple(how.ranks or ()))
 
 
 def _require_gang(declared: Mapping[str, Op], choice: DeviceSelection) -> None:
@@ -238,7 +228,6 @@ class Request:
         free_bytes = machine.memory.usable_bytes.value
         self._fit_settings(choice, machine.cpu.available.value)
         self._fit_selection(ops, devices, roofline.Host(free_bytes, machine.cpu.available.value))
-        equal = self._equal(choice, devices, machine)
         origin = Origin(
             argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [],
             context=self.context, environ=os.environ,
@@ -246,20 +235,22 @@ class Request:
         run = new_run(self.selection, self.settings, machine, devices, origin)
         warnings = [*choice.warnings, *found(machine, self.selection, self.settings, ops, devices)]
         named, budget_s = options.budget is not None, self.settings.budget_s
-        return RunSpec(
+        spec = RunSpec(
             run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
             constraints=Constraints(
                 ours, self.selection, free_bytes, self.keep, self.settings, options.forms is not None
             ),
             began=self.began, check_only=options.check_only,
             load=cpu_load.unread if choice.scripted else cpu_load.read,
-            left_out=_left_out(choice, devices, machine), equal=equal, equip=choice.equipped,
+            left_out=_left_out(choice, devices, machine), equip=choice.equipped,
             # By so much at most the budget grows with what a machine's first run does once.
             once_s=0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S),
             whole=named,
             repeats=not options.no_repeats
             and (options.sessions is not None or options.rigorous or options.append is not None),
         )  # fmt: skip
+        fitted: RunSpec = options.fit(spec)
+        return fitted
 
     def _fit_settings(self, choice: DeviceSelection, usable: int | None) -> None:
         _require_cpus(self.settings.threads, usable)
@@ -275,52 +266,20 @@ class Request:
         if preset is not None:
             self.selection, self.keep = preset.chosen(self.selection, devices, host, self.keep)
 
-    def _equal(
-        self, choice: DeviceSelection, devices: Sequence[Device], machine: Machine
-    ) -> tuple[tuple[Target, ...], ...]:
-        """Return for weak scaling the GPUs that are alike; without any, the settings have none of it. Raises
-        RequiredUnavailable if somebody asked for it."""
-        if not self.settings.scales("weak"):
-            return ()
-        equal = _equal(choice, devices, machine)
-        if not equal:
-            if self.options.scaling is not None:
-                raise targets.too_few(int(any(d.kind == "gpu" and d.backend != GANG for d in devices)))
-            self._set(scaling=msgspec.UNSET, ranks=msgspec.UNSET)
-        return equal
-
     def _set(self, **fields: Any) -> None:
         self.settings = msgspec.structs.replace(self.settings, **fields)
-
-
-def _equal(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> tuple[tuple[Target, ...], ...]:
-    """Return the GPUs that are alike, those among them that a search leaves out too, by the first backend that drives
-    them."""
-    groups: dict[tuple[str, str], list[Target]] = {}
-    for target in (*choice.targets, *(t for group in choice.twins for t in group[1:])):
-        device = next((d for d in devices if d.id == target.device.id), None)
-        device = device or _with_gpu_id(target.device, machine)
-        if device.kind == "gpu" and device.backend != GANG:
-            groups.setdefault((device.backend, device.name), []).append(Target(device, target.forms))
-    return _once_each([tuple(group) for group in groups.values() if len(group) > 1])
-
-
-def _once_each(groups: Sequence[tuple[Target, ...]]) -> tuple[tuple[Target, ...], ...]:
-    """Of each model the first group: through another backend the same GPUs are the same hardware."""
-    first = backends.drivers(group[0].device for group in groups)
-    return tuple(group for group in groups if first[group[0].device.name] == group[0].device.backend)
 
 
 def _left_out(
     choice: DeviceSelection, devices: Sequence[Device], machine: Any
 ) -> tuple[tuple[Target, ...], ...]:
-    """Return the equal GPUs that the search leaves out, by the first backend that drives them."""
+    """Return the equal GPUs that the search leaves out, each model by the first backend that drives it."""
     measured = {device.id: device for device in devices}
-    return _once_each(
-        [
-            tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
-            for group in choice.twins
-        ]
+    first = backends.drivers(group[0].device for group in choice.twins)
+    return tuple(
+        tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
+        for group in choice.twins
+        if first[group[0].device.name] == group[0].device.backend
     )
 
 

@@ -173,14 +173,6 @@ def _require_backend(name: str, possible: Sequence[str], option: str) -> None:
     require_choice(name, possible, option, hint=f"the backend of {name} is {backend!r}" if backend else "")
 
 
-def parse_ranks(text: str | None) -> list[int]:
-    """The sizes of gangs; none: 2, 4, 8, ... and all. Raises UsageError for one GPU."""
-    found = units.parse_sizes(text, option="--ranks") if text is not None else []
-    if any(count < 2 for count in found):
-        raise UsageError("bad-value", f"--ranks {text}", why="a gang has two GPUs or more")
-    return found
-
-
 # Options that are settings as they stand.
 GIVEN = (
     "sessions", "min_samples", "max_samples", "order", "seed", "inputs", "cache", "threads",
@@ -207,10 +199,7 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
         values["max_time_s"] = units.parse_duration(options.max_time, option="--max-time")
     if options.precision is not None:
         values["precision"] = units.parse_percent(options.precision, option="--precision")
-    scaling = options.scaling or ("weak" if health.asked(options.ops) else "off")
-    if scaling != "off":
-        values["scaling"] = scaling
-        values["ranks"] = parse_ranks(options.ranks)
+    values.update(options.more_settings())
     values.update({name: value for name in GIVEN if (value := getattr(options, name)) is not None})
     if options.check_only:  # trials are timings, and --check-only takes none; it ends when all is checked
         values.update(sessions=1, autotune=False, budget_s=values["budget_s"] if options.budget else None)

@@ -24,7 +24,7 @@ from gpubench.base.errors import (
     require_choice,
 )
 from gpubench.cli import health
-from gpubench.cli.options import ConditionOptions, DetectedOptions, SamplingOptions, SelectionOptions
+from gpubench.cli.options import DetectedOptions
 from gpubench.fleet.options import ClusterDetectOptions, ClusterOptions, ClusterRunOptions, FleetReportOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS
 
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from gpubench.fleet.nodes import Fleet, Node
 
 
-# What the nodes are given; the other options are of the driver.
-_PASSED = (
-    *SelectionOptions.declared, *SamplingOptions.declared, *ConditionOptions.declared,
-    "check_only", "label", "tag", "context",
-)  # fmt: skip
 _RUN_REFUSES = (
     "like", "dry_run", "no_save", "plots", "min_speedup", "claims", "baseline", "sort", "columns", "sections", "full",
     "by_device",
@@ -88,7 +83,8 @@ def engine_at(address: str) -> Engine:
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
     """What the run of a node is given: the options of this one that say what to measure and how."""
-    values = {key: getattr(options, key) for key in _PASSED}
+    # What else was given is of the driver.
+    values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or health.WORD
     if values["ops"] == health.WORD and options.confirm and not (options.sessions or options.rigorous):
         values["sessions"] = 2

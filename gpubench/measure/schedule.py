@@ -43,8 +43,8 @@ class RunSpec(msgspec.Struct, frozen=True):
     machine. `spares` are workers that import already. `once_s`: by so much at most the budget grows with the time
     that a machine's first run takes to choose its kernels. `whole`: somebody named the budget, which is used up.
     `repeats`: a session that others disturbed is measured again.
-    `left_out` are equal GPUs that the search leaves out, each group behind the one that is measured in its place,
-    `equal` the groups of all equal ones. `equip` gives an op the kernels that backends bring along.
+    `left_out` are equal GPUs that the search leaves out, each group behind the one that is measured in its place.
+    `equip` gives an op the kernels that backends bring along.
     """
 
     run: Run
@@ -60,7 +60,6 @@ class RunSpec(msgspec.Struct, frozen=True):
     whole: bool = False
     repeats: bool = True
     left_out: tuple[tuple[Target, ...], ...] = ()
-    equal: tuple[tuple[Target, ...], ...] = ()
     equip: Callable[[Op], Op] = lambda op: op
 
     @property

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +20,7 @@ from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.result.case import GANG, gang_id, gang_sizes
+from gpubench.result.case import GANG
 from gpubench.result.machine import Mode
 from gpubench.result.run import Device, Identity, RunWarning
 
@@ -132,9 +131,9 @@ def _ask(
 
 class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
-    sides are measured, and what it names has to be there, unless it is `lenient`. `gangs`: of the GPUs found, those of
-    so many `ranks`; without any 2, 4, 8, ... and all. `pairs`: these and every pair, where there are some.
-    `yielding`: of two libraries that drive one GPU the usual one alone is taken, unless the other one was named."""
+    sides are measured, and what it names has to be there, unless it is `lenient`. `more` makes further targets of
+    those that are found, out of what the backends `beside` the others list. `yielding`: of two libraries that drive
+    one GPU the usual one alone is taken, unless the other one was named."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -142,9 +141,8 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     allow_software: bool = False
     mode: Mode | None = None
     lenient: bool = False
-    gangs: bool = False
-    pairs: bool = False
-    ranks: tuple[int, ...] = ()
+    beside: tuple[str, ...] = ()
+    more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None
     yielding: bool = True
 
     @property
@@ -154,7 +152,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._asked, *((GANG,) if self.gangs or self.pairs else ()))))
+        return tuple(dict.fromkeys((*self._asked, *self.beside)))
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -237,8 +235,8 @@ def choose(
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
-    if request.gangs or request.pairs:
-        targets += _gangs(targets, listings, request)
+    if request.more is not None:
+        targets += request.more(targets, listings)
     if request.mode is not None:
         targets = _one_split_each(targets)
         _require_mode(request, targets, listings)
@@ -271,40 +269,6 @@ def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReque
         else:
             found.append(word)
     return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
-
-
-def too_few(most: int) -> RequiredUnavailable:
-    """No two equal GPUs, or fewer than were named."""
-    return RequiredUnavailable(
-        "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
-        why=f"the devices chosen have {most or 'none'}",
-        hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
-    )  # fmt: skip
-
-
-def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest) -> list[Target]:
-    """Of the GPUs of a backend that are of the first one's name, the gangs of the first so many, and every pair where
-    pairs are asked for. Raises RequiredUnavailable if there is none and gangs have to be."""
-    if any(target.device.backend == GANG for target in targets):
-        return []  # named
-    every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
-    by_backend: dict[str, list[Device]] = {}
-    for target in targets:
-        if target.device.kind == "gpu":
-            by_backend.setdefault(target.device.backend, []).append(target.device)
-    found = []
-    for backend, devices in by_backend.items():
-        alike = [device.id for device in devices if device.name == devices[0].name]
-        ordinals = [int(digits[0]) for one in alike if (digits := re.search(r"\d+$", one))]
-        wanted = [tuple(pair) for pair in itertools.permutations(ordinals, 2)] if request.pairs else []
-        sizes = request.ranks or gang_sizes(len(ordinals))
-        wanted += [tuple(ordinals[:count]) for count in sizes if 2 <= count <= len(ordinals)]
-        ids = dict.fromkeys(gang_id(backend, ranks) for ranks in wanted)
-        found += [every[one] for one in ids if one in every]
-    if not found and request.gangs:
-        most = max((len(devices) for devices in by_backend.values()), default=0)
-        raise too_few(most)
-    return found
 
 
 def _without_yielding(

@@ -4,6 +4,7 @@ from gpubench.base.plugins.wings import Wing
 
 _OPS = ("allgather", "allreduce", "alltoall", "broadcast", "p2p", "p2p_both", "reducescatter")
 WING = Wing(
+    commands=dict.fromkeys(("run", "noise"), "gpubench.multi.options:ScalingOptions"),
     ops={name: f"gpubench.multi.ops:{name}" for name in _OPS},
     backends={"gang": "gpubench.multi.gang:BACKEND"},
     companions={"equal GPUs": "gpubench.multi.equal_gpus:EqualCompanion"},

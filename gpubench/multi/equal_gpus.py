@@ -14,25 +14,79 @@ Measurements of equal GPUs beside the cases: all at once, and those that a searc
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
-from gpubench import kernels
+from gpubench import backends, kernels
+from gpubench.base.errors import RequiredUnavailable
+from gpubench.base.groups import group_by
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
 from gpubench.measure.companion import Companion, Occasion
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.schedule import RunSpec
+from gpubench.measure.targets import Listing
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.result.case import QUEUED, Case
+from gpubench.result.case import GANG, QUEUED, Case, gang_id, gang_sizes
 from gpubench.result.run import Device, TogetherTimes, TwinTimes
 
 # For one answer: inputs of a case are made once, on the host.
 ENOUGH_S = 30.0
+
+
+def too_few(most: int) -> RequiredUnavailable:
+    """Return the error for fewer equal GPUs than were asked for."""
+    return RequiredUnavailable(
+        "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
+        why=f"the devices chosen have {most or 'none'}",
+        hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
+    )  # fmt: skip
+
+
+def join(
+    targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
+) -> list[Target]:
+    """Return the gangs of the GPUs of a backend that are of the first one's name: of so many `ranks` each, without any
+    of 2, 4, 8, ... and all; every pair if `pairs` are asked for. Raises RequiredUnavailable if none is there, and gangs
+    are `required`."""
+    if any(target.device.backend == GANG for target in targets):
+        return []  # named
+    every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
+    gpus = [target.device for target in targets if target.device.kind == "gpu"]
+    by_backend = group_by(gpus, lambda device: device.backend)
+    gangs = []
+    for backend, devices in by_backend.items():
+        alike = [device.id for device in devices if device.name == devices[0].name]
+        ordinals = [int(digits[0]) for id in alike if (digits := re.search(r"\d+$", id))]
+        members = [tuple(pair) for pair in itertools.permutations(ordinals, 2)] if pairs else []
+        sizes = ranks or gang_sizes(len(ordinals))
+        members += [tuple(ordinals[:count]) for count in sizes if 2 <= count <= len(ordinals)]
+        ids = dict.fromkeys(gang_id(backend, gang) for gang in members)
+        gangs += [every[id] for id in ids if id in every]
+    if required and not gangs:
+        raise too_few(max(map(len, by_backend.values()), default=0))
+    return gangs
+
+
+def equal_groups(spec: RunSpec) -> list[list[Target]]:
+    """Return the GPUs of a run that are alike, those that a search leaves out too, by the first backend that drives
+    them: through another one the same GPUs are the same hardware."""
+    left_out = (target for group in spec.left_out for target in group[1:])
+    gpus = [
+        target for target in (*spec.constraints.targets, *left_out)
+        if target.device.kind == "gpu" and target.device.backend != GANG
+    ]  # fmt: skip
+    by_model = group_by(gpus, lambda target: (target.device.backend, target.device.name))
+    groups = [group for group in by_model.values() if len(group) > 1]
+    first = backends.drivers(group[0].device for group in groups)
+    return [group for group in groups if first[group[0].device.name] == group[0].device.backend]
+
 
 OnDevice = tuple[Device, Case]
 
@@ -286,7 +340,7 @@ class EqualCompanion(Companion):
 
     def _work_together(self, session: Occasion) -> None:
         """Run the largest size of each curve on all equal GPUs, as long as the budget holds a whole case."""
-        for group in self.spec.equal:
+        for group in equal_groups(self.spec):
             for item in largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:
                     if count <= len(group) and session.budget.left_s() >= seconds(count):

@@ -425,7 +425,7 @@ _STRONG = (
 )
 
 
-@section("scaling", order=130, help="What several GPUs gain over one")
+@section("scaling", order=130, help="What several GPUs gain over one", usual="end")
 def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
     unit, gains = options.time_unit, scaling(analysis)
     strong, weak = gains.strong, gains.weak

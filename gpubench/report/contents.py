@@ -97,7 +97,8 @@ def final_screen(
     """What a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that was made
     for roofs or for overheads ends with these."""
     own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
-    wanted = ("scaling", "claims") if own is None else (own, "scaling", "claims")
+    ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
+    wanted = (*([] if own is None else [own]), *ends)
     found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
     if own is not None:
         files = tuple((Cell(f"saved {printable(path)}"),) for path in saved)

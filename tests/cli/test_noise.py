@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from gpubench.base.errors import GpubenchError
-from gpubench.cli.noise import TAKEN, judged
-from gpubench.cli.options import NoiseOptions, RunOptions
+from gpubench.cli.noise import judged
+from gpubench.cli.options import commands
 from gpubench.result.run import Outcome, Stop
 from gpubench.result.store import save
 from tests.unit.report.builders import failed, skipped
@@ -37,14 +37,12 @@ def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_pat
 
 
 def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
-    measuring = {name for name, declared in RunOptions.declared.items() if declared.answer} | {
-        "sessions",
-        "budget",
-    }
+    run, noise = commands()["run"], commands()["noise"]
+    taken = noise.measuring()
     without = {"check_only", "label", "tag", "context"}  # about the file of a run
-    assert measuring - TAKEN.keys() == without
+    assert {*run.measuring()} - {*taken} == without
     own = {"sessions", "budget"}  # twice as many sessions, and time for them
-    changed = {name for name in TAKEN if NoiseOptions.declared[name] != RunOptions.declared[name]}
+    changed = {name for name in taken if noise.declared[name] != run.declared[name]}
     assert changed == own
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from gpubench.base.units import parse_time
-from gpubench.cli.noise import TAKEN
-from gpubench.cli.options import RunOptions
+from gpubench.cli.options import commands
 from tests.forking import ROOT, Starter, environment
 
 PLAN = (
@@ -137,8 +136,8 @@ def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(
 
 
 def test_every_option_that_says_what_to_measure_is_held_against_the_file() -> None:
-    plan = (*TAKEN, "check_only", "label", "tag", "context")
-    left = {name for name in plan if not RunOptions.declared[name].answer}
+    options = commands()["run"]
+    left = {name for name in options.measuring() if not options.declared[name].answer}
     assert left == {"sessions", "budget", "no_repeats"}, "each run says these for itself"
 
 

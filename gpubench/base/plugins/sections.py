@@ -12,7 +12,7 @@ import importlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from gpubench.base import plugins
 from gpubench.base.errors import BadPlugin, require_choice
@@ -46,6 +46,11 @@ class SectionDeclaration(NamedTuple):
     def usual(self) -> bool:
         """Whether it is shown unless somebody chooses sections."""
         return "usual=False" not in self.more
+
+    @property
+    def at_end(self) -> bool:
+        """Whether a run ends with it, behind its answer."""
+        return 'usual="end"' in self.more
 
     @property
     def choice(self) -> bool:
@@ -124,12 +129,19 @@ _charts: dict[tuple[str, str], Maker] = {}
 
 
 def section(
-    key: str, *, order: int, help: str = "", usual: bool = True, choice: bool = True, together: bool = False
+    key: str,
+    *,
+    order: int,
+    help: str = "",
+    usual: bool | Literal["end"] = True,
+    choice: bool = True,
+    together: bool = False,
 ) -> Callable[[F], F]:
     """Register a function that draws the section `key`: a Section, a Table, several, or None.
 
-    `order`: its place among the others, which are tens. The arguments are read from the text of the file, in this
-    order: write them as literals, `key` and `order` first.
+    `order`: its place among the others, which are tens. `usual`: nobody has to choose it; "end": a run ends
+    with it. The arguments are read from the text of the file, in this order: write them as literals, `key` and `order`
+    first.
     """
 
     def register(make: F) -> F:

@@ -41,7 +41,7 @@ _FORMS: tuple[tuple[int, GainStyle, str], ...] = (
 )  # fmt: skip
 
 
-@section("claims", order=160, help="Expectations of --claims beside what was measured")
+@section("claims", order=160, help="Expectations of --claims beside what was measured", usual="end")
 def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     """Draw a row per claim; a narrow terminal leaves the times out. None where no claims were given."""
     rows = claims(analysis)

@@ -1,0 +1,67 @@
+"""The options that several GPUs add to `run` and `noise`, and what they ask for."""
+
+from typing import Any
+
+from gpubench.base.errors import UsageError, require_choice
+from gpubench.cli.declaration import RARE, WHAT, option
+from gpubench.cli.options import SelectionOptions
+
+# fmt: off
+
+
+class ScalingOptions(SelectionOptions):
+    """What several GPUs gain over one."""
+
+    scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
+        "once, strong shares it out among gangs of them. "
+        "Default: off; weak for --ops health.", default=None, answer="settings.scaling")
+    ranks: str | None = option("LIST", RARE, "GPUs at once for --scaling. Default: 2, 4, 8, ... and all; weak: all.",
+        default=None, answer="settings.ranks")
+    # fmt: on
+
+    def more_settings(self) -> dict[str, Any]:
+        """Return what of scaling is measured, on gangs of how many GPUs. Raises UsageError."""
+        from gpubench.base import units
+        from gpubench.cli import health
+
+        require_choice(self.scaling or "off", self.declared["scaling"].choices, "--scaling")
+        scaling = self.scaling or ("weak" if health.asked(self.ops) else "off")
+        if scaling == "off":
+            return super().more_settings()
+        ranks = units.parse_sizes(self.ranks, option="--ranks") if self.ranks is not None else []
+        if any(count < 2 for count in ranks):
+            raise UsageError("bad-value", f"--ranks {self.ranks}", why="a gang has two GPUs or more")
+        return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
+
+    def wish(self, request: Any, settings: Any) -> Any:
+        """Ask for gangs of the GPUs that are found; with --ops health for every pair, where there are some."""
+        from functools import partial
+
+        import msgspec
+
+        from gpubench.cli import health
+        from gpubench.multi.equal_gpus import join
+        from gpubench.result.case import GANG
+
+        strong, pairs = settings.scales("strong"), health.asked(self.ops) and request.mode != "cpu"
+        if strong or pairs:
+            more = partial(join, ranks=settings.ranks or (), pairs=pairs, required=strong)
+            request = msgspec.structs.replace(request, beside=(GANG,), more=more)
+        return super().wish(request, settings)
+
+    def fit(self, spec: Any) -> Any:
+        """Leave out weak scaling without equal GPUs. Raises RequiredUnavailable if somebody asked for it."""
+        import msgspec
+
+        from gpubench.multi.equal_gpus import equal_groups, too_few
+        from gpubench.result.case import GANG
+
+        if spec.settings.scales("weak") and not equal_groups(spec):
+            if self.scaling is not None:
+                devices = [target.device for target in spec.constraints.targets]
+                raise too_few(int(any(device.kind == "gpu" and device.backend != GANG for device in devices)))
+            settings = msgspec.structs.replace(spec.settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
+            run = msgspec.structs.replace(spec.run, settings=settings)
+            constraints = msgspec.structs.replace(spec.constraints, settings=settings)
+            spec = msgspec.structs.replace(spec, run=run, constraints=constraints)
+        return super().fit(spec)
