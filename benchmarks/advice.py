@@ -106,12 +106,12 @@ class Question(NamedTuple):
 def times_at(field: ContenderSet, n: int) -> Times | None:
     """None where one side was not measured."""
     sides = [
-        {(one.device_id, one.form): one.points[n].time.estimate for one in side if one.measured(n)}
+        {(one.device_id, one.form): one.points[n].time.estimate for one in side if one.is_timed_at(n)}
         for side in (field.cpu, field.others)
     ]
     if not all(sides):
         return None
-    rows = {(one.device_id, one.form): one.points[n].rows[0] for one in field.contenders if one.measured(n)}
+    rows = {(one.device_id, one.form): one.points[n].rows[0] for one in field.contenders if one.is_timed_at(n)}
     return Times({**sides[0], **sides[1]}, rows, *(min(side.values()) for side in sides))
 
 

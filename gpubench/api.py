@@ -75,9 +75,9 @@ class Result:
         return f"{text}all: {steps}gpubench report {quote(str(self.path or 'r.json'))}"
 
     def __repr__(self) -> str:
-        from gpubench.analysis.contenders import timed
+        from gpubench.analysis.contenders import has_time
 
-        cases = sum(map(timed, self._analysis.cases))
+        cases = sum(map(has_time, self._analysis.cases))
         return f"<gpubench.Result of {', '.join(self.ops) or 'nothing'}: {cases} cases with a time>"
 
     def _repr_html_(self) -> str:

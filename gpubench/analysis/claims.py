@@ -1,10 +1,11 @@
-"""What somebody expects of a GPU, beside what a run measured (docs/claims.md)."""
+"""Expectations of a GPU, beside what a run measured, and the file that says it (docs/claims.md)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from importlib import resources
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -12,12 +13,17 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult, CaseTime
 from gpubench.analysis.labels import gravest
-from gpubench.analysis.speedup import Speedup, paired
+from gpubench.analysis.speedup import Speedup, fastest, pair
+from gpubench.base import disk
+from gpubench.base.errors import InputError, UsageError
+from gpubench.base.messages import ERRORS
+from gpubench.base.units import parse_duration
 from gpubench.curves import stats
 from gpubench.curves.stats import IntervalLike
 from gpubench.result.case import Case
 from gpubench.result.run import DeviceKind
 from gpubench.result.selectors import selector
+from gpubench.result.store import limits
 
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 # What a speedup divides by: the fastest CPU form, or the fastest GPU form (of a split over both).
@@ -25,27 +31,29 @@ Divisor = Literal["cpu", "gpu"]
 Range = tuple[float, float]
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody expects: a speedup, or the times of both sides, or one side's alone (seconds), or a time between
-    two, or a break-even between two sizes.
+class Seconds(float):
+    """A time that a file writes with a unit, or as plain seconds."""
 
-    `cases` are selectors; the times of several add up. None: gpubench has no op for it. `also` selects what stands
-    beside it and decides nothing. `device` is the kind of device that answers: a GPU, or what the selectors name.
-    `tolerance` is a share of the expectation.
-    """
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An expectation: a speedup, or the times of both sides, or one side's alone, or a time between two, or a
+    break-even between two sizes."""
 
     claim: str
     document: str | None = None
-    cases: tuple[str, ...] = ()
-    also: str | None = None
-    device: DeviceKind | None = None
+    case: str | None = None  # a file may write a single one of `cases` so
+    cases: tuple[str, ...] = ()  # selectors; the times of several add up; none: gpubench has no op for it
+    also: str | None = None  # selects what stands beside it and decides nothing
+    device: DeviceKind | None = None  # the kind of device that answers; None: a GPU, or what the selectors name
     against: Divisor = "cpu"
     speedup: float | None = None
-    cpu_s: float | None = None
-    gpu_s: float | None = None
-    time_s: Range | None = None
+    cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")
+    gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")
+    time_s: tuple[Seconds, Seconds] | None = msgspec.field(default=None, name="time")
     break_even: Range | None = None
-    tolerance: float = 0.1
+    tolerance: float | None = (
+        None  # a share of the expectation; None: what the file says for all, else TOLERANCE
+    )
 
     @property
     def expected(self) -> float | None:
@@ -54,9 +62,17 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
             return self.cpu_s / self.gpu_s
         return self.speedup
 
+    @property
+    def allowed(self) -> float:
+        """The tolerance that holds for it."""
+        return TOLERANCE if self.tolerance is None else self.tolerance
+
+
+TOLERANCE = 0.1
+
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody claimed, and the kindest measured case: its speedup with interval, and the speedup of the same
+    """A claim, and the kindest measured case: its speedup with interval, and the speedup of the same
     work when every call copies both ways. `ids` are the cases whose times add up. What nothing measured is null."""
 
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
@@ -110,11 +126,11 @@ def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
 
 
 class _Measured:
-    """What a run has to say."""
+    """The cases, speedups and break-evens of a run."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.cases, self.break_even = analysis.cases, analysis.break_even
-        self.headlines = [row for row in analysis.speedups if row.kind == "headline"]
+        self.headlines = [case for case in analysis.speedups if case.kind == "headline"]
         if any(claim.break_even and claim.device == "software" for claim in analysis.asked_claims):
             # The curves of software adapters are drawn for the claims that ask for them alone.
             self.break_even += analysis.curves_of("software")
@@ -131,136 +147,136 @@ class _Measured:
     def _ratio(self, claim: Claim) -> ClaimResult:
         terms: list[Speedup] = []
         for text in claim.cases:
-            found = self._kindest(claim, text)
-            if isinstance(found, str):
+            matching = self._kindest(claim, text)
+            if isinstance(matching, str):
                 of = f": {text}" if len(claim.cases) > 1 else ""
-                return _result(claim, "not measured", found + of)
-            terms.append(found)
+                return _result(claim, "not measured", matching + of)
+            terms.append(matching)
         whole = _total(terms)
         if whole is None:
             return _result(claim, "not measured", NO_SESSION)
-        copied = [self._copied(row) for row in terms]
-        with_copies = None if None in copied else _total([row for row in copied if row is not None])
+        copied = [self._copy_both_ways(case) for case in terms]
+        with_copies = None if None in copied else _total([case for case in copied if case is not None])
         also = self._kindest(claim, claim.also) if claim.also else NO_CASE
         verdict, reason = _verdict(claim, whole)
         return _result(
-            claim, verdict, reason, ids=tuple(row.id for row in terms),
-            baseline_ids=tuple(row.baseline_id for row in terms), measured=whole, with_copies=with_copies,
+            claim, verdict, reason, ids=tuple(case.id for case in terms),
+            baseline_ids=tuple(case.baseline_id for case in terms), measured=whole, with_copies=with_copies,
             also=None if isinstance(also, str) else also,
         )  # fmt: skip
 
     def _kindest(self, claim: Claim, text: str) -> Speedup | str:
         """The selected case with the largest speedup, or why there is none."""
         matches = selector(text, option="--claims")
-        found = [row for row in self.headlines if matches(row.case.case)]
+        matching = [case for case in self.headlines if matches(case.case.case)]
         kinds = _answers(claim, text)
-        real = [row for row in found if row.case.device_kind in kinds]
+        real = [case for case in matching if case.case.device_kind in kinds]
         if real:
-            best = max(real, key=lambda row: (row.headline, row.ratio))
+            best = max(real, key=lambda case: (case.headline, case.ratio))
             return best if claim.against == "cpu" else self._against_gpu(best)
         if host := self._on_host(matches):
             return host
-        return SOFTWARE if any(row.case.device_kind == "software" for row in found) else NO_CASE
+        return SOFTWARE if any(case.case.device_kind == "software" for case in matching) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
         """A stage that no GPU can take: its CPU time stands on both sides."""
-        found = [row for row in self.cases if matches(row.case)]
-        if not any(row.reason == HOST_STAGE for row in found):
+        matching = [case for case in self.cases if matches(case.case)]
+        if not any(case.reason == HOST_STAGE for case in matching):
             return None
-        timed = [row for row in found if row.time is not None and row.device_kind == "cpu"]
-        best = min(timed, key=_estimate_s, default=None)
-        return None if best is None else _pair(best, best, headline=True)
+        timed = [case for case in matching if case.time is not None and case.device_kind == "cpu"]
+        best = fastest(timed)
+        return pair("headline", best, best, headline=True)
 
-    def _against_gpu(self, row: Speedup) -> Speedup | str:
-        """The same case, against the GPU's fastest form of the same work."""
+    def _against_gpu(self, case: Speedup) -> Speedup | str:
+        """Return the speedup of a case over the GPU's fastest form of the same work."""
         beside = [
             other.case
             for other in self.headlines
             if other.case.device_kind == "gpu"
-            and other.case.case.workload == row.case.case.workload
-            and other.case.case.regime_id == row.case.case.regime_id
+            and other.case.case.workload == case.case.case.workload
+            and other.case.case.regime_id == case.case.case.regime_id
         ]
-        best = min(beside, key=_estimate_s, default=None)
-        found = None if best is None else _pair(best, row.case, headline=row.headline)
-        return NO_CASE if found is None else found
+        return pair("headline", fastest(beside), case.case, headline=case.headline) or NO_CASE
 
-    def _copied(self, row: Speedup) -> Speedup | None:
+    def _copy_both_ways(self, case: Speedup) -> Speedup | None:
         """The best speedup of the same work when every call copies both ways."""
-        if row.case.device_kind == "cpu":
-            return row
+        if case.case.device_kind == "cpu":
+            return case
         same = [
             other
             for other in self.headlines
-            if other.case.case.workload == row.case.case.workload
+            if other.case.case.workload == case.case.case.workload
             and other.case.case.regime == "transfer-always"
-            and other.case.device_kind == row.case.device_kind
+            and other.case.device_kind == case.case.device_kind
         ]
         return max(same, key=lambda other: other.ratio, default=None)
 
     def _time(self, claim: Claim) -> ClaimResult:
-        """Of one side's time, the fastest selected case's."""
+        """Judge the time of one side by the fastest selected case."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0]) if claim.time_s is not None else ("cpu",)
-        found = [row for row in self.cases if matches(row.case) and row.device_kind in kinds]
-        row = min((row for row in found if row.time is not None), key=_estimate_s, default=None)
-        if row is None or row.time is None:
+        matching = [case for case in self.cases if matches(case.case) and case.device_kind in kinds]
+        case = fastest(matching)
+        if case is None or case.time is None:
             return _result(claim, "not measured", NO_CASE)
         if claim.time_s is not None:
-            verdict = _inside(row.time.low, row.time.high, claim.time_s, claim.tolerance)
+            verdict = _inside(case.time.low, case.time.high, claim.time_s, claim.allowed)
         else:
             assert claim.cpu_s is not None, "a claim expects a speedup, a time or a break-even"
-            verdict = _side(row.time, claim.cpu_s * (1 + claim.tolerance), larger=False)
-        return _result(claim, verdict, "", ids=(row.id,), timed=row)
+            verdict = _side(case.time, claim.cpu_s * (1 + claim.allowed), larger=False)
+        return _result(claim, verdict, "", ids=(case.id,), timed=case)
 
     def _threshold(self, claim: Claim, claimed: Range) -> ClaimResult:
         """The earliest break-even of the selected cases."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
-        found = [
-            row for row in self.break_even if matches(row.case) and row.points[-1].case.device_kind in kinds
+        matching = [
+            case for case in self.break_even if matches(case.case) and case.points[-1].case.device_kind in kinds
         ]
-        row = min(found, key=lambda row: _ends(row), default=None)
-        if row is None:
+        case = min(matching, key=lambda case: _ends(case), default=None)
+        if case is None:
             return _result(claim, "not measured", NO_CASE)
-        verdict = _inside(*_ends(row), claimed, claim.tolerance)
-        reason = (row.reason or "") if verdict == "undecided" else ""
-        return _result(claim, verdict, reason, ids=(row.points[-1].id,), threshold=row)
+        verdict = _inside(*_ends(case), claimed, claim.allowed)
+        reason = (case.reason or "") if verdict == "undecided" else ""
+        return _result(claim, verdict, reason, ids=(case.points[-1].id,), threshold=case)
 
 
-def _ends(row: BreakEven) -> tuple[float, float]:
+def _ends(case: BreakEven) -> tuple[float, float]:
     """Between which sizes the break-even lies, as far as was measured."""
-    if row.verdict == "all-sizes":
-        return 0.0, row.first
-    if row.verdict == "no-size":
-        return row.last, math.inf
-    return row.lo or 0.0, row.hi or math.inf
+    if case.verdict == "all-sizes":
+        return 0.0, case.first
+    if case.verdict == "no-size":
+        return case.last, math.inf
+    return case.lo or 0.0, case.hi or math.inf
 
 
-def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **found: object) -> ClaimResult:
-    row = ClaimResult(
+def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
+    """Return the verdict with `sides`, fields of the result, and the numbers that these have."""
+    measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
+    copied, also = sides.get("with_copies"), sides.get("also")
+    if measured is not None:
+        sides |= {"ratio": measured.ratio, "lo": measured.lo, "hi": measured.hi}
+        sides |= {"cpu_s": _estimate_s(measured.baseline), "gpu_s": _estimate_s(measured.case)}
+    if timed is not None:
+        sides["cpu_s" if timed.device_kind == "cpu" else "gpu_s"] = _estimate_s(timed)
+    if crossing is not None:
+        sides["break_even"] = (crossing.lo, crossing.hi)
+    if copied is not None:
+        sides["ratio_with_copies"] = copied.ratio
+    if also is not None:
+        sides |= {"also_ids": (also.id,), "also_ratio": also.ratio}
+    return ClaimResult(
         claim=claim.claim, document=claim.document, cases=claim.cases, verdict=verdict,
-        reason=reason or None, against=claim.against, tolerance=claim.tolerance, claimed_speedup=claim.expected,
-        claimed_cpu_s=claim.cpu_s, claimed_gpu_s=claim.gpu_s, claimed_time_s=claim.time_s,
-        claimed_break_even=claim.break_even, **found,  # type: ignore[arg-type]
-    )  # fmt: skip
-    ratio, timed, crossing, copied, also = row.measured, row.timed, row.threshold, row.with_copies, row.also
-    on_cpu = timed is not None and timed.device_kind == "cpu"
-    return msgspec.structs.replace(
-        row, ratio=ratio.ratio if ratio else None, lo=ratio.lo if ratio else None, hi=ratio.hi if ratio else None,
-        cpu_s=_estimate_s(ratio.baseline) if ratio else _estimate_s(timed) if timed and on_cpu else None,
-        gpu_s=_estimate_s(ratio.case) if ratio else _estimate_s(timed) if timed and not on_cpu else None,
-        ratio_with_copies=copied.ratio if copied else None, break_even=(crossing.lo, crossing.hi) if crossing else None,
-        also_ids=(also.id,) if also else (), also_ratio=also.ratio if also else None,
+        reason=reason or None, against=claim.against, tolerance=claim.allowed, claimed_speedup=claim.expected,
+        claimed_cpu_s=None if claim.cpu_s is None else float(claim.cpu_s),
+        claimed_gpu_s=None if claim.gpu_s is None else float(claim.gpu_s),
+        claimed_time_s=None if claim.time_s is None else (float(claim.time_s[0]), float(claim.time_s[1])),
+        claimed_break_even=claim.break_even, **sides,
     )  # fmt: skip
 
 
-def _median_s(row: CaseResult) -> float:
-    assert row.time is not None
-    return row.time.median_s
-
-
-def _estimate_s(row: CaseResult) -> float:
-    return math.inf if row.time is None else row.time.estimate
+def _estimate_s(case: CaseResult) -> float:
+    return math.inf if case.time is None else case.time.estimate
 
 
 def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
@@ -270,64 +286,52 @@ def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
     return ("gpu", "hybrid") if f"@{HYBRID}" in text else ("gpu",)
 
 
-def _pair(baseline: CaseResult, case: CaseResult, *, headline: bool) -> Speedup | None:
-    """The two sides as a speedup; None where no session measured both."""
-    ratio = paired(baseline, case)
-    if ratio is None:
-        return None
-    return Speedup(
-        id=case.id, baseline_id=baseline.id, kind="headline", ratio=ratio.estimate, lo=ratio.low,
-        hi=ratio.high, ci_kind=ratio.kind, headline=headline, case=case, baseline=baseline,
-        label=gravest([row.label for row in (baseline, case) if row.label is not None]),
-    )  # fmt: skip
-
-
 def _total(terms: Sequence[Speedup]) -> Speedup | None:
     """The terms one after the other on either side; None where no session measured all of them."""
     if len(terms) == 1:
         return terms[0]
     case, baseline = (
-        _one_after_the_other([row.case for row in terms]),
-        _one_after_the_other([row.baseline for row in terms]),
+        _one_after_the_other([ratio.case for ratio in terms]),
+        _one_after_the_other([ratio.baseline for ratio in terms]),
     )
     if case is None or baseline is None:
         return None
-    return _pair(baseline, case, headline=all(row.headline for row in terms))
+    return pair("headline", baseline, case, headline=all(ratio.headline for ratio in terms))
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
     """The rows as one case: in each session the sums of its blocks and of its samples."""
-    common = sorted(set.intersection(*(set(row.blocks) for row in rows)))
+    common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
-    blocks = {i: tuple(map(math.fsum, zip(*(row.blocks[i] for row in rows), strict=False))) for i in common}
+    blocks = {i: tuple(map(math.fsum, zip(*(case.blocks[i] for case in rows), strict=False))) for i in common}
     samples = {
-        i: tuple(math.fsum(end(row.sessions[i]) for row in rows) for end in (min, stats.median, max))
+        i: tuple(math.fsum(end(case.sessions[i]) for case in rows) for end in (min, stats.median, max))
         for i in common
     }
-    prior = stats.Prior(max(row.prior.block for row in rows), max(row.prior.session for row in rows))
+    prior = stats.Prior(max(case.prior.block for case in rows), max(case.prior.session for case in rows))
     time = stats.run_interval(list(blocks.values()), prior)
     # Beside a stage that stays on the host the whole is the other device's.
-    longest = max(rows, key=lambda row: (row.device_kind != "cpu", _estimate_s(row)))
+    longest = max(rows, key=lambda case: (case.device_kind != "cpu", _estimate_s(case)))
     return msgspec.structs.replace(
-        longest, id=" + ".join(row.id for row in rows), blocks=blocks, sessions=samples, prior=prior,
-        label=gravest([row.label for row in rows if row.label is not None]),
+        longest, id=" + ".join(case.id for case in rows), blocks=blocks, sessions=samples, prior=prior,
+        label=gravest([case.label for case in rows if case.label is not None]),
         time=CaseTime(
             **time._asdict(), k=len(common), n=sum(map(len, samples.values())),
-            median_s=math.fsum(map(_median_s, rows)),
+            median_s=math.fsum(case.time.median_s for case in rows if case.time is not None),
         ),
     )  # fmt: skip
 
 
-def _verdict(claim: Claim, row: Speedup) -> tuple[ClaimVerdict, str]:
-    if not row.headline:
-        return "undecided", row.label
-    assert row.case.time is not None, "a speedup has two times"
+def _verdict(claim: Claim, case: Speedup) -> tuple[ClaimVerdict, str]:
+    if not case.headline:
+        return "undecided", case.label
+    assert case.case.time is not None, "a speedup has two times"
     if claim.expected is not None:
-        verdict = _side(row.interval, claim.expected * (1 - claim.tolerance), larger=True)
+        verdict = _side(case.interval, claim.expected * (1 - claim.allowed), larger=True)
     else:
         assert claim.gpu_s is not None, "a claim expects a speedup or a time"
-        verdict = _side(row.case.time, claim.gpu_s * (1 + claim.tolerance), larger=False)
+        verdict = _side(case.case.time, claim.gpu_s * (1 + claim.allowed), larger=False)
     return verdict, ""
 
 
@@ -345,3 +349,98 @@ def _inside(low: float, high: float, claimed: Range, tolerance: float) -> ClaimV
     if first <= low and high <= last:
         return "confirmed"
     return "refuted" if high < first or low > last else "undecided"
+
+
+# ---------------------------------------------------------------- the file
+
+BUILTIN = "builtin"  # stands for the claims that come with gpubench
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """A whole file, TOML or JSON. `tolerance` holds for the claims that name none."""
+
+    claims: list[Claim]
+    name: str = "gpubench-claims"
+    schema_version: int = 1
+    source: str | None = None
+    tolerance: float = TOLERANCE
+
+
+def load(name: str) -> tuple[Claim, ...]:
+    """Return the claims in the file `name`, or gpubench's own for `builtin`. Raises InputError and UsageError."""
+    try:
+        data = _read(name)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else why
+        hint = ERRORS["bad-claims"].remedy
+        raise InputError("unreadable", f"--claims: {name} cannot be read", why=why, hint=hint) from None
+    file = _parse(data, name)
+    return tuple(_checked_claim(claim, file.tolerance, name) for claim in file.claims)
+
+
+def _read(name: str) -> bytes:
+    if name == BUILTIN:
+        return (resources.files("gpubench.analysis") / "data" / "claims.toml").read_bytes()
+    return disk.read_regular(name, limits.MAX_BYTES + 1)
+
+
+def _parse(data: bytes, name: str) -> _File:
+    try:
+        if name.lower().endswith(".json"):
+            limits.require_json(data, f"--claims: {name}")
+            file = msgspec.json.decode(data, type=_File, dec_hook=_decode)
+        else:
+            file = msgspec.convert(limits.toml(data), _File, dec_hook=_decode)
+        limits.require_claims(len(file.claims), f"--claims: {name}")
+        if file.name != "gpubench-claims" or file.schema_version != 1:
+            own = "this gpubench reads gpubench-claims version 1"
+            raise ValueError(f"it is {file.name} version {file.schema_version}; {own}")
+    except (ValueError, RecursionError) as error:  # of msgspec and tomllib too
+        raise InputError("bad-claims", f"--claims: {name} cannot be used", why=str(error)) from None
+    return file
+
+
+def _decode(kind: type, value: str | float) -> Any:
+    """Return a time of the file, the one type that msgspec does not know."""
+    text = f"{value:.12f}" if isinstance(value, float | int) else str(value)
+    try:
+        return kind(parse_duration(text, option="--claims"))
+    except UsageError as error:
+        raise ValueError(f"{error.message}: {error.why}") from None
+
+
+def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
+    tolerance = tolerance if claim.tolerance is None else claim.tolerance
+    cases = claim.cases if claim.case is None else (claim.case,)
+    whole = msgspec.structs.replace(claim, case=None, cases=cases, tolerance=tolerance)
+    why = "give case or cases, not both" if claim.case is not None and claim.cases else _contradiction(whole)
+    try:
+        for text in (*cases, *([claim.also] if claim.also else ())):
+            selector(text, option="--claims")
+    except UsageError as error:
+        why = f"{error.message}: {error.why}"
+    if why:
+        raise InputError("bad-claims", f"--claims: {name}: the claim {claim.claim[:40]!r}", why=why)
+    return whole
+
+
+def _contradiction(claim: Claim) -> str | None:
+    """Return what makes no sense together."""
+    sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
+    ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
+    if not ranges and all(side is None for side in sides):
+        return "it expects nothing: give speedup, cpu, gpu, time or break_even"
+    if len(ranges) > 1 or (ranges and any(side is not None for side in sides)):
+        return "it expects two things: give time or break_even alone"
+    if any(not 0 < first <= last < math.inf for first, last in ranges):
+        return "a range goes from a smaller number above 0 to a larger one"
+    if claim.expected is not None and not 0 < claim.expected < math.inf:
+        return "a speedup is a number above 0"
+    if not 0 <= claim.allowed < 1:
+        return "a tolerance is a share from 0 to below 1"
+    if len(claim.cases) > 1 and claim.expected is None and claim.gpu_s is None:
+        return "several cases add up for a speedup or a gpu time alone"
+    if claim.against == "gpu" and claim.speedup is None:
+        return 'against = "gpu" needs the speedup over the GPU'
+    return None

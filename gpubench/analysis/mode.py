@@ -7,21 +7,23 @@ Who wins is the answer's judgement of each op (`analysis.answer`). The mode is d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.answer import AnswerRow, answer_rows
 from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import SharedCall, shared_calls
-from gpubench.analysis.labels import workers
 from gpubench.analysis.machine import experiment
-from gpubench.analysis.speedup import EQUAL, Speedup
+from gpubench.analysis.samples import empty_launch_s
+from gpubench.analysis.speedup import EQUAL
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, extent, size_text, threshold_text
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
-from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
+from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import (
     Measured,
     MeasuredBreakEven,
@@ -44,10 +46,10 @@ class OpOutcome(NamedTuple):
     """The winner of an op in one situation, at its largest size on the GPU that does best."""
 
     winner: Outcome
-    row: AnswerRow
+    op: AnswerRow
     cell: AnswerCell
     gain: Gain
-    small: bool = False  # the GPU lost where it had no work to do
+    small: bool  # the GPU lost where it had no work to do
 
 
 @derive_once
@@ -61,15 +63,16 @@ def evidence(analysis: Analysis) -> Measured | None:
     if experiment(run):
         return None
     curves, compared = whole.break_even, whole.compared
-    rows = [ratio for ratio in whole.speedups if ratio.kind == "headline" and ratio.case.device_kind == "gpu"]
     judged = situations(run, compared, curves)
-    shared = [_measured_split(call, compared) for call in shared_calls(whole)]
+    shared = [_shared_call(call, compared) for call in shared_calls(whole)]
     if not judged and not shared:
         return None
     waited = next((situation.ratio for situation in judged if situation.regime == WAITED), None)
+    families = group_by(curves, lambda curve: (curve.op, _words(curve.params), curve.dtype, curve.regime))
+    best = (earliest(family) for family in families.values())
     return Measured(
         date=run.started_at, s=round(1 / waited, 6) if waited else None, situations=judged,
-        break_even=[*_break_evens(curves, rows)], splits=shared,
+        break_even=[_break_even(curve) for curve in best if curve], splits=shared,
     )  # fmt: skip
 
 
@@ -79,7 +82,7 @@ def why_silent(run: Run) -> str:
     return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
 
 
-def recommended(analysis: Analysis) -> Recommendation | None:
+def recommend_mode(analysis: Analysis) -> Recommendation | None:
     """Return the mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
     neither says anything."""
     # Here, as `advise` loads this package too, and needs no detection.
@@ -96,33 +99,31 @@ def situations(
     run: Run, compared: Sequence[CaseResult], curves: Sequence[BreakEven]
 ) -> list[MeasuredSituation]:
     """Return which side wins in each situation in which a CPU and a GPU have times."""
-    by_series: dict[str, dict[SeriesKey, OpOutcome]] = {}
-    for device_id in dict.fromkeys(curve.device_id for curve in curves):
-        for answer in answer_rows(curves, compared, device_id):
-            for regime, cell in answer.cells.items():
-                if cell.gain is None or cell.kind in ("wrong", "failed"):
-                    continue
-                outcome = _outcome(run, answer, cell, cell.gain)
-                best = by_series.setdefault(regime, {})
-                key = (answer.op, answer.dtype, tuple(sorted(answer.params.items())))
-                best[key] = min(best.get(key, outcome), outcome, key=_rank)
-    dtypes = {key[1] for best in by_series.values() for key in best}
+    outcomes = [
+        (regime, _outcome(run, op, cell, cell.gain))
+        for device_id in dict.fromkeys(curve.device_id for curve in curves)
+        for op in answer_rows(curves, compared, device_id)
+        for regime, cell in op.cells.items()
+        if cell.gain is not None and cell.kind not in ("wrong", "failed")
+    ]
+    by_op = group_by(
+        outcomes, lambda pair: (pair[0], pair[1].op.op, pair[1].op.dtype, _words(pair[1].op.params))
+    )
+    best = [(key[0], min((outcome for _, outcome in same), key=_rank)) for key, same in by_op.items()]
+    by_regime = group_by(best, lambda pair: pair[0])
+    dtypes = {outcome.op.dtype for _, outcome in best}
     return [
-        _situation(regime, list(by_series[regime].values()), dtypes_shown=len(dtypes) > 1)
+        _situation(regime, [outcome for _, outcome in by_regime[regime]], dtypes_shown=len(dtypes) > 1)
         for regime in SITUATIONS
-        if regime in by_series
+        if regime in by_regime
     ]
 
 
-def _outcome(run: Run, answer: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome:
-    if gain.winner == "cpu" and not gain.top and _hardly_works(run, answer.device_id, gain.gpu_s):
-        return OpOutcome("unsure", answer, cell, gain, small=True)
-    return OpOutcome("unsure" if gain.winner == "noisy" else gain.winner, answer, cell, gain)
-
-
-def _hardly_works(run: Run, device_id: str, gpu_s: float) -> bool:
-    empty = [value for worker in workers(run, device_id) for value in worker.overhead_s]
-    return bool(empty) and gpu_s < FEWEST_LAUNCHES * stats.median(empty)
+def _outcome(run: Run, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome:
+    idle_s = FEWEST_LAUNCHES * empty_launch_s(run, op.device_id)
+    small = gain.winner == "cpu" and not gain.top and gain.gpu_s < idle_s
+    winner: Outcome = "unsure" if small or gain.winner == "noisy" else gain.winner
+    return OpOutcome(winner, op, cell, gain, small)
 
 
 def _rank(outcome: OpOutcome) -> tuple[int, float]:
@@ -130,54 +131,50 @@ def _rank(outcome: OpOutcome) -> tuple[int, float]:
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
-    """Judge outcome situation by the mean of the ops whose winner is sure: at least half of all."""
+    """Judge a situation by the mean of the ops whose winner is sure: at least half of all."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
+    judged = MeasuredSituation(
+        regime=regime, gpu=count["gpu"], cpu=count["cpu"], equal=count["equal"], unsure=count["unsure"]
+    )
     if len(sure) < count["unsure"] or not sure:
         small = any(outcome.small for outcome in outcomes)
         note = "the sizes are too small to tell" if small else "the times are too noisy to tell"
-        return MeasuredSituation(regime=regime, unsure=count["unsure"], note=note, gpu=count["gpu"], cpu=count["cpu"],
-                                 equal=count["equal"])  # fmt: skip
+        return msgspec.structs.replace(judged, note=note)
     ratio = stats.geometric_mean([outcome.gain.ratio for outcome in sure])
     winner: Literal["gpu", "cpu", "equal", "mixed"] = "mixed" if count["gpu"] and count["cpu"] else "equal"
     if not 1 / EQUAL <= ratio <= EQUAL:
         winner = "gpu" if ratio > 1 else "cpu"
     other = "cpu" if winner == "gpu" else "gpu"
-    return MeasuredSituation(
-        regime=regime, winner=winner, ratio=float(f"{ratio:.6g}"), gpu=count["gpu"], cpu=count["cpu"],
-        equal=count["equal"], unsure=count["unsure"],
-        exceptions=sorted(_exception(outcome, dtypes_shown) for outcome in outcomes if outcome.winner == other),
-    )  # fmt: skip
+    exceptions = (_exception(outcome, dtypes_shown) for outcome in outcomes if outcome.winner == other)
+    return msgspec.structs.replace(
+        judged, winner=winner, ratio=float(f"{ratio:.6g}"), exceptions=sorted(exceptions)
+    )
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """`matmul from 930 x 930`; without a size where the side wins at all that were measured."""
-    answer, cell = outcome.row, outcome.cell
-    params = [f"{key}={value}" for key, value in sorted(answer.params.items())]
-    name = " ".join([answer.op, *params, *([answer.dtype] if dtypes_shown else [])])
+    """Return `matmul from 930 x 930`; without a size where the side wins at all that were measured."""
+    op, cell = outcome.op, outcome.cell
+    params = [f"{key}={value}" for key, value in sorted(op.params.items())]
+    name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])
     # No size below the upper end of a range is known to win.
     n = cell.n if cell.kind == "at" else cell.high if cell.kind == "range" else None
     if outcome.winner != "gpu" or n is None:
         return name
-    size = {"side": f"{n} x {n}", "plain": f"n = {n}"}.get(
-        answer.extent, f"{size_text(n, 'elements')} elements"
-    )
+    size = {"side": f"{n} x {n}", "plain": f"n = {n}"}.get(op.extent, f"{size_text(n, 'elements')} elements")
     return f"{name} from {size}" + ("" if cell.kind == "at" else " at the latest")
 
 
-# ---------------------------------------------------------------- splits
-
-
-def _measured_split(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSplit:
+def _shared_call(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSplit:
     return MeasuredSplit(
-        op=call.op, params=_words(dict(beside_size(call.params))), dtype=call.dtype, regime=call.regime, n=call.n,
+        op=call.op, params=_words(call.params), dtype=call.dtype, regime=call.regime, n=call.n,
         device_id=call.device_id, fraction=None if call.fraction is None else round(call.fraction, 6),
-        placement=call.placement, gain=round(call.gain, 6), lo=round(call.lo, 6), hi=round(call.hi, 6),
-        reason=call.reason or _beaten(call.case, compared),
+        placement=call.placement, gain=round(call.gain, 6),
+        lo=round(call.lo, 6), hi=round(call.hi, 6), reason=call.reason or _beaten_by(call.case, compared),
     )  # fmt: skip
 
 
-def _beaten(shared: CaseResult, compared: Sequence[CaseResult]) -> str | None:
+def _beaten_by(shared: CaseResult, compared: Sequence[CaseResult]) -> str | None:
     """Return the reason against a shared call that a GPU beside its two sides does faster alone."""
     assert shared.time is not None, "what is judged has a time"
     faster = (
@@ -190,48 +187,20 @@ def _beaten(shared: CaseResult, compared: Sequence[CaseResult]) -> str | None:
 
 
 def _words(params: Mapping[str, int]) -> str:
-    return ",".join(f"{name}={value}" for name, value in params.items())
+    """Return the params beside the size."""
+    return ",".join(f"{name}={value}" for name, value in params.items() if name != "n")
 
 
-# ---------------------------------------------------------------- break-evens, quoted
-
-
-def _break_evens(curves: Sequence[BreakEven], rows: Sequence[Speedup]) -> Iterable[MeasuredBreakEven]:
-    """Return for each op, other params, dtype and regime the earliest break-even of all GPUs."""
-    families = group_by(
-        curves, lambda curve: (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime)
-    )
-    on_series = group_by(rows, lambda ratio: ratio.case.case.series)
-    for family in families.values():
-        best = earliest(family)
-        if best is not None:
-            series = (best.op, best.dtype, tuple(sorted(best.params.items())))
-            yield _break_even(best, on_series.get(series, ()))
-
-
-def _break_even(curve: BreakEven, rows: Sequence[Speedup]) -> MeasuredBreakEven:
+def _break_even(curve: BreakEven) -> MeasuredBreakEven:
+    """Quote the curve, with the times of the first measured size at or above its break-even, else of the largest."""
     size = curve.first if curve.verdict == "all-sizes" else curve.n
-    at = _shown_at(curve, size, rows)
+    at = next((point for point in curve.points if size is not None and point.n >= size), curve.points[-1])
     return MeasuredBreakEven(
         op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=curve.regime,
         backend=curve.device_id.partition(":")[0], size=size, note=_note(curve),
-        gpu_s=at.case.time.estimate if at and at.case.time else None,
-        cpu_s=at.baseline.time.estimate if at and at.baseline.time else None,
+        gpu_s=at.case.time.estimate if at.case.time else None,
+        cpu_s=at.baseline.time.estimate if at.baseline.time else None,
     )  # fmt: skip
-
-
-def _shown_at(curve: BreakEven, size: int | None, rows: Sequence[Speedup]) -> Speedup | None:
-    """Return the ratio of the first measured size at or above the break-even, else of the largest."""
-    sizes = sorted(
-        (ratio for ratio in rows if _on_curve(ratio.case.case, curve)),
-        key=lambda ratio: ratio.case.case.params["n"],
-    )
-    above = (ratio for ratio in sizes if size is not None and ratio.case.case.params["n"] >= size)
-    return next(above, sizes[-1] if sizes else None)
-
-
-def _on_curve(case: Case, curve: BreakEven) -> bool:
-    return (case.device_id, case.regime_id) == (curve.device_id, curve.regime)
 
 
 def _note(curve: BreakEven) -> str:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,8 +25,6 @@ from gpubench.analysis.contenders import (
     CaseGroup,
     ContenderSet,
     Key,
-    TimedSplit,
-    basis,
     calls_of,
     case_groups,
     contender_set,
@@ -48,7 +46,7 @@ Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
 Others = tuple[tuple[str, int], ...]  # the params beside the size, by name
 # A caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory.
 MOST_QUESTIONS = MOST_SHAPES = 4096
-_Call = tuple[str, str, Others, str]
+T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True, dict=True):
@@ -96,7 +94,9 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
     def command(self) -> str | None:
         """The command that measures this very call. Returns None if it was measured."""
         question: _Question | None = vars(self).get("_question")
-        return measuring_command(question.key, question.n) if question and self.basis != "measured" else None
+        return (
+            measuring_command(question.call.key, question.n) if question and self.basis != "measured" else None
+        )
 
 
 UNKNOWN = Answer(None, None, None, None, None, "unknown")
@@ -105,14 +105,13 @@ UNKNOWN = Answer(None, None, None, None, None, "unknown")
 class _Question(NamedTuple):
     """A question to a policy, kept by its answer."""
 
-    sets: _Sets
-    key: Key
+    call: _Call
     n: int
     hybrid: bool
 
     def advise(self) -> Advice | None:
-        known = first_to_know(self.sets, self.n)
-        return known and advise(self.key, *known, self.n, self.sets.regime, hybrid=self.hybrid)
+        answer = first_to_know(self.call.sets, self.n)
+        return answer and advise(self.call.key, *answer, self.n, self.call.regime, hybrid=self.hybrid)
 
 
 class Policy:
@@ -121,8 +120,8 @@ class Policy:
     def __init__(self, runs: Iterable[Run]) -> None:
         """`runs`, the newest first: an op is answered by the newest that compares two devices there. Each is read when
         an answer needs it."""
-        self._runs = _Runs(runs)
-        self._sets: dict[_Call, _Sets] = {}
+        self._runs = _Lazy(map(_MeasuredRun, runs))
+        self._calls: dict[tuple[str, str, Others, str], _Call] = {}
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Policy:
@@ -135,7 +134,7 @@ class Policy:
     @property
     def ops(self) -> tuple[str, ...]:
         """The ids of all measured ops, sorted."""
-        return tuple(sorted(set().union(*(measured.ops for measured in self._runs))))
+        return tuple(sorted({key.op for measured in self._runs for key in measured.keys}))
 
     def choose(
         self,
@@ -160,13 +159,11 @@ class Policy:
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
-        sets = self._sets.get((op, name, params, regime))
-        if sets is None:
-            sets = self._prepare(op, name, params, regime)
-        answer = _answer(sets, n, hybrid=hybrid) if n > 0 else UNKNOWN
-        if answer is UNKNOWN:
-            answer = msgspec.structs.replace(UNKNOWN)
-        vars(answer)["_question"] = _Question(sets, sets.key, n, hybrid)
+        call = self._calls.get((op, name, params, regime))
+        if call is None:
+            call = self._prepare(op, name, params, regime)
+        answer = call.answer(n, hybrid=hybrid)
+        vars(answer)["_question"] = _Question(call, n, hybrid)
         return answer
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
@@ -179,16 +176,32 @@ class Policy:
     def __repr__(self) -> str:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
-    def _named(self, op: str) -> str:
-        """The measured op of that name. Raises UsageError for a name that neither the results nor gpubench have."""
-        return op if _load(op) is not None else resolve_op(op, self.ops)
-
-    def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Sets:
-        sets = _Sets(self._runs, Key(self._named(op), dtype, params), require_regime(regime))
+    def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
+        """Raises UsageError for an op that neither the results nor gpubench have."""
+        name = op if _load(op) is not None else resolve_op(op, self.ops)
+        call = _Call.by(self._runs, Key(name, dtype, params), require_regime(regime))
         # What a caller makes up must not fill the memory.
-        if len(self._sets) < MOST_QUESTIONS and any(sets.key in measured.keys for measured in self._runs):
-            self._sets[op, dtype, params, regime] = sets
-        return sets
+        if len(self._calls) < MOST_QUESTIONS and any(call.key in measured.keys for measured in self._runs):
+            self._calls[op, dtype, params, regime] = call
+        return call
+
+
+class _Lazy(Generic[T]):
+    """Items of an iterator, each taken once, when somebody gets to it. Safe among threads."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._rest = iter(items)
+        self._taken: list[T] = []
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[T]:
+        for i in itertools.count():
+            with self._lock:
+                if i >= len(self._taken):
+                    self._taken += itertools.islice(self._rest, 1)
+            if i >= len(self._taken):
+                return
+            yield self._taken[i]
 
 
 class _MeasuredRun:
@@ -196,84 +209,65 @@ class _MeasuredRun:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        cases = [
+        measured = (
             outcome.case for outcome in run.outcomes if isinstance(outcome, Measurement) and outcome.blocks
-        ]
-        cases = [case for case in cases if case.variant is None and case.group not in CALLS]
-        self.keys = {Key(*case.series) for case in cases}
-        self.ops = {key.op for key in self.keys}
+        )
+        self.keys = {Key(*case.series) for case in measured if case.variant is None and case.group not in CALLS}
 
     @cached_property
     def groups(self) -> dict[Key, CaseGroup]:
         """The groups of cases; derived when they are asked for."""
-        return case_groups(self.run, _kept_rows(self.run))
+        return case_groups(self.run, _read_rows(self.run))
 
 
-class _Runs:
-    """Runs, the newest first, each read once, when somebody gets to it."""
+class _Call(NamedTuple):
+    """One kind of call, and its contenders by each run, the newest first. A curve is fitted when it is asked for."""
 
-    def __init__(self, runs: Iterable[Run]) -> None:
-        self._rest = iter(runs)
-        self._read: list[_MeasuredRun] = []
-        self._lock = threading.Lock()
+    key: Key
+    regime: str
+    sets: _Lazy[ContenderSet]
 
-    def __iter__(self) -> Iterator[_MeasuredRun]:
-        for i in itertools.count():
-            if i >= len(self._read):
-                with self._lock:
-                    if i >= len(self._read):
-                        run = next(self._rest, None)
-                        if run is None:
-                            return
-                        self._read.append(_MeasuredRun(run))
-            yield self._read[i]
+    @classmethod
+    def by(cls, runs: Iterable[_MeasuredRun], key: Key, regime: str) -> _Call:
+        sets = (
+            contender_set(measured.run, measured.groups[key], regime)
+            for measured in runs
+            if key in measured.keys and key in measured.groups
+        )
+        return cls(key, regime, _Lazy(sets))
 
-
-class _Sets:
-    """The contenders for one kind of call by each run, the newest first. A curve is fitted when it is asked for."""
-
-    def __init__(self, runs: _Runs, key: Key, regime: str) -> None:
-        self._runs, self.key, self.regime = runs, key, regime
-        self._sets: dict[int, ContenderSet] = {}
-
-    def __iter__(self) -> Iterator[ContenderSet]:
-        for i, measured in enumerate(self._runs):
-            known = self._sets.get(i)
-            if known is None:
-                if self.key not in measured.keys or self.key not in measured.groups:
-                    continue
-                known = contender_set(measured.run, measured.groups[self.key], self.regime)
-                self._sets[i] = known
-            yield known
-
-
-def _answer(sets: _Sets, n: int, *, hybrid: bool) -> Answer:
-    known = first_to_know(sets, n)
-    if known is None or (best := known[1].best) is None:
-        return UNKNOWN
-    contenders, decision = known
-    split = split_of(contenders, n, decision) if hybrid and contenders.splits else None
-    if split is not None:
-        return _splitting(split)
-    gain = None if decision.against is None else decision.against_s / decision.seconds
-    backend = best.device_id.partition(":")[0]
-    return Answer(best.device_id, backend, best.form, decision.seconds, gain, basis(decision, n))
+    def answer(self, n: int, *, hybrid: bool) -> Answer:
+        """Return where a call of size n should run."""
+        declared = first_to_know(self.sets, n) if n > 0 else None
+        if declared is None or (best := declared[1].best) is None:
+            return msgspec.structs.replace(UNKNOWN)
+        contenders, decision = declared
+        split = split_of(contenders, n, decision) if hybrid and contenders.splits else None
+        if split is not None:
+            call = split.row
+            return Answer(
+                call.device_id, "hybrid", call.case.case.form, split.seconds, call.gain, "measured", call.fraction,
+                call.placement,
+            )  # fmt: skip
+        gain = None if decision.against is None else decision.against_s / decision.seconds
+        backend = best.device_id.partition(":")[0]
+        return Answer(best.device_id, backend, best.form, decision.seconds, gain, decision.basis(n))
 
 
 # A run of fewer cases is derived as quickly as looked up.
 FEWEST_KEPT = 200
 
 
-def _kept_rows(run: Run) -> tuple[CaseResult, ...]:
+def _read_rows(run: Run) -> tuple[CaseResult, ...]:
     """The rows of a run, from the user's cache if this very code derived them from this very content, else derived."""
     if len(run.outcomes) < FEWEST_KEPT:
         return case_results(run)
     key = hashlib.sha256(_code_stamp() + msgspec.msgpack.encode(run)).digest()
     name, cache = f"cases-{hashlib.sha256(run.id.encode()).hexdigest()[:16]}", user_cache()
-    kept = cache.read(name, "what a result says") or b""
-    if kept.startswith(key):
+    cached = cache.read(name, "what a result says") or b""
+    if cached.startswith(key):
         with contextlib.suppress(msgspec.MsgspecError, zlib.error):
-            return msgspec.msgpack.decode(zlib.decompress(kept[len(key) :]), type=tuple[CaseResult, ...])
+            return msgspec.msgpack.decode(zlib.decompress(cached[len(key) :]), type=tuple[CaseResult, ...])
     rows = case_results(run)
     cache.write(name, key + zlib.compress(msgspec.msgpack.encode(rows), 1))
     return rows
@@ -285,14 +279,6 @@ def _code_stamp() -> bytes:
     folder = Path(__file__).parents[1]
     states = ((path, path.stat()) for path in sorted(folder.rglob("*.py")))
     return repr([(str(path), state.st_mtime_ns, state.st_size) for path, state in states]).encode()
-
-
-def _splitting(split: TimedSplit) -> Answer:
-    row = split.row
-    return Answer(
-        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain, "measured", row.fraction,
-        row.placement,
-    )  # fmt: skip
 
 
 def require_regime(regime: str) -> str:
@@ -337,7 +323,7 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
     from gpubench.result import store
     from gpubench.result.store.head import load_head
 
-    given, foreign = 0, ""
+    count, foreign = 0, ""
     for path in paths:
         head = load_head(path)
         if head is None:
@@ -354,10 +340,10 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
         if not any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes):
             continue
         yield run
-        given += 1
-        if given == MOST_FILES:
+        count += 1
+        if count == MOST_FILES:
             return
-    if not given:
+    if not count:
         raise _nothing(folders, foreign)
 
 
@@ -377,20 +363,20 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
     """
     if type(shape) is int:  # the usual case, before any slower question
         return shape, ()
-    given: Any = shape
-    if isinstance(given, Mapping):
-        if "n" not in given:
-            raise UsageError("no-size", f"the shape {dict(given)!r} has no n")
-        return _parted({name: int(value) for name, value in given.items()})
-    if not isinstance(given, Sequence):
-        return int(given), ()
-    if given and isinstance(given[0], Sequence):
-        return _declared(op, tuple(tuple(map(int, one)) for one in given))
-    return _declared(op, (tuple(map(int, given)),))
+    value: Any = shape
+    if isinstance(value, Mapping):
+        if "n" not in value:
+            raise UsageError("no-size", f"the shape {dict(value)!r} has no n")
+        return _split_params({name: int(number) for name, number in value.items()})
+    if not isinstance(value, Sequence):
+        return int(value), ()
+    if value and isinstance(value[0], Sequence):
+        return _find_params(op, tuple(tuple(map(int, extents)) for extents in value))
+    return _find_params(op, (tuple(map(int, value)),))
 
 
 @lru_cache(maxsize=MOST_SHAPES)
-def _declared(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
+def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
     """The params with which the op's first inputs have these shapes; a vector op takes arrays of any shape as their
     elements.
 
@@ -400,14 +386,16 @@ def _declared(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
     if declared is None or not shapes[0] or _is_vector(declared):
         return whole, ()
     if set(declared.options) == {"columns"}:  # rows, however many axes count them
-        shapes = tuple((math.prod(one[:-1]), one[-1]) for one in shapes if one)
+        shapes = tuple((math.prod(lengths[:-1]), lengths[-1]) for lengths in shapes if lengths)
     if len(declared.inputs) < len(shapes):
         return 0, ()
     extents = sorted({whole, *itertools.chain(*shapes)} - {0})
     for count in range(len(declared.options) + 1):
-        found = [params for params in _candidates(declared, extents, count) if _fits(declared, params, shapes)]
-        if found:  # two ways to read them are none
-            return _parted(found[0]) if len(found) == 1 else (0, ())
+        fitting = [
+            params for params in _candidates(declared, extents, count) if _fits(declared, params, shapes)
+        ]
+        if fitting:  # two ways to read them are none
+            return _split_params(fitting[0]) if len(fitting) == 1 else (0, ())
     return 0, ()
 
 
@@ -415,7 +403,8 @@ def _fits(declared: Op, params: Params, shapes: Sequence[Shape]) -> bool:
     if declared.fits(params) is not None:
         return False
     return all(
-        tuple(operand.shape(params)) == one for operand, one in zip(declared.inputs, shapes, strict=False)
+        tuple(operand.shape(params)) == lengths
+        for operand, lengths in zip(declared.inputs, shapes, strict=False)
     )
 
 
@@ -425,7 +414,7 @@ def _candidates(declared: Op, extents: Sequence[int], count: int) -> Iterator[di
             yield {"n": n, **dict(zip(names, values, strict=True))}
 
 
-def _parted(params: Params) -> tuple[int, Others]:
+def _split_params(params: Params) -> tuple[int, Others]:
     return params["n"], beside_size(params)
 
 

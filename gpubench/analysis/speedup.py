@@ -88,18 +88,17 @@ def speedups(
     numbered = [row for row in cases if row.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
     references = group_by(filter(is_baseline, numbered), lambda row: row.case.workload)
-    found: list[Speedup] = []
+    found: list[Speedup | None] = []
     for group in _contenders(numbered, is_baseline):
         if not any(shows(row.case) for row in group):
             continue
         bases = _baselines(references.get(group[0].case.workload, []), group[0])
-        best, base = (fastest([row for row in rows if row.id not in beside]) for rows in (group, bases))
-        found += _pair("headline", base, best)
-        for other in group:
-            found += _pair("case", base, other) if other is not best else []
+        best, base = (fastest(row for row in rows if row.id not in beside) for rows in (group, bases))
+        found.append(pair("headline", base, best))
+        found += [pair("case", base, other) for other in group if other is not best]
         if baseline is None:
-            found += _pair("library", _library(bases), _library(group))
-    return tuple(row for row in found if shows(row.case.case))
+            found.append(pair("library", _library(bases), _library(group)))
+    return tuple(row for row in found if row is not None and shows(row.case.case))
 
 
 def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
@@ -174,18 +173,21 @@ def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
     return fastest([row for row in rows if row.case.form == "library"])
 
 
-def _pair(kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None) -> list[Speedup]:
+def pair(
+    kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None, *, headline: bool | None = None
+) -> Speedup | None:
+    """Return the two sides as a speedup; None if a side is missing, or no session measured both. `headline`: whether
+    it may be one; None: as its labels say."""
     ratio = paired(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
-        return []
-    label = gravest([row.label for row in (baseline, case) if row.label is not None])
-    headline = kind == "headline" and not {baseline.label, case.label} & NO_HEADLINE
-    return [
-        Speedup(
-            id=case.id, baseline_id=baseline.id, kind=kind, ratio=ratio.estimate, lo=ratio.low,
-            hi=ratio.high, ci_kind=ratio.kind, label=label, headline=headline, case=case, baseline=baseline,
-        )
-    ]  # fmt: skip
+        return None
+    if headline is None:
+        headline = kind == "headline" and not {baseline.label, case.label} & NO_HEADLINE
+    return Speedup(
+        id=case.id, baseline_id=baseline.id, kind=kind, ratio=ratio.estimate, lo=ratio.low,
+        hi=ratio.high, ci_kind=ratio.kind, headline=headline, case=case, baseline=baseline,
+        label=gravest([row.label for row in (baseline, case) if row.label is not None]),
+    )  # fmt: skip
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:

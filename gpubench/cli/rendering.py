@@ -108,9 +108,9 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
     """The claims of the file `name`; none without one. Raises InputError."""
     if name is None:
         return ()
-    from gpubench.analysis import claims_file
+    from gpubench.analysis.claims import load
 
-    return claims_file.load(name)
+    return load(name)
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:

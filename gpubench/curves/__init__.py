@@ -4,7 +4,7 @@ A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
-from gpubench.curves.choice import HIGHEST_COST, Doubt, doubt, interval, unsure
+from gpubench.curves.choice import HIGHEST_COST, Doubt, doubt, fastest, interval, unsure
 from gpubench.curves.families import TimedSizes, fit
 from gpubench.curves.noise import Blocks, Kind, kind_of
 from gpubench.curves.threshold import TAIL, Margin, Side, Threshold, compare, speedup_at
@@ -23,6 +23,7 @@ __all__ = [
     "TimedSizes",
     "compare",
     "doubt",
+    "fastest",
     "fit",
     "interval",
     "kind_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from gpubench.curves.threshold import differences, normal
 from gpubench.curves.time_curve import TimeCurve
@@ -19,6 +19,26 @@ Z = 1.96
 HIGHEST_COST = 0.10
 # ln(n) between two places at which the cost of a choice is looked at.
 STEP = math.log(1.5)
+
+
+class HasTimes(Protocol):
+    """A contender that tells its expected time at a size."""
+
+    def seconds(self, n: int) -> float | None:
+        """Return None at sizes that it knows nothing of."""
+
+
+T = TypeVar("T", bound=HasTimes)
+
+
+def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
+    """Return the contender with the least expected time at n, and that time; None and infinity if none knows n."""
+    best, least = None, math.inf
+    for contender in contenders:
+        seconds = contender.seconds(n)
+        if seconds is not None and seconds < least:
+            best, least = contender, seconds
+    return best, least
 
 
 class Doubt(NamedTuple):

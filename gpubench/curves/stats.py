@@ -356,12 +356,20 @@ def ratio_interval(
 
 def quotient(above: IntervalLike, below: IntervalLike) -> Interval:
     """Return the ratio of two independent times with its interval."""
-    half = math.hypot(
-        *(math.log(side.high / side.low) / 2 if side.low > 0 else FARTHEST for side in (above, below))
-    )
-    estimate, factor = above.estimate / below.estimate, math.exp(min(half, FARTHEST))
-    kind: IntervalKind = "sessions" if above.kind == below.kind == "sessions" else "prior"
-    return Interval(estimate / factor, estimate, estimate * factor, kind)
+    estimate = above.estimate / below.estimate
+    down = math.hypot(_log_ratio(above.estimate, above.low), _log_ratio(below.high, below.estimate))
+    up = math.hypot(_log_ratio(above.high, above.estimate), _log_ratio(below.estimate, below.low))
+    low, high = (estimate * math.exp(min(max(end, -FARTHEST), FARTHEST)) for end in (-down, up))
+    return Interval(low, estimate, high, weaker(above.kind, below.kind))
+
+
+def _log_ratio(high: float, low: float) -> float:
+    return math.log(high / low) if low > 0 else FARTHEST
+
+
+def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
+    """Return the kind of an interval that is made of two."""
+    return "sessions" if a == b == "sessions" else "prior"
 
 
 def geometric_mean(values: Sequence[float]) -> float:

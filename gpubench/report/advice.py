@@ -20,7 +20,6 @@ _MEANING = {
     "clear": "the others are slower, or at most 5 % faster",
     "close": "another device or form may be faster, but hardly by much",
     "noisy": "the times tell too little, and a wrong choice may cost much: measure this size",
-    "alone": "nothing else was measured, or could run it",
 }
 
 
@@ -126,7 +125,7 @@ def _evidence(advice: Advice) -> list[str]:
             f"{_MEANING[advice.confidence]}."
         )
     else:
-        lines.append(f"Gain: none to tell; {advice.confidence}: {_MEANING[advice.confidence]}.")
+        lines.append(f"Gain: not known; {advice.confidence}: {advice.alone}.")
     if advice.split is not None and advice.split.placement is not None:
         lines.append(
             "Each stage runs where it is placed, one after the other. A program that stays on one device takes "

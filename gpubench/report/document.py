@@ -20,7 +20,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.findings import failed
-from gpubench.analysis.mode import evidence, recommended
+from gpubench.analysis.mode import evidence, recommend_mode
 from gpubench.base.errors import ExitCode
 from gpubench.base.plugins import sections
 from gpubench.report.layout import RenderOptions, json_text
@@ -130,7 +130,7 @@ def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
     if len(machine_runs(analyses)) > 1:
         return None
     newest = sorted(analyses, key=lambda one: (one.run.started_at, one.run.id), reverse=True)
-    return recommended(next((one for one in newest if evidence(one) is not None), newest[0]))
+    return recommend_mode(next((one for one in newest if evidence(one) is not None), newest[0]))
 
 
 def _source(analysis: Analysis) -> Source:

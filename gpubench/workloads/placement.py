@@ -18,20 +18,21 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.hybrid import (
     LEAST_GAIN,
     LEAST_IDEAL,
-    SessionBlocks,
+    SIDES,
+    Contest,
     SharedCall,
+    Side,
     SideAlone,
     fastest_alone,
     is_cpu,
     is_gpu,
+    shared_cases,
 )
 from gpubench.analysis.samples import main_blocks
-from gpubench.analysis.steps import stage_seconds
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Table, cells, heads, number
-from gpubench.curves import stats
-from gpubench.curves.stats import Interval, median
+from gpubench.curves.stats import median
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
@@ -43,9 +44,8 @@ from gpubench.report.wording import (
     size_text,
 )
 from gpubench.result.run import Block, Measurement, Placing, Run
+from gpubench.workloads.steps import stage_seconds
 
-Side = Literal["cpu", "gpu"]
-SIDES: tuple[Side, ...] = ("cpu", "gpu")
 PlacementReason = Literal[
     "one-side-dominates", "transfer-bound", "overhead-bound", "noise", "selected-in-sample", "throttled", "software",
 ]  # fmt: skip
@@ -91,14 +91,8 @@ class Placement(SharedCall, frozen=True, kw_only=True):
 @derive_once
 def placements(analysis: Analysis) -> tuple[Placement, ...]:
     """Return a row for each placed case that is shown and has a time."""
-    timed = [case for case in analysis.compared if case.time is not None]
-    rows = []
-    for row in analysis.shown_of(timed):
-        if row.case.shared_with:
-            alone = [case for case in timed if case.case.workload == row.case.workload]
-            placement = _judge(analysis.run, analysis.outcomes[row.id], row, alone)
-            rows += [placement] if placement is not None else []
-    return tuple(rows)
+    rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
+    return tuple(row for row in rows if row is not None)
 
 
 def mismatched(analysis: Analysis) -> list[str]:
@@ -119,32 +113,26 @@ def _judge(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Case
     sessions = estimating or alone
     if placement is None or not sessions:
         return None
-    chosen = {i: row.blocks[i] for i in sessions}
-    singles = {
-        side: _single(row, cases, chosen, side, {i: sides[side] for i, sides in sessions.items()})
+    sides = {
+        side: _single(
+            row, cases, side, SideAlone(None, {i: known[side] for i, known in sessions.items()}, row.prior)
+        )
         for side in SIDES
     }
-    better: Side = "cpu" if singles["cpu"].seconds < singles["gpu"].seconds else "gpu"
-    gain = stats.ratio_interval(
-        [(singles[better].sessions[i], chosen[i]) for i in sorted(chosen)], (singles[better].prior, row.prior)
-    )
-    measured_s = SideAlone(row.id, chosen, row.prior).seconds
+    shared = SideAlone(row.id, {i: row.blocks[i] for i in sessions}, row.prior)
+    contest = Contest(row, shared, sides, in_sample=not estimating)
     placing = outcome.placings[-1] if outcome.placings else None
     predicted_s = placing.predicted_s.get(placement) if placing is not None else None
     stages = _stages(placing, placement, predicted_s) if placing is not None and predicted_s else ()
-    against = _reason_against(row, gain, placing, in_sample=not estimating)
-    case = row.case
+    reason = _reason_against(contest, placing)
     return Placement(
-        id=row.id, op=case.op, n=case.params["n"], params=dict(case.params), dtype=case.dtype,
-        regime=case.regime_id, device_id=case.device_id, placement=placement, stages=stages,
-        copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None,
-        cpu_only_s=singles["cpu"].seconds, gpu_only_s=singles["gpu"].seconds, predicted_s=predicted_s,
-        measured_s=measured_s, better=better,
-        gain=gain.estimate, lo=gain.low, hi=gain.high, recommended=against is None, reason=against,
-        selected_in_sample=not estimating,
-        mismatch=abs(measured_s / predicted_s - 1) > SHARE if predicted_s else False,
-        tried=_tried(run, outcome, placing) if placing is not None else (), case=row, interval=gain,
-        baseline_device=_device(row, cases, better, singles[better]),
+        **contest.fields(recommended=reason is None), params=dict(row.case.params), placement=placement, stages=stages,
+        copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None, reason=reason,
+        cpu_only_s=sides["cpu"].seconds, gpu_only_s=sides["gpu"].seconds, predicted_s=predicted_s,
+        measured_s=shared.seconds, better=contest.better,
+        mismatch=abs(shared.seconds / predicted_s - 1) > SHARE if predicted_s else False,
+        tried=_tried(run, outcome, placing) if placing is not None else (),
+        baseline_device=_device(row, cases, contest.better, sides[contest.better]),
     )  # fmt: skip
 
 
@@ -165,16 +153,12 @@ def _device(row: CaseResult, cases: Sequence[CaseResult], side: Side, alone: Sid
     return min(cpus)[1] if cpus else None
 
 
-def _single(
-    row: CaseResult, cases: Sequence[CaseResult], chosen: SessionBlocks, side: Side, beside: SessionBlocks
-) -> SideAlone:
+def _single(row: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
     """Return one side alone: the placement, or a faster case that has its result on the host, too."""
     same = is_cpu if side == "cpu" else is_gpu
     comparable = side == "cpu" or not row.case.resident
-    others = [case for case in cases if comparable and case.case.variant is None and same(case, row)]
-    placed = SideAlone(None, beside, row.prior)
-    known = fastest_alone(others, chosen)
-    return placed if known is None or placed.seconds <= known.seconds else known
+    single = fastest_alone((case for case in cases if comparable and same(case, row)), beside.sessions)
+    return beside if single is None or beside.seconds <= single.seconds else single
 
 
 def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[PlacedStage, ...]:
@@ -215,16 +199,11 @@ def _tried(run: Run, outcome: Measurement, placing: Placing) -> tuple[tuple[str,
     return tuple(tried)
 
 
-def _reason_against(
-    row: CaseResult, gain: Interval, placing: Placing | None, *, in_sample: bool
-) -> PlacementReason | None:
+def _reason_against(contest: Contest, placing: Placing | None) -> PlacementReason | None:
     """Return the first that holds: what forbids a verdict, what the prediction says, then what came of it."""
-    if row.device_kind == "software":
-        return "software"
-    if row.label == "throttled":
-        return "throttled"
-    if gain.low > LEAST_GAIN:
-        return "selected-in-sample" if in_sample else None
+    objection = contest.objection()
+    if objection is None or objection:
+        return objection
     if placing is not None:
         predicted = [*placing.predicted_s.values()]
         single_s = min(predicted[:2], default=0.0)  # the sides alone come first
@@ -232,7 +211,7 @@ def _reason_against(
             return "one-side-dominates"
         if single_s < LEAST_GAIN * min(predicted, default=0.0):
             return "transfer-bound"
-    return "noise" if gain.high > LEAST_GAIN else "overhead-bound"
+    return "noise" if contest.gain.high > LEAST_GAIN else "overhead-bound"
 
 
 # ---------------------------------------------------------------- the section

@@ -16,7 +16,6 @@ from functools import partial
 import msgspec
 
 from gpubench import kernels
-from gpubench.analysis.steps import stage_seconds
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
 from gpubench.backends.contract.protocols import Places
 from gpubench.backends.shared.blocks import empty_caches
@@ -37,6 +36,7 @@ from gpubench.workloads.assignment import (
     predicted_s,
     single_sides,
 )
+from gpubench.workloads.steps import stage_seconds
 
 # Rounds, and those that are thrown away: caches and clocks warm up.
 ROUNDS, WARM_UP = 15, 1

@@ -16,7 +16,6 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
-from gpubench.analysis.steps import adding_up
 from gpubench.base.errors import GpubenchError
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
@@ -27,6 +26,7 @@ from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
+from gpubench.workloads.steps import adding_up
 
 # A sum may miss the whole by so much: as the parts of a call may.
 SHARE, LEAST_S = 0.10, 20e-6

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.mode import recommended
+from gpubench.analysis.mode import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.records import known
@@ -120,7 +120,7 @@ def test_the_gpu_that_was_measured_is_the_one_that_is_recommended(results, tmp_p
     run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="g1")
     advice = advised(run, tmp_path)
     assert (advice.confidence, advice.device_ids) == ("measured", ["g1"])
-    reported = recommended(analyse(run))
+    reported = recommend_mode(analyse(run))
     assert msgspec.structs.replace(advice, measured=None) == msgspec.structs.replace(reported, measured=None)
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.mode import recommended
+from gpubench.analysis.mode import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.records import known
@@ -234,5 +234,5 @@ DEFAULT_RUNS = (
 def test_the_default_runs_of_an_h200_agree(name):
     (path,) = RESULTS.glob(f"*/{name}.json*")
     run = load(path)
-    advice = recommended(analyse(run))
+    advice = recommend_mode(analyse(run))
     assert (advice.mode, advice.confidence) == ("gpu", "measured")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.analysis import claims_file
+from gpubench.analysis import claims as claims_room
 from gpubench.analysis.claims import Claim, claims
 from gpubench.base.errors import InputError
 from gpubench.report import analysed, drawn
@@ -206,7 +206,7 @@ def test_a_throttled_case_decides_nothing():
 
 
 def test_the_claims_that_come_with_gpubench():
-    found = claims_file.load("builtin")
+    found = claims_room.load("builtin")
     assert all(claim.cases and claim.document for claim in found)
     named = {text for claim in found for text in (*claim.cases, claim.also) if text}
     assert {text.partition("/")[0] for text in named} <= set(kernels.names())
@@ -222,7 +222,7 @@ def test_a_file_of_claims(tmp_path, suffix):
     if suffix == "toml":
         text = '[[claims]]\nclaim = "ours"\ncase = "matmul/n=1024"\ngpu = "2 ms"\ntolerance = 0.2\n'
     path.write_text(text)
-    assert claims_file.load(str(path)) == (
+    assert claims_room.load(str(path)) == (
         Claim(claim="ours", cases=("matmul/n=1024",), gpu_s=2e-3, tolerance=0.2),
     )
 
@@ -253,25 +253,25 @@ def test_mistakes_in_a_file(tmp_path, text, why):
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        claims_file.load(str(path))
+        claims_room.load(str(path))
     assert why in caught.value.why
     assert "docs/claims.md" in caught.value.hint
 
 
 def test_a_missing_file_says_so():
     with pytest.raises(InputError, match="cannot be read"):
-        claims_file.load("nowhere.toml")
+        claims_room.load("nowhere.toml")
 
 
 def table(format, width=80, **more):
     run = run_of(curve({512: 14.0, 1024: 40.0, 2048: 140.0}))
-    analyses = analysed([run], claims=claims_file.load("builtin"))
+    analyses = analysed([run], claims=claims_room.load("builtin"))
     return drawn(analyses, format, RenderOptions(width=width, sections=["claims"], **more))
 
 
 def test_the_table_counts_and_names_the_baseline():
     text = table("plain")
-    assert f"Claims: 1 confirmed, 3 refuted, {len(claims_file.load('builtin')) - 4} not measured" in text
+    assert f"Claims: 1 confirmed, 3 refuted, {len(claims_room.load('builtin')) - 4} not measured" in text
     assert "vs numpy library, OpenBLAS" in text
     assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x \+-0% queued  refuted", text, re.M)
     assert re.search(r"GPU 40\.0x \[40\.0, 40\.0\] queued  refuted", table("plain", 100))
@@ -330,7 +330,7 @@ def test_what_stands_beside_a_claim_says_it_too():
 
 def test_the_document_has_every_claim():
     found = msgspec.json.decode(table("json"), type=ReportDocument).claims
-    assert len(found) == len(claims_file.load("builtin"))
+    assert len(found) == len(claims_room.load("builtin"))
     assert [row.claim for row in found if row.verdict == "confirmed"] == ["matmul 2048"]
     assert all((row.ratio is None) == (row.verdict == "not measured") for row in found)
 
@@ -344,5 +344,5 @@ def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "ours.toml"
     path.write_text(example, encoding="utf-8")
-    (found,) = claims_file.load(str(path))
+    (found,) = claims_room.load(str(path))
     assert (found.speedup, found.cpu_s, found.gpu_s, found.tolerance) == pytest.approx((20, 2e-3, 1e-4, 0.25))

@@ -29,7 +29,7 @@ TIMES = st.dictionaries(st.integers(1, 2**40), st.floats(1e-7, 1e3), min_size=1,
 def test_nothing_is_told_outside_the_measured_sizes(seconds: dict[int, float], n: int) -> None:
     found = contender(seconds)
     inside = min(seconds) <= n <= max(seconds)
-    assert (found.seconds(n) is not None) == (found.expected(n) is not None) == inside
+    assert (found.seconds(n) is not None) == (found.expect(n) is not None) == inside
 
 
 @given(TIMES)
@@ -37,11 +37,11 @@ def test_measured_sizes_are_given_back_as_they_are(seconds: dict[int, float]) ->
     found = contender(seconds)
     assert (found.first, found.last) == (min(seconds), max(seconds))
     for n, point in found.points.items():
-        expected = found.expected(n)
+        expected = found.expect(n)
         assert expected is not None
         assert (expected.time, expected.basis, expected.between) == (point.time, "measured", (n, n))
         assert found.seconds(n) == point.time.estimate
-        assert found.measured(n)
+        assert found.is_timed_at(n)
 
 
 @given(TIMES, st.integers(1, 2**40))
@@ -49,11 +49,11 @@ def test_the_interval_holds_the_estimate_and_the_fast_way_says_the_same(
     seconds: dict[int, float], n: int
 ) -> None:
     found = contender(seconds)
-    expected = found.expected(n)
+    expected = found.expect(n)
     if expected is not None:
         assert 0 < expected.time.low <= expected.time.estimate <= expected.time.high
         assert found.seconds(n) == pytest.approx(expected.time.estimate, rel=1e-9)
-        assert (expected.basis == "measured") == found.measured(n) == (n in seconds)
+        assert (expected.basis == "measured") == found.is_timed_at(n) == (n in seconds)
         low, high = expected.between
         assert low <= n <= high
 
@@ -67,8 +67,8 @@ def test_a_power_of_n_is_found_again_between_sizes(power: float, unit_s: float) 
 
 def test_the_interval_is_wider_far_from_the_sizes_and_holds_a_step_anywhere_in_its_gap() -> None:
     straight = contender({4**i: 1e-9 * 4**i for i in (4, 5, 6, 7, 12)})
-    near, far = straight.expected(2000), straight.expected(4**9)
-    bent = contender({64: 1e-6, 256: 1e-6, 1024: 1e-3, 4096: 1e-3}).expected(512)
+    near, far = straight.expect(2000), straight.expect(4**9)
+    bent = contender({64: 1e-6, 256: 1e-6, 1024: 1e-3, 4096: 1e-3}).expect(512)
     assert near is not None
     assert far is not None
     assert bent is not None

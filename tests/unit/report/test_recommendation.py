@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
-from gpubench.analysis.mode import evidence, recommended
+from gpubench.analysis.mode import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.report.document import ReportDocument
 from gpubench.result.machine import Fact, Recommendation
@@ -41,7 +41,7 @@ def reported(outcomes, **words):
 
 
 def recommendation_of(run, **words):
-    return recommended(analyse(run, **words))
+    return recommend_mode(analyse(run, **words))
 
 
 def with_threads(run, count):
@@ -67,7 +67,7 @@ def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
     run = with_threads(run_of(both(3e-3, 1e-3, 1e-3 / gain), devices=ALL, sessions=5), 8)
     analysis = analyse(run)
     (row,) = hybrids(analysis)
-    found = recommended(analysis)
+    found = recommend_mode(analysis)
     assert found is not None
     assert (found.mode == "hybrid") == row.recommended == (row.lo > 1.05)
     assert found.measured is not None

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpubench.analysis import claims_file
+from gpubench.analysis import claims as claims_room
 from gpubench.base.plugins import sections
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
@@ -36,7 +36,7 @@ def named(run, text):
 
 
 def too_long(run, format, width, **more):
-    return _too_long(analysed([run], claims=claims_file.load("builtin")), format, width, **more)
+    return _too_long(analysed([run], claims=claims_room.load("builtin")), format, width, **more)
 
 
 def _too_long(analyses, format, width, **more):
@@ -55,7 +55,7 @@ def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_on
 
 @pytest.fixture(scope="module")
 def whole():
-    return analysed([full_run()], claims=claims_file.load("builtin"))
+    return analysed([full_run()], claims=claims_room.load("builtin"))
 
 
 @pytest.mark.parametrize("format", ["table", "plain"])

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.analysis.steps import adding_up
 from gpubench.workloads.assignment import (
     NEAR,
     PlacementCosts,
@@ -17,6 +16,7 @@ from gpubench.workloads.assignment import (
     predicted_s,
     single_sides,
 )
+from gpubench.workloads.steps import adding_up
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 
