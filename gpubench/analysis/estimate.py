@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -17,6 +18,7 @@ from gpubench.analysis.samples import (
     kept_samples,
     main_blocks,
 )
+from gpubench.base.errors import BadPlugin
 from gpubench.base.messages import NoNumber, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import IntervalKind
@@ -267,4 +269,6 @@ def declaration(op: str) -> Op | None:
     # Here, as every report loads this module, and few need the declarations of ops.
     from gpubench import kernels
 
-    return kernels.load(op) if op in kernels.names() else None
+    with contextlib.suppress(BadPlugin):
+        return kernels.load(op) if op in kernels.names() else None
+    return None

@@ -131,7 +131,10 @@ def load(name: str) -> Backend:
     """
     if name in names() or name in hidden_names():
         folder = __name__ if name in names() else f"{__name__}.hidden"
-        backend: Backend = wings.find(wings.brought("backends").get(name, f"{folder}.{name}:BACKEND"))
+        try:
+            backend: Backend = wings.find(wings.brought("backends").get(name, f"{folder}.{name}:BACKEND"))
+        except BadPlugin as error:
+            raise BackendError(f"{error.message}: {error.why}") from error
         return backend
     from gpubench.base import plugins
 

@@ -307,4 +307,4 @@ def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
 
 
 def _ops_with_variants() -> list[str]:
-    return [name for name in kernels.names() if variants(kernels.load(name))]
+    return [name for name in kernels.listing() if variants(kernels.load(name))]

@@ -47,7 +47,8 @@ class ListedOp(NamedTuple):
 
 @cache
 def listing() -> dict[str, ListedOp]:
-    """The built-in ops by name, and those of wings. Read from the text of the files: nothing is imported."""
+    """The built-in ops by name, and those of wings that can be used. Read from the text of the files where it is there
+    as a literal: nothing else is imported."""
     entries = {op.name: ListedOp(op.group, op.summary) for op in OVERHEADS.values()}
     places = wings.brought("ops")
     for name in names():
@@ -55,20 +56,23 @@ def listing() -> dict[str, ListedOp]:
             module = places.get(name, f"{__name__}.{name}:OP").partition(":")[0]
             path = _ROOT.joinpath(*module.split(".")).with_suffix(".py")
             declared = _DECLARED.search(path.read_text(encoding="utf-8"))
-            entries[name] = (
-                ListedOp(*declared.groups()) if declared else ListedOp(load(name).group, load(name).summary)
-            )
-    return entries
+            try:
+                words = declared.groups() if declared else (load(name).group, load(name).summary)
+            except BadPlugin as error:
+                wings.tell(error.message, error.why)
+                continue
+            entries[name] = ListedOp(*words)
+    return {name: entries[name] for name in names() if name in entries}
 
 
 def computed() -> tuple[str, ...]:
     """The built-in ops that compute something: all but the overheads."""
-    return tuple(name for name in names() if load(name).overhead is None)
+    return tuple(name for name in listing() if load(name).overhead is None)
 
 
 def usual() -> tuple[str, ...]:
     """The built-in ops of the groups that are not measured on request alone: what `all` stands for."""
-    return tuple(name for name in names() if listing()[name].group not in ON_REQUEST)
+    return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 
 def load(name: str) -> Op:
@@ -132,8 +136,8 @@ def _built_in(name: str) -> Op:
 def groups() -> dict[str, tuple[str, ...]]:
     """Group -> names of its built-in ops, groups in listing order, names sorted."""
     found: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
-    for name in names():
-        found.setdefault(listing()[name].group, []).append(name)
+    for name, op in listing().items():
+        found.setdefault(op.group, []).append(name)
     return {group: tuple(members) for group, members in found.items() if members}
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -40,13 +41,18 @@ from gpubench.result.run import Device, TogetherTimes, TwinTimes
 ENOUGH_S = 30.0
 
 
-def too_few(most: int) -> RequiredUnavailable:
-    """Return the error for fewer equal GPUs than were asked for."""
+def too_few(targets: Sequence[Target]) -> RequiredUnavailable:
+    """Return the error for targets with fewer equal GPUs than were asked for."""
+    models = Counter((t.device.backend, t.device.name) for t in _gpus(targets))
     return RequiredUnavailable(
         "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
-        why=f"the devices chosen have {most or 'none'}",
+        why=f"the devices chosen have {max(models.values(), default=0) or 'none'}",
         hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
     )  # fmt: skip
+
+
+def _gpus(targets: Iterable[Target]) -> list[Target]:
+    return [target for target in targets if target.device.kind == "gpu" and target.device.backend != GANG]
 
 
 def join(
@@ -58,9 +64,8 @@ def join(
     if any(target.device.backend == GANG for target in targets):
         return []  # named
     every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
-    gpus = [target.device for target in targets if target.device.kind == "gpu"]
-    by_backend = group_by(gpus, lambda device: device.backend)
     gangs = []
+    by_backend = group_by((target.device for target in _gpus(targets)), lambda device: device.backend)
     for backend, devices in by_backend.items():
         alike = [device.id for device in devices if device.name == devices[0].name]
         ordinals = [int(digits[0]) for id in alike if (digits := re.search(r"\d+$", id))]
@@ -70,7 +75,7 @@ def join(
         ids = dict.fromkeys(gang_id(backend, gang) for gang in members)
         gangs += [every[id] for id in ids if id in every]
     if required and not gangs:
-        raise too_few(max(map(len, by_backend.values()), default=0))
+        raise too_few(targets)
     return gangs
 
 
@@ -78,14 +83,20 @@ def equal_groups(spec: RunSpec) -> list[list[Target]]:
     """Return the GPUs of a run that are alike, those that a search leaves out too, by the first backend that drives
     them: through another one the same GPUs are the same hardware."""
     left_out = (target for group in spec.left_out for target in group[1:])
-    gpus = [
-        target for target in (*spec.constraints.targets, *left_out)
-        if target.device.kind == "gpu" and target.device.backend != GANG
-    ]  # fmt: skip
+    gpus = _gpus((*spec.constraints.targets, *left_out))
     by_model = group_by(gpus, lambda target: (target.device.backend, target.device.name))
     groups = [group for group in by_model.values() if len(group) > 1]
     first = backends.drivers(group[0].device for group in groups)
     return [group for group in groups if first[group[0].device.name] == group[0].device.backend]
+
+
+def without_scaling(spec: RunSpec) -> RunSpec:
+    """Return the run without weak or strong scaling."""
+    settings = msgspec.structs.replace(spec.settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
+    return msgspec.structs.replace(
+        spec, run=msgspec.structs.replace(spec.run, settings=settings),
+        constraints=msgspec.structs.replace(spec.constraints, settings=settings),
+    )  # fmt: skip
 
 
 OnDevice = tuple[Device, Case]

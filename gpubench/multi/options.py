@@ -35,33 +35,28 @@ class ScalingOptions(SelectionOptions):
 
     def wish(self, request: Any, settings: Any) -> Any:
         """Ask for gangs of the GPUs that are found; with --ops health for every pair, where there are some."""
-        from functools import partial
-
-        import msgspec
-
         from gpubench.cli import health
-        from gpubench.multi.equal_gpus import join
-        from gpubench.result.case import GANG
 
         strong, pairs = settings.scales("strong"), health.asked(self.ops) and request.mode != "cpu"
         if strong or pairs:
+            from functools import partial
+
+            import msgspec
+
+            from gpubench.multi.equal_gpus import join
+            from gpubench.result.case import GANG
+
             more = partial(join, ranks=settings.ranks or (), pairs=pairs, required=strong)
             request = msgspec.structs.replace(request, beside=(GANG,), more=more)
         return super().wish(request, settings)
 
     def fit(self, spec: Any) -> Any:
         """Leave out weak scaling without equal GPUs. Raises RequiredUnavailable if somebody asked for it."""
-        import msgspec
+        if spec.settings.scales("weak"):
+            from gpubench.multi.equal_gpus import equal_groups, too_few, without_scaling
 
-        from gpubench.multi.equal_gpus import equal_groups, too_few
-        from gpubench.result.case import GANG
-
-        if spec.settings.scales("weak") and not equal_groups(spec):
-            if self.scaling is not None:
-                devices = [target.device for target in spec.constraints.targets]
-                raise too_few(int(any(device.kind == "gpu" and device.backend != GANG for device in devices)))
-            settings = msgspec.structs.replace(spec.settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
-            run = msgspec.structs.replace(spec.run, settings=settings)
-            constraints = msgspec.structs.replace(spec.constraints, settings=settings)
-            spec = msgspec.structs.replace(spec, run=run, constraints=constraints)
+            if not equal_groups(spec):
+                if self.scaling is not None:
+                    raise too_few(spec.constraints.targets)
+                spec = without_scaling(spec)
         return super().fit(spec)

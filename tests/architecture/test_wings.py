@@ -36,6 +36,9 @@ def without(request, tmp_path_factory) -> tuple[str, Path]:
     return request.param, folder
 
 
+RUN = (
+    "run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--quick", "-o", "r.json",
+)  # fmt: skip
 EVERYTHING = """
 import importlib, pkgutil, gpubench
 for module in pkgutil.walk_packages(gpubench.__path__, "gpubench."):
@@ -46,9 +49,7 @@ for module in pkgutil.walk_packages(gpubench.__path__, "gpubench."):
 
 def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]) -> None:
     _, folder = without
-    run = program(
-        folder, "run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--quick", "-o", "r.json"
-    )  # fmt: skip
+    run = program(folder, *RUN)
     assert run.returncode == 0, run.stderr
     for words in (
         ["report", "r.json"], ["report", "r.json", "--format", "json"], ["compare", "r.json", "r.json"],
@@ -103,12 +104,30 @@ def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -
             assert f"no op, group or preset '{op}'" in ended.stderr or f"'{op}'" in ended.stderr
 
 
-def test_a_wing_that_breaks_costs_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "command", "said"),
+    [
+        ("fleet/__init__.py", ("ops", "--format", "json"), "the wing fleet"),
+        ("multi/ops.py", ("ops",), "the part gpubench.multi.ops of a wing"),
+        (
+            "multi/options.py",
+            ("detect", "--sysroot", ".", "--json"),
+            "the part gpubench.multi.options of a wing",
+        ),
+        ("multi/equal_gpus.py", RUN, "the part gpubench.multi.equal_gpus of a wing"),
+        ("workloads/placement.py", RUN, "the part gpubench.workloads.placement of a wing"),
+    ],
+)
+def test_a_wing_that_breaks_costs_itself(
+    tmp_path: Path, broken: str, command: tuple[str, ...], said: str
+) -> None:
     shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "gpubench" / "fleet" / "__init__.py").write_text("raise RuntimeError('torn')")
-    ended = program(tmp_path, "ops", "--format", "json")
-    assert ended.returncode == 0
-    assert ended.stderr.strip() == "warning: the wing fleet is left out: RuntimeError: torn"
+    (tmp_path / "gpubench" / broken).write_text('raise RuntimeError("torn")\n')
+    ended = program(tmp_path, *command)
+    assert ended.returncode == 0, ended.stderr
+    assert [line for line in ended.stderr.splitlines() if "torn" in line] == [
+        f"warning: {said} cannot be used: RuntimeError: torn"
+    ]
 
 
 OUTSIDE = """

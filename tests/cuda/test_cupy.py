@@ -11,10 +11,8 @@ from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
-from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
-from gpubench.workloads.chains import time_stages
 
 pytestmark = pytest.mark.cuda
 
@@ -210,15 +208,3 @@ def test_the_cycles_of_the_device_agree_with_themselves_and_cost_no_time(session
     assert (session.clock() - began) / 50 < 1e-3
     assert all(2e8 < hertz < 5e9 for hertz in found)
     assert (sorted(found)[45] - sorted(found)[5]) / median(found) < 0.02
-
-
-def test_stages_of_a_workload_add_up(session, tmp_path):
-    op = kernels.load("ffn")
-    what = case(op, 4096, form="tuned")
-    workspace, launch = prepared(session, op, 4096, tmp_path, form="tuned")
-    found = time_stages(Timer(workspace, what, launch), 0, 0.25)
-    workspace.release()
-    assert (found.clock, found.stages) == ("event", [stage.name for stage in op.stages])
-    total_s, span_s, wall_s = sum(map(median, found.chain_s)), median(found.span_s), median(found.wall_s)
-    assert total_s == pytest.approx(span_s, rel=0.01)
-    assert abs(wall_s - total_s - median(found.empty_s)) < max(0.1 * wall_s, 20e-6)

@@ -199,7 +199,7 @@ def _load(keys: Collection[str]) -> list[Any]:
             except Exception as error:
                 if declaration.module.startswith("gpubench.report."):
                     raise
-                wings.tell(declaration.module.split(".")[1], plugins.described(error))
+                wings.tell(f"the part {declaration.module} of a wing cannot be used", plugins.described(error))
     for key in sorted({*keys} - {declaration.key for declaration in declarations()}):
         for entry in plugins.entries(plugins.SECTIONS, key)[:1]:
             try:

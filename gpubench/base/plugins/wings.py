@@ -68,7 +68,7 @@ def tell_broken() -> None:
     """Say which wings are left out, and why."""
     own()
     for name, why in _broken.items():
-        tell(name, why)
+        tell(f"the wing {name} cannot be used", why)
 
 
 @functools.cache
@@ -79,14 +79,14 @@ def foreign() -> tuple[Wing, ...]:
         try:
             wings.append(plugins.load(entry))
         except plugins.PluginError as error:
-            tell(entry.name, str(error))
+            tell(f"the wing {entry.name} cannot be used", str(error))
     return tuple(wings)
 
 
 @functools.cache
-def tell(name: str, why: str) -> None:
-    """Say once on standard error that a wing, or a part of one, is left out."""
-    print(f"warning: the wing {name} is left out: {why}", file=sys.stderr)
+def tell(what: str, why: str) -> None:
+    """Say once on standard error what of a wing is left out, and why."""
+    print(f"warning: {what}: {why}", file=sys.stderr)
 
 
 @functools.cache
@@ -111,7 +111,7 @@ def find(place: str) -> Any:
         if package == "gpubench" and rest.partition(".")[0] not in OWN:
             raise  # a bug, which needs its traceback
         raise BadPlugin(
-            "bad-plugin", f"{place} cannot be used", why=plugins.described(error),
+            "bad-plugin", f"the part {module} of a wing cannot be used", why=plugins.described(error),
             hint="install gpubench, or the package that brings it, once more",
         ) from error  # fmt: skip
 
@@ -123,5 +123,5 @@ def find_all(places: Mapping[str, str]) -> dict[str, Any]:
         try:
             objects[name] = find(place)
         except BadPlugin as error:
-            tell(place, error.why)
+            tell(error.message, error.why)
     return objects

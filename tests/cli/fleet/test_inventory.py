@@ -16,7 +16,7 @@ from gpubench.fleet.tables import inventory_headline
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, pieces
 
 UUID = "GPU-00000000-4455-6677-8899-aabbccddeeff"
-RECORDED = Path(__file__).parents[1] / "detect" / "two-h200.detect.json"
+RECORDED = Path(__file__).parents[2] / "detect" / "two-h200.detect.json"
 SOON = FleetLimits(queue_s=0.05, silence_s=0.05, deadline_s=60)
 
 
