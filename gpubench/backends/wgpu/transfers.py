@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from gpubench.backends.contract import Transfers
 from gpubench.backends.shared.blocks import BlockThreads
@@ -61,13 +62,10 @@ class MappedTransfers(Transfers):
     copies = True
 
     def __init__(self, device: Any, queue: Queue, guard: Guard) -> None:
-        self._device, self._queue, self._guard = device, queue, guard
+        self._device, self._guard = device, guard
         # A small upload waits in the queue for the next submit.
         self.unsent = False
-        self._up, self._down = (
-            _StagingBuffers(device, CHUNK_BYTES, write=True),
-            _StagingBuffers(device, CHUNK_BYTES, write=False),
-        )
+        self._up, self._down = (Lane(device, queue, CHUNK_BYTES, write=write) for write in (True, False))
         self._threads = BlockThreads(copying_threads())
 
     def use_threads(self, count: int | None) -> None:
@@ -83,8 +81,8 @@ class MappedTransfers(Transfers):
             if 0 < data.size <= SMALL_BYTES:
                 self._device.queue.write_buffer(buffer, 0, _padded(data))
                 self.unsent = True
-            elif data.size:
-                self._move(_Up(self._queue, self._up, buffer), data.size, fill)
+            else:
+                self._move(self._up, buffer, data.size, fill)
 
     def download(self, buffer: Any, host: Array) -> None:
         data = bytes_of(host)
@@ -93,8 +91,7 @@ class MappedTransfers(Transfers):
             data[outside] = mapped[inside]
 
         with self._guard():
-            if data.size:
-                self._move(_Down(self._queue, self._down, buffer), data.size, empty)
+            self._move(self._down, buffer, data.size, empty)
 
     def send(self) -> None:
         """Set a small upload going that nothing was submitted after."""
@@ -107,83 +104,27 @@ class MappedTransfers(Transfers):
         self._up.destroy()
         self._down.destroy()
 
-    def _move(self, lane: _Up | _Down, size: int, copy: Copy) -> None:
-        pipeline = ChunkPipeline(lane, size, CHUNK_BYTES, BUFFERS)
+    def _move(self, lane: Lane, buffer: Any, size: int, copy: Copy) -> None:
+        if not size:
+            return
+        lane.buffer = buffer
         try:
-            self._threads.run(lambda start, stop: pipeline.copy(start, stop, copy), size, PIECE_BYTES)
+            if size <= PIECE_BYTES:  # one thread, which needs no pipeline
+                lane.ask(0, 0, size).sync_wait()
+                copy(lane.mapped(0, size), slice(0, size), slice(0, size))
+                lane.close(0, 0, size)
+            else:
+                pipeline = ChunkPipeline(lane, size, CHUNK_BYTES, BUFFERS)
+                self._threads.run(lambda start, stop: pipeline.copy(start, stop, copy), size, PIECE_BYTES)
         except BaseException:
             # Some may be mapped still, and no thread is at work any longer.
-            lane.staging.destroy()
+            lane.destroy()
             raise
 
 
 def _padded(data: Array) -> Array | bytes:
     """WebGPU copies multiples of four bytes."""
     return data if data.size % 4 == 0 else data.tobytes() + bytes(-data.size % 4)
-
-
-# ---------------------------------------------------------------- staging buffers that are kept
-
-
-class _StagingBuffers:
-    """The staging buffers of one direction, which come into being when their turn comes."""
-
-    def __init__(self, device: Any, size: int, *, write: bool) -> None:
-        self._device, self._bytes, self._write = device, size, write
-        self._buffers: dict[int, Any] = {}
-
-    def __getitem__(self, turn: int) -> Any:
-        import wgpu
-
-        if turn not in self._buffers:
-            use = wgpu.BufferUsage
-            usage = use.MAP_WRITE | use.COPY_SRC if self._write else use.MAP_READ | use.COPY_DST
-            self._buffers[turn] = self._device.create_buffer(size=self._bytes, usage=usage)
-        return self._buffers[turn]
-
-    def destroy(self) -> None:
-        """Give them up; the next transfer makes new ones."""
-        for buffer in self._buffers.values():
-            with contextlib.suppress(Exception):
-                buffer.destroy()
-        self._buffers = {}
-
-
-class _Lane:
-    """One way, to or from `buffer`: what is mapped of a turn's staging buffer."""
-
-    def __init__(self, queue: Queue, staging: _StagingBuffers, buffer: Any) -> None:
-        self.staging, self._queue, self._buffer = staging, queue, buffer
-        self._mappings: dict[int, Mapping] = {}
-
-    def _map(self, turn: int, size: int, *, write: bool) -> Mapping:
-        self._mappings[turn] = self._queue.map(self.staging[turn], round_up(size), write=write)
-        return self._mappings[turn]
-
-    def mapped(self, turn: int, size: int) -> Any:
-        return self._mappings[turn].memory()
-
-    def close(self, turn: int, start: int, size: int) -> None:
-        self._mappings.pop(turn).close()
-
-
-class _Up(_Lane):
-    """To `buffer`: a chunk is mapped, filled, unmapped and sent."""
-
-    def ask(self, turn: int, start: int, size: int) -> Mapping:
-        return self._map(turn, size, write=True)
-
-    def close(self, turn: int, start: int, size: int) -> None:
-        super().close(turn, start, size)
-        self._queue.copy(self.staging[turn], 0, self._buffer, start, round_up(size))
-
-
-class _Down(_Lane):
-    """From `buffer`: a chunk is fetched, mapped, read and unmapped."""
-
-    def ask(self, turn: int, start: int, size: int) -> Mapping:
-        self._queue.copy(self._buffer, start, self.staging[turn], 0, round_up(size))
-        return self._map(turn, size, write=False)
 
 
 def round_up(size: int) -> int:
@@ -193,24 +134,64 @@ def round_up(size: int) -> int:
 
 # ---------------------------------------------------------------- chunks that several threads copy
 
-# `copy(mapped, inside, outside)`: between a chunk's mapped memory and the caller's array, both by bytes.
-Copy = Callable[[Any, slice, slice], None]
 
-
-class Lane(Protocol):
-    """One direction. A chunk of `size` bytes lies at `start` of the array and in staging buffer number `turn`.
+class Lane:
+    """One direction between the host and `buffer`, by staging buffers that come into being when their turn comes. A
+    chunk of `size` bytes lies at `start` of the array and in staging buffer number `turn`.
 
     One thread at a time calls it: wgpu-py promises nothing about several.
     """
 
-    def ask(self, turn: int, start: int, size: int) -> Any:
+    def __init__(self, device: Any, queue: Queue, chunk: int, *, write: bool) -> None:
+        self.buffer: Any = None
+        self._device, self._queue, self._chunk, self._write = device, queue, chunk, write
+        self._staging: dict[int, Any] = {}
+        self._mappings: dict[int, Mapping] = {}
+
+    def ask(self, turn: int, start: int, size: int) -> Mapping:
         """Ask for the chunk's mapped memory; what is returned waits for it (`sync_wait`)."""
+        import wgpu
+
+        if turn not in self._staging:
+            use = wgpu.BufferUsage
+            usage = use.MAP_WRITE | use.COPY_SRC if self._write else use.MAP_READ | use.COPY_DST
+            self._staging[turn] = self._device.create_buffer(size=self._chunk, usage=usage)
+        staging = self._staging[turn]
+        if not self._write:
+            self._queue.copy(self.buffer, start, staging, 0, round_up(size))
+        self._mappings[turn] = self._queue.map(staging, round_up(size), write=self._write)
+        return self._mappings[turn]
 
     def mapped(self, turn: int, size: int) -> Any:
-        """That memory by bytes, once it was waited for."""
+        """Return that memory by bytes, once it was waited for."""
+        return self._mappings[turn].memory()
 
     def close(self, turn: int, start: int, size: int) -> None:
         """Unmap it, and hand it to the device: nobody holds it any longer."""
+        self._mappings.pop(turn).close()
+        if self._write:
+            self._queue.copy(self._staging[turn], 0, self.buffer, start, round_up(size))
+
+    def destroy(self) -> None:
+        """Give the staging buffers up; the next transfer makes new ones."""
+        for staging in self._staging.values():
+            with contextlib.suppress(Exception):
+                staging.destroy()
+        self._staging = {}
+
+
+# `copy(mapped, inside, outside)`: between a chunk's mapped memory and the caller's array, both by bytes.
+Copy = Callable[[Any, slice, slice], None]
+
+
+class Chunk:
+    """One chunk: its turn and place, the bytes that nobody has copied yet, and how far it is."""
+
+    def __init__(self, turn: int, start: int, size: int) -> None:
+        self.place = (turn, start, size)
+        self.left = size
+        self.claimed = False
+        self.asked, self.open, self.closed = Future[Any](), Future[Any](), Future[None]()
 
 
 class ChunkPipeline:
@@ -222,74 +203,59 @@ class ChunkPipeline:
     """
 
     def __init__(self, lane: Lane, total: int, chunk: int, buffers: int) -> None:
-        self._lane, self._chunk, self._buffers = lane, chunk, buffers
-        self._sizes = [min(chunk, total - start) for start in range(0, total, chunk)]
-        self._left = list(self._sizes)
-        self._claimed: set[int] = set()
-        self._asked: dict[int, Any] = {}
-        self._open: dict[int, Any] = {}
-        self._closed: set[int] = set()
-        self._error: BaseException | None = None
-        self._change = threading.Condition()
+        self._lane, self._bytes, self._buffers = lane, chunk, buffers
+        self._chunks = [
+            Chunk(number % buffers, start, min(chunk, total - start))
+            for number, start in enumerate(range(0, total, chunk))
+        ]
+        self._change = threading.Lock()
         self._calling = threading.Lock()
+        self._error: BaseException | None = None
 
     def copy(self, start: int, stop: int, copy: Copy) -> None:
         """One piece, from `start` to `stop` of the array. Raises what the first piece to fail raised."""
-        index, inside = divmod(start, self._chunk)
+        number, inside = divmod(start, self._bytes)
+        chunk = self._chunks[number]
         try:
             # No frame keeps the mapped memory: it is gone once the chunk is closed.
-            copy(self._mapped(index), slice(inside, inside + stop - start), slice(start, stop))
-            self._done(index, stop - start)
+            copy(self._mapped(number), slice(inside, inside + stop - start), slice(start, stop))
+            with self._change:
+                chunk.left -= stop - start
+                last = not chunk.left
+            if last:
+                chunk.open = Future()
+                with self._calling:
+                    self._lane.close(*chunk.place)
+                chunk.closed.set_result(None)
         except BaseException as error:
             with self._change:
                 self._error = self._error or error
-                self._change.notify_all()
-            raise
+                for each in self._chunks:
+                    for state in (each.asked, each.open, each.closed):
+                        if not state.done():
+                            state.set_exception(self._error)
+            raise self._error from None
 
-    def _mapped(self, index: int) -> Any:
+    def _mapped(self, number: int) -> Any:
+        chunk = self._chunks[number]
         with self._change:
-            first = index not in self._claimed
-            self._claimed.add(index)
-            if first and index > 0:
-                self._until(lambda: index in self._asked)
-            elif not first:
-                self._until(lambda: index in self._open)
-                return self._open[index]
-        if index == 0:
+            first, chunk.claimed = not chunk.claimed, True
+        if not first:
+            return chunk.open.result()
+        if number == 0:
             self._ask(0)
-        self._asked[index].sync_wait()
+        chunk.asked.result().sync_wait()
         with self._calling:
-            mapped = self._lane.mapped(index % self._buffers, self._sizes[index])
-        after = index + 1
-        if after < len(self._sizes):
-            with self._change:
-                self._until(lambda: after < self._buffers or after - self._buffers in self._closed)
-            self._ask(after)
-        with self._change:
-            self._open[index] = mapped
-            self._change.notify_all()
+            mapped = self._lane.mapped(chunk.place[0], chunk.place[2])
+        if number + 1 < len(self._chunks):
+            if number + 1 >= self._buffers:
+                self._chunks[number + 1 - self._buffers].closed.result()
+            self._ask(number + 1)
+        chunk.open.set_result(mapped)
         return mapped
 
-    def _ask(self, index: int) -> None:
+    def _ask(self, number: int) -> None:
+        chunk = self._chunks[number]
         with self._calling:
-            asked = self._lane.ask(index % self._buffers, index * self._chunk, self._sizes[index])
-        with self._change:
-            self._asked[index] = asked
-            self._change.notify_all()
-
-    def _done(self, index: int, size: int) -> None:
-        with self._change:
-            self._left[index] -= size
-            if self._left[index]:
-                return
-            del self._open[index]
-        with self._calling:
-            self._lane.close(index % self._buffers, index * self._chunk, self._sizes[index])
-        with self._change:
-            self._closed.add(index)
-            self._change.notify_all()
-
-    def _until(self, true: Callable[[], bool]) -> None:
-        self._change.wait_for(lambda: self._error is not None or true())
-        if self._error is not None:
-            raise self._error
+            asked = self._lane.ask(*chunk.place)
+        chunk.asked.set_result(asked)
