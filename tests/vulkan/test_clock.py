@@ -17,12 +17,10 @@ def software():
 
 
 def test_an_open_device_tells_the_step_of_its_clock():
-    from gpubench.backends.wgpu import timestamp_period_s
-
     backend, device = software()
     session = backend.open(device.id)
     assert session.device.clock.kind == "pass-timestamp"
-    assert session.device.clock.step_s == timestamp_period_s(session.programs.device) > 0
+    assert session.device.clock.step_s > 0
     session.close()
 
 

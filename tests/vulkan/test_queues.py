@@ -1,4 +1,4 @@
-"""The queue of a wgpu device, by wgpu-py and past it: the same bytes, whoever records, submits, maps and waits."""
+"""The queue of a wgpu device: the same bytes, whether it sleeps or asks."""
 
 from __future__ import annotations
 
@@ -19,30 +19,14 @@ N = 100_003
 
 
 def queue(session, way):
-    device = session.programs.device
-    if way == "wgpu-py":
-        return queues.Queue(device)
-    native = queues.library()
-    assert native is not None
-    return queues.NativeQueue(device, native, asks=way != "sleeps")
+    return queues.Queue(session.programs.device, queues.library(), asks=way != "sleeps")
 
 
-@pytest.fixture(params=["wgpu-py", "sleeps", "asks", "asks in vain"])
+@pytest.fixture(params=["sleeps", "asks", "asks in vain"])
 def taken(request, session, monkeypatch):
     if request.param == "asks in vain":
         monkeypatch.setattr(queues, "ASK_S", 0.0)
-    found = queue(session, request.param)
-    yield found
-    found.close()
-
-
-def test_this_version_of_wgpu_is_passed_by(session):
-    assert isinstance(queues.queue_of(session.programs.device, asks=False), queues.NativeQueue)
-
-
-def test_without_its_library_wgpu_py_does_all(session, monkeypatch):
-    monkeypatch.setattr(queues, "library", lambda: None)
-    assert type(queues.queue_of(session.programs.device, asks=True)) is queues.Queue
+    return queue(session, request.param)
 
 
 @pytest.mark.parametrize("repeat", [1, 3])
@@ -81,7 +65,6 @@ def test_every_byte_goes_up_and_comes_down(session, taken):
 def test_news_that_another_thread_has_taken_is_waited_for(session, well):
     """Of two threads that wait at once one may be told what the other waits for, and pass it on a little later."""
     native, found = queues.library(), queue(session, "sleeps")
-    assert native is not None
     number, status = (
         10**9,
         native.lib.WGPUMapAsyncStatus_Success if well else native.lib.WGPUMapAsyncStatus_Error,

@@ -77,13 +77,6 @@ def test_what_comes_back_is_what_was_sent(session, counts, threads):
     there_and_back(session, way, counts)
 
 
-def test_the_public_call_fills_the_staging_buffers_where_the_other_is_missing(session, way, monkeypatch):
-    import wgpu
-
-    monkeypatch.delattr(wgpu.backends.wgpu_native.GPUBuffer, "_experimental_get_mapped_range")
-    there_and_back(session, way, [5 * CHUNK + 3, PIECE + 1])
-
-
 def test_a_copy_beyond_the_buffer_is_refused_and_the_next_one_works(session, way):
     small = allocated(session, 2 * CHUNK)
     for _ in range(3):

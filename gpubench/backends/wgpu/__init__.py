@@ -30,7 +30,7 @@ from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import SingleDevice, clocked, no_kernel, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes
-from gpubench.backends.wgpu.queues import Queue, queue_of
+from gpubench.backends.wgpu.queues import Queue, library
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.backends.wgpu.words import differ, filling
 from gpubench.base import cpu_load
@@ -124,7 +124,8 @@ class Stamps:
         self._device, self._queue = device, queue
         self._single = StampSet(device, 1)
         self._sets: dict[int, StampSet] = {}
-        self.period_s = timestamp_period_s(device)
+        # Only wgpu-native tells the seconds of a tick.
+        self.period_s = float(library().lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
         self.writes = self._single.writes(0)
 
     def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
@@ -152,16 +153,6 @@ class Stamps:
                 self._sets.pop(next(iter(self._sets))).destroy()
             self._sets[passes] = StampSet(self._device, passes)
         return self._sets[passes]
-
-
-def timestamp_period_s(device: Any) -> float:
-    """Seconds per tick. Only the native library tells; without it WebGPU's own unit, 1 ns."""
-    try:
-        from wgpu.backends.wgpu_native import lib
-
-        return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
-    except (ImportError, AttributeError):
-        return 1e-9
 
 
 def limits_of(device: Any, *, software: bool) -> Limits:
@@ -213,7 +204,7 @@ class WgpuSession(
         self.tunes = autotune and device.kind == "gpu"
         self._choices = Choices(_description(device), user_cache(), cpu_load.read())
         # A rasteriser takes the CPU for itself.
-        self._queue = queue_of(self._device, asks=not self.limits.software and usable_cpus() > 1)
+        self._queue = Queue(self._device, library(), asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)
         self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
             "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers
@@ -481,7 +472,6 @@ class WgpuSession(
         with contextlib.suppress(Exception):
             self._empty_pool()
             self._transfers.close()
-            self._queue.close()
             self._device.destroy()
 
     @property

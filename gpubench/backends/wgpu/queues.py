@@ -1,4 +1,4 @@
-"""The queue of a wgpu device: commands are recorded, submitted and waited for; by wgpu-py, or past it.
+"""The queue of a wgpu device: commands are recorded, submitted and waited for past wgpu-py, by wgpu-native's functions.
 
 wgpu-py makes Python objects for each encoder, pass and buffer of commands, and looks for errors after each call. Past
 it an empty launch takes the host 30 to 50 us less (docs/decisions, 6). Its wait sleeps, and a thread is woken 30 to
@@ -21,121 +21,16 @@ from gpubench.backends.wgpu.programs import WgpuLaunch, encode
 TOLD_S = 1.0
 # From here on a late awakening is a twentieth of the wait or less, and the CPU may do something else.
 ASK_S = 2e-3
-_NEEDED = (
-    "wgpuBufferGetConstMappedRange", "wgpuBufferGetMappedRange", "wgpuBufferMapAsync", "wgpuBufferUnmap",
-    "wgpuCommandBufferRelease", "wgpuCommandEncoderBeginComputePass", "wgpuCommandEncoderCopyBufferToBuffer",
-    "wgpuCommandEncoderRelease", "wgpuComputePassEncoderDispatchWorkgroups", "wgpuComputePassEncoderEnd",
-    "wgpuComputePassEncoderRelease", "wgpuComputePassEncoderSetBindGroup", "wgpuComputePassEncoderSetPipeline",
-    "wgpuDeviceCreateCommandEncoder", "wgpuDevicePoll", "wgpuQueueOnSubmittedWorkDone",
-)  # fmt: skip
-
-
-class Mapping:
-    """The first bytes of a staging buffer, which the host may touch once it has waited, until it closes them."""
-
-    def __init__(self, staging: Any, size: int, *, write: bool) -> None:
-        self._staging, self._size, self._write = staging, size, write
-        self._promise = staging.map_async("WRITE" if write else "READ", 0, size)
-
-    def sync_wait(self) -> None:
-        self._promise.sync_wait()
-
-    def memory(self) -> Any:
-        """An array of bytes, or what can be written like one."""
-        if not self._write:
-            return _array(self._staging.read_mapped(0, self._size, copy=False))
-        # The public call copies under the interpreter's lock: one thread at a time.
-        view = getattr(self._staging, "_experimental_get_mapped_range", None)
-        return _array(view(0, self._size)) if view is not None else _Written(self._staging)
-
-    def close(self) -> None:
-        self._staging.unmap()
-
-
-class _Written:
-    """A mapped buffer that is written by the public call."""
-
-    def __init__(self, staging: Any) -> None:
-        self._staging = staging
-
-    def __setitem__(self, where: slice, data: Any) -> None:
-        self._staging.write_mapped(data, where.start)
-
-
-def _array(memory: Any) -> Any:
-    import numpy as np
-
-    return np.frombuffer(memory, np.uint8)
-
-
-class Queue:
-    """By the methods of wgpu-py."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._four: Any = None
-
-    def record_next(self, launch: WgpuLaunch | None) -> None:
-        """The next wait, if it asks, records a call of this launch between its questions."""
-
-    def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
-        """Record so many launches into a pass that wgpu-py has opened."""
-        encode(compute, launch, repeat)
-
-    def record(self, launch: WgpuLaunch, repeat: int) -> Any:
-        """Commands for so many launches in one pass."""
-        encoder = self._device.create_command_encoder()
-        compute = encoder.begin_compute_pass()
-        self.encode(compute, launch, repeat)
-        compute.end()
-        return encoder.finish()
-
-    def submit(self, commands: Any) -> None:
-        self._device.queue.submit([commands])
-
-    def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
-        """Submit a copy of so many bytes from buffer to buffer, a multiple of four."""
-        encoder = self._device.create_command_encoder()
-        encoder.copy_buffer_to_buffer(source, source_at, target, target_at, size)
-        self._device.queue.submit([encoder.finish()])
-
-    def map(self, staging: Any, size: int, *, write: bool) -> Mapping:
-        """Ask for the memory of a staging buffer."""
-        return Mapping(staging, size, write=write)
-
-    def wait(self) -> None:
-        """Until all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
-        (pygfx/wgpu-py#834)."""
-        if hasattr(self._device, "_poll_wait"):
-            self._device._poll_wait()
-        else:
-            self._read_back()
-
-    def close(self) -> None:
-        if self._four is not None:
-            self._four.destroy()
-            self._four = None
-
-    def _read_back(self) -> None:
-        """Four bytes, behind everything else."""
-        import wgpu
-
-        if self._four is None:
-            usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-            self._four = self._device.create_buffer(size=4, usage=usage)
-        self._four.map_sync("READ")
-        self._four.unmap()
 
 
 class Library(NamedTuple):
-    """wgpu-native's functions; those that raise the errors they report; its types; and what it calls, with the number
-    of a wait, when work is done and when memory is mapped."""
+    """wgpu-native, which wgpu 0.32 has in these places."""
 
-    lib: Any
-    checked: Any
-    ffi: Any
-    worked: Any
-    mapped: Any
+    lib: Any  # its functions
+    checked: Any  # those that raise the errors they report
+    ffi: Any  # its types
+    worked: Any  # what it calls, with the number of a wait, when work is done
+    mapped: Any  # and when memory is mapped
 
 
 _numbers = itertools.count(1)
@@ -143,50 +38,43 @@ _done: dict[int, bool] = {}  # by the number of a wait that has ended: whether a
 
 
 @functools.cache
-def library() -> Library | None:
-    """None where wgpu-native, or wgpu-py's way to it, is another than the one this was written for."""
-    try:
-        from wgpu.backends.wgpu_native import _api, ffi, lib
+def library() -> Library:
+    """Return wgpu-native."""
+    from wgpu.backends.wgpu_native import _api, ffi, lib
 
-        def note(success: int) -> Any:
-            def noted(status: int, message: Any, number: Any, unused: Any) -> None:
-                _done[int(ffi.cast("uintptr_t", number))] = status == success
+    def callback(kind: str, success: int) -> Any:
+        def note(status: int, message: Any, number: Any, unused: Any) -> None:
+            _done[int(ffi.cast("uintptr_t", number))] = status == success
 
-            return noted
+        return ffi.callback(f"void({kind}, WGPUStringView, void *, void *)", note)
 
-        worked, mapped = (
-            ffi.callback(f"void({kind}, WGPUStringView, void *, void *)", note(success))
-            for kind, success in (
-                ("WGPUQueueWorkDoneStatus", lib.WGPUQueueWorkDoneStatus_Success),
-                ("WGPUMapAsyncStatus", lib.WGPUMapAsyncStatus_Success),
-            )
-        )
-        complete = all(hasattr(lib, name) for name in _NEEDED) and _api.libf.wgpuQueueSubmit
-        return Library(lib, _api.libf, ffi, worked, mapped) if complete else None
-    except (ImportError, AttributeError, TypeError):
-        return None
+    worked = callback("WGPUQueueWorkDoneStatus", lib.WGPUQueueWorkDoneStatus_Success)
+    mapped = callback("WGPUMapAsyncStatus", lib.WGPUMapAsyncStatus_Success)
+    return Library(lib, _api.libf, ffi, worked, mapped)
 
 
-class NativeQueue(Queue):
-    """By wgpu-native's own functions. What is wrong with a command shows when it is finished or submitted.
+class Queue:
+    """The queue of an open device. What is wrong with a command shows when it is finished or submitted.
 
     `asks`: wait by asking. A device that is the CPU itself needs the CPU, and so may others.
     """
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:
-        super().__init__(device)
-        self.native, self._asks = native, asks
+        self._device, self.native, self._asks = device, native, asks
         self._lib, self._null = native.lib, native.ffi.NULL
         self._next: list[WgpuLaunch] = []
         self._own, self._queue = device._internal, device.queue._internal
 
     def record_next(self, launch: WgpuLaunch | None) -> None:
+        """The next wait, if it asks, records a call of this launch between its questions."""
         self._next = [launch] if self._asks and launch is not None else []
 
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
+        """Record so many launches into a pass that wgpu-py has opened."""
         encode(compute._internal, launch, repeat, (self._lib, self._null))
 
     def record(self, launch: WgpuLaunch, repeat: int) -> Any:
+        """Commands for so many launches in one pass."""
         *_, commands = self._recording([launch], repeat)
         return commands
 
@@ -214,6 +102,7 @@ class NativeQueue(Queue):
         self.native.checked.wgpuQueueSubmit(self._queue, 1, listed)
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
+        """Submit a copy of so many bytes from buffer to buffer, a multiple of four."""
         encoder = self._lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         self._lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, source._internal, source_at, target._internal, target_at, size
@@ -223,21 +112,24 @@ class NativeQueue(Queue):
         self.submit(commands)
 
     def map(self, staging: Any, size: int, *, write: bool) -> Mapping:
-        return NativeMapping(self, staging, size, write=write)
+        """Ask for the memory of a staging buffer."""
+        return Mapping(self, staging, size, write=write)
 
     def wait(self) -> None:
+        """Return when all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
+        (pygfx/wgpu-py#834)."""
         number = next(_numbers)
         if self._asks:
             info = self.told("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
         if not (self._asked(number) and _done[number]):
-            super().wait()  # which raises what went wrong
+            self._device._poll_wait()  # which raises what went wrong
         _done.pop(number, None)
 
     def mapped(self, number: int) -> bool:
         """Wait until the library has told of a mapping. True if all went well."""
         if not self._asked(number):
-            super().wait()
+            self._device._poll_wait()
             until = time.perf_counter() + TOLD_S
             while number not in _done and time.perf_counter() <= until:
                 time.sleep(1e-4)
@@ -273,10 +165,11 @@ class NativeQueue(Queue):
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
 
 
-class NativeMapping(Mapping):
-    """By wgpu-native's own functions: wgpu-py has a thread that waits for each of its mappings."""
+class Mapping:
+    """The first bytes of a staging buffer, which the host may touch once it has waited, until it closes them. wgpu-py
+    has a thread that waits for each of its mappings."""
 
-    def __init__(self, queue: NativeQueue, staging: Any, size: int, *, write: bool) -> None:
+    def __init__(self, queue: Queue, staging: Any, size: int, *, write: bool) -> None:
         self._queue, self._number = queue, next(_numbers)
         self._own, self._size, self._write = staging._internal, size, write
         lib = queue.native.lib
@@ -289,15 +182,12 @@ class NativeMapping(Mapping):
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:
+        """Return an array of its bytes."""
+        import numpy as np
+
         lib, ffi = self._queue.native.lib, self._queue.native.ffi
         get = lib.wgpuBufferGetMappedRange if self._write else lib.wgpuBufferGetConstMappedRange
-        return _array(ffi.buffer(get(self._own, 0, self._size), self._size))
+        return np.frombuffer(ffi.buffer(get(self._own, 0, self._size), self._size), np.uint8)
 
     def close(self) -> None:
         self._queue.native.checked.wgpuBufferUnmap(self._own)
-
-
-def queue_of(device: Any, *, asks: bool) -> Queue:
-    """The quickest way to this device's queue."""
-    native = library() if hasattr(device, "_internal") else None
-    return NativeQueue(device, native, asks=asks) if native is not None else Queue(device)

@@ -40,7 +40,7 @@ def asking(request, monkeypatch):
     native = queues.library()
     busy = native._replace(lib=Busy(native.lib))
     monkeypatch.setattr(
-        "gpubench.backends.wgpu.queue_of", lambda device, *, asks: queues.NativeQueue(device, busy, asks=True)
+        "gpubench.backends.wgpu.Queue", lambda device, native, *, asks: queues.Queue(device, busy, asks=True)
     )
     backend = backends.load("wgpu")
     session = backend.open(next(d.id for d in backend.devices() if d.kind in ("software", "gpu")))
@@ -60,13 +60,13 @@ def chain(asking, tmp_path):
 @pytest.fixture
 def recordings(asking, monkeypatch):
     """The launches that were begun to be recorded ahead."""
-    found, record = [], queues.NativeQueue.recording
+    found, record = [], queues.Queue.recording
 
     def noted(queue, launch):
         found.append(launch)
         return record(queue, launch)
 
-    monkeypatch.setattr(queues.NativeQueue, "recording", noted)
+    monkeypatch.setattr(queues.Queue, "recording", noted)
     return found
 
 
@@ -111,7 +111,7 @@ def test_a_recording_that_fails_spoils_no_wait(asking, chain, monkeypatch):
         raise RuntimeError("a buffer is gone")
 
     launch.take_ahead()
-    monkeypatch.setattr(queues.NativeQueue, "recording", fails)
+    monkeypatch.setattr(queues.Queue, "recording", fails)
     for _ in range(2):
         np.testing.assert_array_equal(call(asking, launch, shape), want)
 
@@ -122,7 +122,7 @@ def test_what_was_begun_is_finished_by_the_call(asking, chain, slices):
     shape = workspace.op.output.shape({"n": 8, "width": 32})
     want = call(asking, launch, shape)
     launch.take_ahead()
-    native = queues.NativeQueue(asking.programs.device, queues.library(), asks=False)
+    native = queues.Queue(asking.programs.device, queues.library(), asks=False)
     for _ in range(slices):
         launch.record_ahead(native.recording)
     np.testing.assert_array_equal(call(asking, launch, shape), want)
