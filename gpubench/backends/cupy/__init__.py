@@ -44,10 +44,10 @@ from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransf
 from gpubench.backends.shared.host import (
     SingleDevice,
     calls_library,
-    clocked,
     host_dtype,
     in_order,
     no_kernel,
+    read_stages,
     refuse_size,
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -257,18 +257,11 @@ class CupySession(
     def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
-    def stage_times(self, steps: protocols.Steps) -> StageReading:
+    def stage_times(self, steps: protocols.Steps) -> StageReading | None:
         """Events on the stream, one between two stages. What the host does comes first, by its own clock."""
-        hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
-        if self._on_hip:
-            waited = clocked(self, [*hosts, *(partial(self.run, call) for call in calls)], self.sync)
-            return StageReading(waited, sum(waited), "waited")
         with vendor_errors():
-            before = clocked(self, hosts)
-            self.sync()
-            found = self._clock.each(calls)
-        return StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
+            return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
         with vendor_errors():

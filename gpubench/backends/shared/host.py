@@ -17,9 +17,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from gpubench.backends.contract import Buffer, Session
+from gpubench.backends.contract import Buffer, HostCall, Launch, Session, StageReading
+from gpubench.backends.contract.protocols import Steps
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.kernel import Kernel, Limits
 from gpubench.kernels.contract.op import (
@@ -311,6 +313,26 @@ def clocked(
         behind()
         readings.append(session.clock())
     return [after - before for before, after in itertools.pairwise(readings)]
+
+
+def read_stages(
+    session: Session,
+    steps: Steps,
+    launches: Sequence[Launch],
+    timed: Callable[[Any], StageReading | None] | None,
+) -> StageReading | None:
+    """Return the times of a chain: of what the host does, by its own clock, then of the launches of the other steps, by
+    what has them `timed`; if that is None, by a wait for each."""
+    hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
+    if timed is None:
+        waited = clocked(
+            session, [*hosts, *(partial(session.run, launch) for launch in launches)], session.sync
+        )
+        return StageReading(waited, sum(waited), "waited")
+    before = clocked(session, hosts)
+    session.sync()
+    found = timed(launches)
+    return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
 
 
 def tuned_kernel(op: Op, case: Case) -> Kernel:

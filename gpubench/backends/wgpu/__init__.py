@@ -28,11 +28,10 @@ from gpubench.backends.contract import (
 )
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
-from gpubench.backends.shared.host import SingleDevice, clocked, no_kernel, usable_cpus
-from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes
+from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
+from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
-from gpubench.backends.wgpu.words import differ, filling
 from gpubench.base import cpu_load
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
@@ -115,22 +114,26 @@ class StampSet:
 
 
 class Stamps:
-    """Two timestamps of one pass, or of each of several, resolved and read back.
+    """Timestamps of one pass, or of each of several.
 
     The sets of the last few chains are kept: wgpu lets go of one at the next submit, which would time that.
     """
 
     def __init__(self, device: Any, queue: Queue) -> None:
         self._device, self._queue = device, queue
-        self._single = StampSet(device, 1)
         self._sets: dict[int, StampSet] = {}
+        self.single = StampSet(device, 1)
         # Only wgpu-native tells the seconds of a tick.
         self.period_s = float(library().lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
-        self.writes = self._single.writes(0)
 
     def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
-        """A pass for each launch, in one submit; None if the clock went backwards."""
-        stamps = self._set_of(len(launches))
+        """Do each launch in a pass of its own, in one submit. Returns None if the clock went backwards."""
+        passes = len(launches)
+        if passes not in self._sets:
+            if len(self._sets) >= _STAMP_SETS:
+                self._sets.pop(next(iter(self._sets))).destroy()
+            self._sets[passes] = StampSet(self._device, passes)
+        stamps = self._sets[passes]
         encoder = self._device.create_command_encoder()
         for i, launch in enumerate(launches):
             compute = encoder.begin_compute_pass(timestamp_writes=stamps.writes(i))
@@ -141,18 +144,6 @@ class Stamps:
             return None
         steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
         return StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
-
-    def read(self, encoder: Any) -> float | None:
-        """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
-        begin, end = self._single.read(encoder)
-        return (end - begin) * self.period_s if end > begin else None
-
-    def _set_of(self, passes: int) -> StampSet:
-        if passes not in self._sets:
-            if len(self._sets) >= _STAMP_SETS:
-                self._sets.pop(next(iter(self._sets))).destroy()
-            self._sets[passes] = StampSet(self._device, passes)
-        return self._sets[passes]
 
 
 def limits_of(device: Any, *, software: bool) -> Limits:
@@ -265,10 +256,7 @@ class WgpuSession(
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
         buffer = self._create(buffer_bytes(shape, dtype))
-        with vendor_errors():
-            encoder = self._device.create_command_encoder()
-            encoder.clear_buffer(buffer)
-            self._device.queue.submit([encoder.finish()])
+        self._clear(buffer)
         self.sync()
         return buffer
 
@@ -292,8 +280,18 @@ class WgpuSession(
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         """By a kernel over whole words: a half that is left over is compared by nobody."""
+        import numpy as np
+
         size = math.prod(shape) * ITEMSIZE[dtype]
-        return size % 4 == 0 and not differ(self, self._run_words, size, copy, buffer)
+        if size % 4:
+            return False
+        result = np.zeros(4, np.int32)
+        place = self.allocate(result.shape, "int32")
+        self.upload(place, result)
+        self._run_words(differing(size, self.limits), {"a": copy, "b": buffer, "out": place})
+        self.download(place, result)
+        self.free(place)
+        return not result.any()
 
     def _run_words(self, program: WgslProgram, buffers: dict[str, Buffer]) -> None:
         with vendor_errors():
@@ -335,17 +333,10 @@ class WgpuSession(
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
         """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
         What the host does comes first, by its own clock."""
-        launches = [launch for launch, _ in steps]
-        own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
-        hosts = [launch for launch in launches if isinstance(launch, HostCall)]
-        if own and self.stamps is not None and len(own) <= MOST_STAMPED:
-            before = clocked(self, hosts)
-            self.sync()
-            with vendor_errors():
-                found = self.stamps.read_steps(own)
-            return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
-        waited = clocked(self, [*hosts, *(partial(self.run, launch) for launch in own)], self.sync)
-        return StageReading(waited, sum(waited), "waited")
+        own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
+        stamped = own and self.stamps is not None and len(own) <= MOST_STAMPED
+        with vendor_errors():
+            return read_stages(self, steps, own, self.stamps.read_steps if self.stamps and stamped else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
         """What was recorded ahead is recorded once more for that. A device that is the CPU itself spends a submit with
@@ -450,10 +441,11 @@ class WgpuSession(
             encoder = self._device.create_command_encoder()
             if cold:
                 encoder.clear_buffer(self._flush_buffer())
-            compute = encoder.begin_compute_pass(timestamp_writes=self.stamps.writes)
+            compute = encoder.begin_compute_pass(timestamp_writes=self.stamps.single.writes(0))
             self._queue.encode(compute, launch, repeat)
             compute.end()
-            return self.stamps.read(encoder)
+            begin, end = self.stamps.single.read(encoder)
+        return (end - begin) * self.stamps.period_s if end > begin else None  # else the clock failed
 
     def empty_launch(self) -> WgpuLaunch:
         return self.programs.bare(_EMPTY)
@@ -488,9 +480,12 @@ class WgpuSession(
 
     def flush(self) -> None:
         """Overwrite more than any cache holds."""
+        self._clear(self._flush_buffer())
+
+    def _clear(self, buffer: Buffer) -> None:
         with vendor_errors():
             encoder = self._device.create_command_encoder()
-            encoder.clear_buffer(self._flush_buffer())
+            encoder.clear_buffer(buffer)
             self._device.queue.submit([encoder.finish()])
 
     def _flush_buffer(self) -> Any:

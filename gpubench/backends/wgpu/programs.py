@@ -1,4 +1,5 @@
-"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups."""
+"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups; programs that fill
+and compare whole buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpubench.backends.contract import Buffer, HostCall, Launch
-from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
+from gpubench.backends.shared.host import host_dtype, named_buffers, tuned_kernel, usable_cpus
 from gpubench.base.errors import BuildError, Unsupported
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Op, Shape, Stored, each
@@ -297,3 +298,66 @@ def trusted_module(device: Any, source: str) -> Any:
     return _api.GPUShaderModule(
         "", lib.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0), device
     )
+
+
+# ---------------------------------------------------------------- programs over whole buffers
+#
+# They read and write the 32-bit words of a buffer, four at a time. A binding may see less than a buffer: then a program
+# has several passes.
+
+_THREADS, _MOST_GROUPS = 256, 1024
+
+_HEAD = "struct Params { fours: u32, step: u32, even: u32, odd: u32, rest: u32 }\n"
+_MAIN = f"""@compute @workgroup_size({_THREADS})
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+"""
+_FILL = f"""{_HEAD}
+@group(0) @binding(0) var<storage, read_write> out_: array<vec4<u32>>;
+@group(0) @binding(1) var<uniform> p: Params;
+{_MAIN}
+  for (var i = id.x; i < p.fours; i += p.step) {{ out_[i] = vec4(p.even, p.odd, p.even, p.odd); }}
+}}"""
+_DIFFER = f"""{_HEAD}
+@group(0) @binding(0) var<storage, read> a: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> b: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read_write> out_: array<atomic<u32>>;
+@group(0) @binding(3) var<uniform> p: Params;
+{_MAIN}
+  var differing = vec4(0u);
+  for (var i = id.x; i < p.fours; i += p.step) {{ differing |= a[i] ^ b[i]; }}
+  if (id.x == 0u && p.rest > 0u) {{
+    let last = a[p.fours] ^ b[p.fours];
+    differing |= select(vec4(0u), last, vec4(0u, 1u, 2u, 3u) < vec4(p.rest));
+  }}
+  if (any(differing != vec4(0u))) {{ atomicStore(&out_[0], 1u); }}
+}}"""
+
+
+def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgram:
+    """Return the program that fills `size` bytes of the buffer "out" with a value: two words in turn hold it."""
+    import numpy as np
+
+    even, odd = np.full(8 // ITEMSIZE[dtype], value, host_dtype(dtype)).view("u4").tolist()
+    return _over_words(_FILL, ("out",), ("out",), size, (even, odd), limits)
+
+
+def differing(size: int, limits: Limits) -> WgslProgram:
+    """Return the program that sets the first word of "out" if the first `size` bytes, a multiple of four, of "a" and "b"
+    differ."""
+    return _over_words(_DIFFER, ("a", "b", "out"), ("a", "b"), size, (0, 0), limits)
+
+
+def _over_words(
+    source: str, bindings: tuple[str, ...], seen: tuple[str, ...], size: int, pattern: tuple[int, int], limits: Limits
+) -> WgslProgram:  # fmt: skip
+    """Return a pass for each part of the buffers `seen` that a binding can see."""
+    step = limits.max_binding_bytes // limits.binding_alignment * limits.binding_alignment
+    passes = []
+    for start in range(0, size, step):
+        length = min(step, size - start)
+        fours, rest = divmod(length // 4, 4)
+        groups = max(1, min(-(-fours // _THREADS), _MOST_GROUPS, limits.max_groups_per_dimension))
+        uniform = (fours, groups * _THREADS, *pattern, rest)
+        windows = dict.fromkeys(seen, (start, -(-length // 16) * 16))
+        passes.append(WgslPass(source, (groups, 1, 1), bindings, uniform=uniform, windows=windows))
+    return WgslProgram(tuple(passes))
