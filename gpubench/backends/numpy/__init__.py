@@ -29,7 +29,7 @@ from gpubench.backends.contract import (
 from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
-from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
+from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import (
     SingleDevice,
     aligned,
@@ -198,35 +198,25 @@ class NumpySession(
         if len(forms) < 2:
             return
 
-        built: dict[str, Call] = {}
+        def timer(name: str, output: Buffer) -> Callable[[int], float]:
+            call = Call(forms[name](inputs, output))
 
-        def prepare(output: Buffer) -> Timer:
-            # Compiling counts in no trial.
-            built.update({name: Call(way(inputs, output)) for name, way in forms.items()})
+            def took(repeat: int) -> float:
+                settle()  # threads of another candidate may still spin
+                if repeat > 1:
+                    self.run(call, 1)  # wakes its own, as the calls before do in a block
+                with on_first_cpu():
+                    start = self.clock()
+                    self.run(call, repeat)
+                    return self.clock() - start
 
-            def timer(name: str) -> Callable[[int], float]:
-                def took(repeat: int) -> float:
-                    settle()  # threads of another candidate may still spin
-                    if repeat > 1:
-                        self.run(built[name], 1)  # wakes its own, as the calls before do in a block
-                    with on_first_cpu():
-                        return self._took(built[name], repeat)
+            return took
 
-                return took
-
-            return timer
-
-        trials = Trials(tuple(forms), prepare, TUNING_S, margin=CLEARLY)
+        trials = Trials(tuple(forms), timer, TUNING_S, margin=CLEARLY)
         name = choose(self, op, case, self._load_compiler(), trials)
-        if built:
-            settle()
+        settle()
         if name is not None:
             self._chosen[case.id] = name
-
-    def _took(self, launch: Call, repeat: int) -> float:
-        start = self.clock()
-        self.run(launch, repeat)
-        return self.clock() - start
 
     def _load_compiler(self) -> Choices:
         """numba, once it is needed: it takes half a second. Returns the choices made with it, or without."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import hashlib
 import itertools
 import math
@@ -62,22 +63,23 @@ class Choices:
     counters when its session began."""
 
     def __init__(self, device: str, cache: SealedFiles, opened: cpu_load.CpuTimes | None = None) -> None:
-        self._device = device
-        self._cache = cache
-        self._opened = opened
-        self._known: dict[str, Chosen] | None = None
+        self._device, self._cache, self._opened = device, cache, opened
+
+    @functools.cached_property
+    def _known(self) -> dict[str, Chosen]:
+        return self._read().get(self._device, {})
 
     def get(self, key: str) -> Chosen | None:
         """What is remembered under `key`."""
-        return self._remembered().get(key)
+        return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
         """What is remembered of an op's size, whatever its candidates were."""
-        return [chosen for key, chosen in self._remembered().items() if key.startswith(f"{place}/")]
+        return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
         """Remember, here and in the file; what others wrote there meanwhile stays."""
-        self._known = {**(self._known or {}), key: choice}
+        self._known = {**self._known, key: choice}
         every = self._read()
         every[self._device] = {**every.get(self._device, {}), **self._known}
         self._cache.write(
@@ -93,11 +95,6 @@ class Choices:
             foreign is not None and now.at_s - self._opened.at_s >= _LONG_ENOUGH_S and foreign < choice.load / 2
         )
 
-    def _remembered(self) -> dict[str, Chosen]:
-        if self._known is None:
-            self._known = self._read().get(self._device, {})
-        return self._known
-
     def _read(self) -> dict[str, dict[str, Chosen]]:
         """Return all that the file holds; nothing if another version wrote it in another form."""
         with contextlib.suppress(msgspec.DecodeError):
@@ -111,16 +108,15 @@ def _taken(before: cpu_load.CpuTimes | None, after: cpu_load.CpuTimes | None) ->
 
 
 class Trials(msgspec.Struct, frozen=True):
-    """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
-    write there; the trials take about `budget_s` seconds at most. `builders`: to build a candidate takes far longer
-    than to time it, so many threads do it side by side, and for that there are `budget_s` seconds too; 0: the timer
-    builds. `margin`: the default is taken unless another is so many times as fast: a choice lasts, and a trial is one
-    look."""
+    """The candidates of one case."""
 
-    names: tuple[str, ...]
-    prepare: Callable[[Buffer], Timer]
-    budget_s: float
+    names: tuple[str, ...]  # the default first
+    timer: Callable[[str, Buffer], Callable[[int], float]]  # `Timer` of launches that write to the buffer
+    budget_s: float  # what the trials take at most, about
+    # To build a candidate takes far longer than to time it, so many threads do it side by side, and for that there are
+    # `budget_s` seconds too. 0: the timer builds.
     builders: int = 0
+    # The default is taken unless another is so many times as fast: a choice lasts, and a trial is one look.
     margin: float = 1.0
 
 
@@ -193,8 +189,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     except DeviceOutOfMemory:
         return None
     try:
-        timer = trials.prepare(output)
-        timer = built_ahead(names, timer, trials, session.clock)
+        timer = built_ahead(names, lambda name: trials.timer(name, output), trials, session.clock)
         margin = trials.margin if names[0] == trials.names[0] else 1.0
         name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s, margin=margin)
     except DeviceOutOfMemory:

@@ -11,7 +11,6 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,7 +26,7 @@ from gpubench.backends.contract import (
     protocols,
 )
 from gpubench.backends.shared.ceilings import THREADS, chain_program
-from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
+from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
@@ -368,15 +367,12 @@ class WgpuSession(
         if not by_name:
             return
 
-        def prepare(output: Buffer) -> Timer:
-            def timer(name: str) -> Callable[[int], float]:
-                with vendor_errors():
-                    launch = self.programs.trial(op, case, by_name[name], inputs, output)
-                return lambda repeat: self._took(launch, repeat)
+        def timer(name: str, output: Buffer) -> Callable[[int], float]:
+            with vendor_errors():
+                launch = self.programs.trial(op, case, by_name[name], inputs, output)
+            return lambda repeat: self._took(launch, repeat)
 
-            return timer
-
-        trials = Trials(tuple(by_name), prepare, TUNING_S, builders=usable_cpus())
+        trials = Trials(tuple(by_name), timer, TUNING_S, builders=usable_cpus())
         name = choose(self, op, case, self._choices, trials)
         if name is not None:
             self.programs.choose(case, name)

@@ -342,8 +342,8 @@ def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgr
 
 
 def differing(size: int, limits: Limits) -> WgslProgram:
-    """Return the program that sets the first word of "out" if the first `size` bytes, a multiple of four, of "a" and "b"
-    differ."""
+    """Return the program that sets the first word of "out" if "a" and "b" differ in `size` bytes at the beginning, a
+    multiple of four."""
     return _over_words(_DIFFER, ("a", "b", "out"), ("a", "b"), size, (0, 0), limits)
 
 

@@ -296,18 +296,22 @@ class Tuning:
         self.case = Case("add", "vector", {"n": n}, "float32", "tuned", "resident", "fake:gpu")
         self.choices = Choices("GPU", SealedFiles(folder), cpu_load.read())
         self.session = BACKEND.open("fake:gpu")
-        self.taken, self.freed, self.trials = [], [], 0
+        self.taken, self.freed = [], []
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
         self.session.free = self.freed.append
 
-    def choose(self, names=("slow", "fast"), prepare=None, *, builders=0):
-        trials = Trials(names, prepare or self.prepare, 1.0, builders)
+    def choose(self, names=("slow", "fast"), timer=None, *, builders=0):
+        trials = Trials(names, timer or self.timer, 1.0, builders)
         return choose(self.session, self.op, self.case, self.choices, trials)
 
-    def prepare(self, output):
+    @property
+    def trials(self):
+        """How often candidates were tried: each time on an output of its own."""
+        return len(self.taken)
+
+    def timer(self, name, output):
         assert output == "output"
-        self.trials += 1
-        return lambda name: lambda repeat: repeat * {"slow": 0.002, "slower": 0.003, "fast": 0.001}[name]
+        return lambda repeat: repeat * {"slow": 0.002, "slower": 0.003, "fast": 0.001}[name]
 
 
 def test_the_fastest_of_a_trial_is_remembered_and_not_tried_again(tmp_path):
@@ -405,35 +409,29 @@ def test_costly_candidates_are_built_side_by_side_before_any_is_timed(tmp_path):
     names, events = ("slow", "slower", "fast"), []
     all_building = threading.Barrier(len(names), timeout=10)
 
-    def prepare(output):
-        def timer(name):
-            all_building.wait()  # as long as one is not begun, none is built
-            events.append("built")
-            return lambda repeat: (
-                events.append("timed") or repeat * {"slow": 2e-3, "slower": 3e-3, "fast": 1e-3}[name]
-            )
+    def timer(name, output):
+        all_building.wait()  # as long as one is not begun, none is built
+        events.append("built")
+        return lambda repeat: (
+            events.append("timed") or repeat * {"slow": 2e-3, "slower": 3e-3, "fast": 1e-3}[name]
+        )
 
-        return timer
-
-    assert Tuning(tmp_path).choose(names, prepare, builders=8) == "fast"
+    assert Tuning(tmp_path).choose(names, timer, builders=8) == "fast"
     assert events[:3] == ["built"] * 3
     assert "built" not in events[3:]
 
 
 def test_costly_candidates_that_do_not_build_are_passed_over_and_the_default_must(tmp_path):
-    def prepare(output):
-        def timer(name):
-            if name == broken:
-                raise BuildError("no")
-            return lambda repeat: repeat * 1e-3
-
-        return timer
+    def timer(name, output):
+        if name == broken:
+            raise BuildError("no")
+        return lambda repeat: repeat * 1e-3
 
     broken = "fast"
-    assert Tuning(tmp_path).choose(prepare=prepare, builders=2) == "slow"
+    assert Tuning(tmp_path).choose(timer=timer, builders=2) == "slow"
     broken = "slow"
     with pytest.raises(BuildError):
-        Tuning(tmp_path / "other").choose(prepare=prepare, builders=2)
+        Tuning(tmp_path / "other").choose(timer=timer, builders=2)
 
 
 def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path):
@@ -441,14 +439,11 @@ def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path):
     now = [0.0]
     tuning.session.clock = lambda: now[0]
 
-    def prepare(output):
-        def timer(name):
-            now[0] += 1.5  # the budget is 1 s
-            return lambda repeat: repeat * {"slow": 2e-3, "fast": 1e-3}[name]
+    def timer(name, output):
+        now[0] += 1.5  # the budget is 1 s
+        return lambda repeat: repeat * {"slow": 2e-3, "fast": 1e-3}[name]
 
-        return timer
-
-    assert tuning.choose(prepare=prepare, builders=1) == "slow"
+    assert tuning.choose(timer=timer, builders=1) == "slow"
     assert now == [1.5]
 
 
@@ -467,11 +462,11 @@ def test_without_memory_for_the_output_of_trials_nothing_is_chosen(tmp_path):
 def test_trials_that_fail_free_their_output_and_nothing_is_remembered(tmp_path, error, chosen):
     tuning = Tuning(tmp_path)
 
-    def fails(name):
+    def fails(name, output):
         raise error("the default")
 
     try:
-        found = tuning.choose(prepare=lambda output: fails)
+        found = tuning.choose(timer=fails)
     except BuildError as raised:
         found = type(raised)
     assert found is chosen
