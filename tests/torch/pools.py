@@ -20,10 +20,10 @@ from threadpoolctl import threadpool_info
 from gpubench import backends, kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import random_inputs, settle
-from gpubench.backends.shared.reference import compare
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Op
 from gpubench.result.case import Case
+from tests.judging import compare
 
 ELEMENTS = {"n": 1 << 20}
 SIDE = {"n": 512}

@@ -42,7 +42,6 @@ _SLOWING = (
     "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT",
 )  # fmt: skip
 _NATIVE = "gpubench.backends.numpy.native"
-TRIAL_S = 60.0
 _MARK = "loading-numba-"
 # A kernel that numbers the elements from `m` on: what numba has to do before it is trusted.
 _TRIAL = """from gpubench.backends.numpy.native import *
@@ -117,12 +116,9 @@ class NumbaUnusable(RuntimeError):
 class NumbaThreads:
     """The one pool of compiled kernels' threads in this process. `compilations` counts what no cache held."""
 
-    def __init__(self, most: int, *, careful: bool = True) -> None:
-        """Raises what `import_numba` raises. `careful`: settings that may end the process are tried in another one."""
-        with on_all_cpus(), _survived() if careful else contextlib.nullcontext():
-            import_numba(most, kernels=False)
-            if careful and foreign_variables():
-                _try_elsewhere()
+    def __init__(self, most: int) -> None:
+        """Raises what `import_numba` raises."""
+        with on_all_cpus(), _survived():
             import_numba(most)
             import llvmlite.binding
             import numba
@@ -134,12 +130,23 @@ class NumbaThreads:
             self._code = machine_code
             self.most = min(most, numba.config.NUMBA_NUM_THREADS)
             self.limit = self.most
-            self.compilations = 0
             self._active = min(self.most, 2)
             numba.set_num_threads(self._active)
-            try_out(self._module(_TRIAL).number.address, native.alone, native.share)
-            self.compilations = 0
+            self._try_out()
+        self.compilations = 0
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
+
+    def _try_out(self) -> None:
+        """Number four elements in one slice, and in two. Raises NumbaUnusable if the numbers are wrong."""
+        import numpy as np
+
+        step = NumbaPass("number", (None, None, None, "out"), units=4, m=7)
+        self.compilations = 0
+        for threads in (1, 2):
+            out = np.zeros(4, np.int32)
+            self.launch(NumbaProgram(_TRIAL, (step,), threads=threads), {"out": out})()
+            if out.tolist() != [7, 8, 9, 10]:
+                raise NumbaUnusable(f"numba does not work: its code counts {out.tolist()} from 7 on")
 
     def compile(self, program: NumbaProgram) -> None:
         """Have its kernels at hand, compiled. Raises BuildError."""
@@ -282,18 +289,6 @@ def _is_of_the_dead(path: Path) -> bool:
     return False
 
 
-def try_out(kernel: int, alone: Callable[[Array], None], share: Callable[[Array], None]) -> None:
-    """Number four elements in one slice, then in two. Raises NumbaUnusable if the numbers are wrong."""
-    import numpy as np
-
-    for run, slices in ((alone, 1), (share, 2)):
-        out = np.zeros(4, np.int32)
-        step = [kernel, 0, 0, 0, out.ctypes.data, out.size, slices, 1, 7, 0]
-        run(np.array([step], np.int64))
-        if out.tolist() != [7, 8, 9, 10]:
-            raise NumbaUnusable(f"numba does not work: its code counts {out.tolist()} from 7 on")
-
-
 def _execute(name: str, source: str) -> None:
     """Define the module."""
     module = sys.modules[name] = ModuleType(name)
@@ -313,25 +308,13 @@ def _is_kernel(value: Any) -> bool:
     return hasattr(value, "cache_hits") and hasattr(value, "address")
 
 
-def _try_elsewhere() -> None:
-    """Try numba in a process of its own, which settings for another processor may end. Raises NumbaUnusable."""
-    ended = processes.run(processes.python(__name__, *map(str, cache.fallbacks())), TRIAL_S, stdin=b"[]")
-    if ended.status is None:
-        why = f"it does not answer within {TRIAL_S:.0f} s"
-    elif ended.status:
-        why = (ended.errors.splitlines() or [""])[-1] or f"its process {processes.ending(ended.status)}"
-    else:
-        return
-    raise NumbaUnusable(f"numba does not work with {foreign_variables()}: {why}")
-
-
 def main(folders: Sequence[str]) -> None:
     """Compile the kernels in the list on stdin, for the cache or for the folder of the run. What fails is printed."""
     sources = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
     for folder in folders:
         cache.fall_back_to(Path(folder))
     try:
-        compiler = NumbaThreads(1, careful=False)
+        compiler = NumbaThreads(1)
         for source in sources:
             compiler._module(source)
     except Exception as error:

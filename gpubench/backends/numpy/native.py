@@ -114,30 +114,26 @@ bits64 = _cast(types.int64, types.float64, ir.IntType(64))
 from_bits64 = _cast(types.float64, types.int64, ir.DoubleType())
 
 
-@intrinsic
-def maximum(typingctx, a, b):
-    """The larger one; NaN if either is."""
+def _of_two(function: str, **flags: Any) -> Any:
+    """Return LLVM's function of two numbers of one type."""
 
-    def codegen(context, builder, signature, args):
-        kind = args[0].type
-        name = f"llvm.maximum.{'f64' if isinstance(kind, ir.DoubleType) else 'f32'}"
-        found = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), name)
-        return builder.call(found, args)
+    @intrinsic
+    def of_two(typingctx, a, b):
+        def codegen(context, builder, signature, args):
+            kind = args[0].type
+            name = f"llvm.{function}.{'f64' if isinstance(kind, ir.DoubleType) else 'f32'}"
+            called = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), name)
+            return builder.call(called, args, **flags)
 
-    return a(a, b), codegen
+        return a(a, b), codegen
+
+    return of_two
 
 
-@intrinsic
-def larger(typingctx, a, b):
-    """The larger one, in one instruction; if either is a NaN, some number or NaN."""
-
-    def codegen(context, builder, signature, args):
-        kind = args[0].type
-        name = f"llvm.maxnum.{'f64' if isinstance(kind, ir.DoubleType) else 'f32'}"
-        found = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), name)
-        return builder.call(found, args, fastmath=("nnan", "nsz"))
-
-    return a(a, b), codegen
+maximum = _of_two("maximum")  # the larger one; NaN if either is
+larger = _of_two(
+    "maxnum", fastmath=("nnan", "nsz")
+)  # in one instruction; if either is a NaN, some number or NaN
 
 
 @intrinsic
@@ -183,6 +179,19 @@ def scratch(typingctx, dtype):
     return types.CPointer(dtype)(dtype), codegen
 
 
+def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
+    """Return a pointer to so many elements from `at` on."""
+    place = builder.gep(pointer, [at])
+    return builder.bitcast(place, ir.VectorType(place.type.pointee, lanes).as_pointer())
+
+
+def _store(builder: Any, value: Any, pointer: Any, align: int, *, streamed: bool) -> None:
+    """Store a vector; `streamed`: past the caches."""
+    stored = builder.store(value, pointer, align=align)
+    if streamed:
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
+
 @intrinsic
 def stream(typingctx, out, at, block, count):
     """Write block[:count] to out[at:], 64 bytes at a time, past the caches. `out + at` is aligned to 64 bytes, and
@@ -192,15 +201,10 @@ def stream(typingctx, out, at, block, count):
         target, start, source, length = args
         element = context.get_value_type(signature.args[0].dtype)
         lanes = 64 // context.get_abi_sizeof(element)
-        vector = ir.VectorType(element, lanes)
-        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        with cgutils.for_range_slice(
-            builder, ir.Constant(length.type, 0), length, ir.Constant(length.type, lanes)
-        ) as (i, _):
-            read = builder.bitcast(builder.gep(source, [i]), vector.as_pointer())
-            write = builder.bitcast(builder.gep(target, [builder.add(start, i)]), vector.as_pointer())
-            stored = builder.store(builder.load(read, align=64), write, align=64)
-            stored.set_metadata("nontemporal", mark)
+        zero, step = (ir.Constant(length.type, value) for value in (0, lanes))
+        with cgutils.for_range_slice(builder, zero, length, step) as (i, _):
+            read = builder.load(_vector(builder, source, i, lanes), align=64)
+            _store(builder, read, _vector(builder, target, builder.add(start, i), lanes), 64, streamed=True)
         return context.get_dummy_value()
 
     return types.none(out, types.intp, block, types.intp), codegen
@@ -339,12 +343,12 @@ def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
         element = context.get_value_type(signature.args[0].dtype)
         itemsize = context.get_abi_sizeof(element)
         side = _side(itemsize)
-        vector = ir.VectorType(element, side)
-        rows = []
-        for i in range(side):
-            place = builder.add(start, builder.mul(step, ir.Constant(step.type, i)))
-            pointer = builder.bitcast(builder.gep(source, [place]), vector.as_pointer())
-            rows.append(builder.load(pointer, align=itemsize))
+
+        def row(pointer, first, step, i):
+            place = builder.add(first, builder.mul(step, ir.Constant(step.type, i)))
+            return _vector(builder, pointer, place, side)
+
+        rows = [builder.load(row(source, start, step, i), align=itemsize) for i in range(side)]
         distance = side // 2
         while distance:
             for i in range(side):
@@ -357,13 +361,9 @@ def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
                 rows[i + distance] = builder.shuffle_vector(*pair, _lanes(second))
             distance //= 2
         whole = bool(signature.args[6].literal_value)
-        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        align = side * itemsize if whole else itemsize
         for i in range(side):
-            place = builder.add(out_start, builder.mul(out_step, ir.Constant(step.type, i)))
-            pointer = builder.bitcast(builder.gep(target, [place]), vector.as_pointer())
-            stored = builder.store(rows[i], pointer, align=side * itemsize if whole else itemsize)
-            if whole:
-                stored.set_metadata("nontemporal", mark)
+            _store(builder, rows[i], row(target, out_start, out_step, i), align, streamed=whole)
         return context.get_dummy_value()
 
     return types.none(x, types.intp, types.intp, out, types.intp, types.intp, streamed), codegen
@@ -399,30 +399,29 @@ def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
 _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 
+@scalar
+def run_pass(plan, p, start, stop, slot):
+    call(
+        plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8], plan[p, 9]
+    )  # fmt: skip
+
+
 @runner(parallel=True)
 def share(plan):
     """Run the passes in order, each in its slices, one a thread; slices begin at multiples of the granule."""
     for p in range(plan.shape[0]):
         units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
         if slices == 1:
-            call(
-                plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, units, 0, plan[p, 8], plan[p, 9]
-            )
+            run_pass(plan, p, 0, units, 0)
         else:
             longest = (units + slices * granule - 1) // (slices * granule) * granule
             for slot in prange(slices):
                 start = min(slot * longest, units)
-                stop = min(start + longest, units)
-                call(
-                    plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8],
-                    plan[p, 9],
-                )  # fmt: skip
+                run_pass(plan, p, start, min(start + longest, units), slot)
 
 
 @runner()
 def alone(plan):
     """Run the passes in the calling thread, each in one slice."""
     for p in range(plan.shape[0]):
-        call(
-            plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, plan[p, 5], 0, plan[p, 8], plan[p, 9]
-        )
+        run_pass(plan, p, 0, plan[p, 5], 0)

@@ -13,6 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,27 +51,12 @@ class Oddities(NamedTuple):
     nan: bool = False
 
 
-def oddities(want: Array) -> Oddities:
-    """Find the infinities and NaNs of an array."""
-    import numpy as np
-
-    flat = np.ravel(want)
-    return _joined_oddities(
-        in_slices(lambda start: _oddities_of(flat[start : start + SLICE], start), flat.size)
-    )
-
-
-def _oddities_of(part: Array, start: int) -> Oddities:
+def _oddities(part: Array, start: int) -> Oddities:
     """Find those of a part whose first element has the flat index `start`."""
     import numpy as np
 
     finite = np.isfinite(part)
     return Oddities() if finite.all() else Oddities(start + int(np.argmin(finite)), bool(np.isnan(part).any()))
-
-
-def _joined_oddities(parts: Sequence[Oddities]) -> Oddities:
-    first = min((part.first for part in parts if part.first is not None), default=None)
-    return Oddities(first, any(part.nan for part in parts))
 
 
 def sentinel_for(odd: Oddities) -> float:
@@ -139,11 +125,6 @@ class Reference(NamedTuple):
         first = self.odd.first
         inside = first is not None and first < want.size
         return Reference(want, scale, self.odd if inside else Oddities())
-
-
-def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> Reference:
-    """Return the answer of an op with one output."""
-    return references(op, inputs, folder, key)[0]
 
 
 def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
@@ -219,9 +200,7 @@ def _publish(
     rows = inputs[0].shape[axes[0]] if axes else 0
     step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
     if rows > step and join is None and (first := of(0)).shape[:1] == (step,):
-        (path,) = paths
-        temporary = _unfinished(path)
-        _appear(temporary, path, _fill_mapped(temporary, (rows, *first.shape[1:]), of, step))
+        _write(paths[0], (rows, *first.shape[1:]), of, rows, step)
         return
     with np.errstate(all="ignore"):
         if rows > step and join is not None:
@@ -229,12 +208,12 @@ def _publish(
         else:
             results = function(np, *_all_widened(inputs))
     for path, array in zip(paths, each(results), strict=True):
-        want = np.asarray(array, np.float64, order="C")
-        temporary = _unfinished(path)
-        with temporary.open("wb") as file:
-            _reserve(file.fileno(), want.nbytes)
-            np.save(file, want)
-        _appear(temporary, path, oddities(want))
+        flat = np.ravel(array)
+        _write(path, np.shape(array), partial(_slice_of, flat), flat.size, SLICE)
+
+
+def _slice_of(flat: Array, start: int) -> Array:
+    return flat[start : start + SLICE]
 
 
 def _axes(op: Op, join: str | None) -> tuple[int, ...]:
@@ -268,30 +247,35 @@ def _unfinished(path: Path) -> Path:
     return Path(name)
 
 
-def _appear(temporary: Path, path: Path, odd: Oddities) -> None:
-    """Give a file that is whole its name, once its infinities and NaNs are noted beside it."""
-    note = _unfinished(path)
-    note.write_bytes(msgspec.json.encode(odd))
+def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> None:
+    """Write a reference, with a note of its infinities and NaNs beside it: `of` returns the slice of `step` that begins
+    at a place, up to `count`."""
+    temporary, note = _unfinished(path), _unfinished(path)
+    note.write_bytes(msgspec.json.encode(_fill_mapped(temporary, shape, of, count, step)))
     note.replace(_odd_file(path))
     temporary.replace(path)
 
 
-def _fill_mapped(path: Path, shape: Shape, of: Callable[[int], Array], step: int) -> Oddities:
-    """Write a reference slice by slice. The file is no longer mapped at the end: Windows renames none that is."""
+def _fill_mapped(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> Oddities:
+    """Fill the file. It is no longer mapped at the end: Windows renames none that is."""
     import numpy as np
 
     whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
     with path.open("rb+") as file:
         _reserve(file.fileno(), path.stat().st_size)
-    row_size = math.prod(shape[1:])
+    flat, size = whole.reshape(-1), math.prod(shape) // max(1, count)
 
     def part_of(start: int) -> Oddities:
-        part = of(start)
-        whole[start : start + step] = part
-        return _oddities_of(part, start * row_size)
+        part, begin = np.ravel(of(start)), start * size
+        flat[begin : begin + part.size] = part
+        return _oddities(part, begin)
 
     # Other processes see it through the same pages: nothing waits for a disk.
-    return _joined_oddities(in_slices(part_of, shape[0], step))
+    parts = in_slices(part_of, count, step)
+    return Oddities(
+        min((part.first for part in parts if part.first is not None), default=None),
+        any(part.nan for part in parts),
+    )
 
 
 def _reserve(descriptor: int, size: int) -> None:
@@ -331,11 +315,6 @@ def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequen
             scale = None if tolerance.scale is None else np.asarray(tolerance.scale(np, *inputs))
             checks.append(judge(tolerance, precision, got, np.asarray(want, np.float64), scale))
     return checks
-
-
-def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
-    """Return what `judge` says of an op's only output."""
-    return judge(op.tolerance, precision, got, want, scale)
 
 
 def judge(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
 from gpubench.kernels.contract.op import EXACT, Tolerance
+from tests import judging
 
 ADD, MATMUL = (kernels.load(name) for name in ("add", "matmul"))
 
@@ -37,8 +38,8 @@ def test_the_halves_have_host_arrays(dtype):
     assert np.isnan(reference.sentinels((3,), dtype).astype(np.float64)).all()
     want = np.abs(x.astype(np.float64)) + 1
     rounded = want.astype(x.dtype)
-    assert reference.compare(with_tolerance(Tolerance(1)), dtype, rounded, want, None).ok
-    assert not reference.compare(with_tolerance(Tolerance(0.5)), dtype, rounded, want, None).ok
+    assert judging.compare(with_tolerance(Tolerance(1)), dtype, rounded, want, None).ok
+    assert not judging.compare(with_tolerance(Tolerance(0.5)), dtype, rounded, want, None).ok
     assert y.tobytes() != x.tobytes()
 
 
@@ -46,10 +47,10 @@ def test_the_halves_have_host_arrays(dtype):
 def test_the_reference_is_computed_once_and_shared(name, tmp_path):
     op = kernels.load(name)
     inputs = host.random_inputs(op, {"n": 12}, "float32", 1)
-    want, scale, _ = reference.reference(op, inputs, tmp_path, "key")
+    want, scale, _ = judging.reference(op, inputs, tmp_path, "key")
     files = sorted(path.name for path in tmp_path.iterdir())
     assert not [name for name in files if name.endswith(".part")]
-    again, _, _ = reference.reference(op, [np.zeros_like(x) for x in inputs], tmp_path, "key")
+    again, _, _ = judging.reference(op, [np.zeros_like(x) for x in inputs], tmp_path, "key")
     assert again.tobytes() == want.tobytes(), "the second worker reads what the first one wrote"
     assert want.dtype == np.float64
     assert want.shape == op.output.shape({"n": 12})
@@ -63,11 +64,11 @@ def test_a_second_writer_of_a_reference_touches_no_file_of_the_first(tmp_path):
 
     def while_another_writes(xp, x, y):
         if next(turns) == 1:  # the first turn tells the shape, before there is a file
-            seen.append(reference.reference(ADD, inputs, tmp_path, "key"))
+            seen.append(judging.reference(ADD, inputs, tmp_path, "key"))
         return x + y
 
     first = msgspec.structs.replace(ADD, reference=while_another_writes, tolerance=Tolerance(4))
-    want, _, _ = reference.reference(first, inputs, tmp_path, "key")
+    want, _, _ = judging.reference(first, inputs, tmp_path, "key")
     assert want.tobytes() == seen[0].want.tobytes()
     assert not list(tmp_path.glob("*.part"))
 
@@ -80,7 +81,7 @@ arrays = st.lists(finite, min_size=1, max_size=40).map(np.array)
 
 @given(arrays)
 def test_equal_passes_whatever_the_tolerance(want):
-    check = reference.compare(with_tolerance(EXACT), "float64", want.copy(), want, None)
+    check = judging.compare(with_tolerance(EXACT), "float64", want.copy(), want, None)
     assert check.ok
     assert check.max_error == 0
 
@@ -90,7 +91,7 @@ def test_one_wrong_element_fails_and_is_named(want, data):
     index = data.draw(st.integers(0, want.size - 1))
     got = want.copy()
     got[index] += max(1.0, abs(got[index]))
-    check = reference.compare(with_tolerance(Tolerance(4)), "float64", got, want, None)
+    check = judging.compare(with_tolerance(Tolerance(4)), "float64", got, want, None)
     assert not check.ok
     assert check.index == [index]
 
@@ -99,7 +100,7 @@ def test_one_wrong_element_fails_and_is_named(want, data):
 def test_what_is_not_a_number_fails(want, data, value):
     got = want.copy()
     got[data.draw(st.integers(0, want.size - 1))] = value
-    check = reference.compare(with_tolerance(Tolerance(1e9)), "float64", got, want, None)
+    check = judging.compare(with_tolerance(Tolerance(1e9)), "float64", got, want, None)
     assert not check.ok
     assert check.max_error is None
 
@@ -109,43 +110,43 @@ def test_the_limit_is_units_of_rounding_error(units, error):
     want = np.ones(5)
     got = want.copy()
     got[3] += error * 2.0**-24
-    check = reference.compare(with_tolerance(Tolerance(units)), "float32", got, want, None)
+    check = judging.compare(with_tolerance(Tolerance(units)), "float32", got, want, None)
     assert check.limit == units * 2.0**-24
     assert check.ok == ((got[3] - 1) <= check.limit)
 
 
 def test_infinities_and_nans_in_the_right_places_pass():
     want = np.array([math.inf, -math.inf, math.nan, 1.0])
-    assert reference.compare(with_tolerance(EXACT), "float32", want.copy(), want, None).ok
-    assert not reference.compare(with_tolerance(EXACT), "float32", -want, want, None).ok
+    assert judging.compare(with_tolerance(EXACT), "float32", want.copy(), want, None).ok
+    assert not judging.compare(with_tolerance(EXACT), "float32", -want, want, None).ok
 
 
 def test_an_overflow_of_the_dtype_is_the_right_answer_and_no_other_infinity_is():
     op = with_tolerance(Tolerance(4))
     past = np.array([65520.0, -1e9])
     rounded = np.array([math.inf, -math.inf], np.float16)
-    assert reference.compare(op, "float16", rounded, past, None).ok
-    assert not reference.compare(op, "float16", -rounded, past, None).ok
-    assert not reference.compare(op, "float32", rounded.astype(np.float32), past, None).ok
-    assert not reference.compare(op, "float16", rounded, np.array([60000.0, -1e9]), None).ok
-    assert not reference.compare(op, "float16", np.array([1.0, -math.inf], np.float16), past, None).ok
+    assert judging.compare(op, "float16", rounded, past, None).ok
+    assert not judging.compare(op, "float16", -rounded, past, None).ok
+    assert not judging.compare(op, "float32", rounded.astype(np.float32), past, None).ok
+    assert not judging.compare(op, "float16", rounded, np.array([60000.0, -1e9]), None).ok
+    assert not judging.compare(op, "float16", np.array([1.0, -math.inf], np.float16), past, None).ok
 
 
 def test_below_the_smallest_normal_number_an_error_is_absolute():
     op, smallest = with_tolerance(Tolerance(1)), 2.0**-14
     want = np.array([0.3 * smallest, 1e-9, 0.0])
-    assert reference.compare(op, "float16", want.astype(np.float16), want, None).ok
+    assert judging.compare(op, "float16", want.astype(np.float16), want, None).ok
     for index, error in enumerate([2.0**-23, 2.0**-24, 2.0**-23]):
         got = want.astype(np.float16)
         got[index] += error
-        assert not reference.compare(op, "float16", got, want, None).ok
+        assert not judging.compare(op, "float16", got, want, None).ok
 
 
 @pytest.mark.parametrize("size", [1, 4, 6])
 def test_a_result_of_another_size_never_passes(size):
     """Broadcasting must not hide a missing element."""
     try:
-        passed = reference.compare(with_tolerance(Tolerance(4)), "float32", np.ones(size), np.ones(5), None).ok
+        passed = judging.compare(with_tolerance(Tolerance(4)), "float32", np.ones(size), np.ones(5), None).ok
     except ValueError:
         passed = False
     assert not passed
@@ -154,7 +155,7 @@ def test_a_result_of_another_size_never_passes(size):
 def test_the_scale_is_that_of_the_terms_where_they_cancel():
     a, b = np.array([[1e8, 1.0]]), np.array([[1.0], [-1e8]])
     scale = np.asarray(MATMUL.tolerance.scale(np, a, b))
-    check = reference.compare(MATMUL, "float32", np.array([[0.5]]), a @ b, scale)
+    check = judging.compare(MATMUL, "float32", np.array([[0.5]]), a @ b, scale)
     assert check.ok
     assert check.scale == "terms"
     assert check.index == [0, 0]
@@ -166,12 +167,12 @@ def test_an_error_in_any_slice_is_found():
     for index in (0, host.SLICE - 1, host.SLICE, n - 1):
         got = want.copy()
         got[index] = 2
-        check = reference.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
+        check = judging.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
         assert (check.ok, check.index) == (False, [index])
 
 
 def test_scalars_are_compared_too():
-    check = reference.compare(with_tolerance(Tolerance(4)), "float32", np.float32(2), np.asarray(1.0), None)
+    check = judging.compare(with_tolerance(Tolerance(4)), "float32", np.float32(2), np.asarray(1.0), None)
     assert (check.ok, check.index) == (False, [])
 
 
@@ -216,7 +217,7 @@ def test_the_largest_error_is_told_although_another_block_needs_an_allowance():
     want, got = np.ones(3 * reference.BLOCK), np.ones(3 * reference.BLOCK, np.float32)
     want[0], got[0] = 1e39, math.inf
     got[-1] += 2.0**-23
-    check = reference.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
+    check = judging.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
     assert (check.ok, check.index, check.max_error) == (True, [got.size - 1], 2.0**-23)
 
 
@@ -227,7 +228,7 @@ def test_the_largest_error_is_told_although_another_block_needs_an_allowance():
 def test_a_reference_in_slices_is_the_formula_of_the_whole(name, params, tmp_path):
     op = kernels.load(name)
     inputs = host.random_inputs(op, params, "float32", 1)
-    want, scale, odd = reference.reference(op, inputs, tmp_path, "key")
+    want, scale, odd = judging.reference(op, inputs, tmp_path, "key")
     wide = [x.astype(np.float64) for x in inputs]
     np.testing.assert_allclose(want, (op.reference or op.expr)(np, *wide), rtol=1e-10)
     if op.tolerance.scale is not None:
@@ -240,7 +241,7 @@ def test_a_reference_knows_its_first_infinity_and_whether_it_holds_a_nan(n, tmp_
     op = kernels.load("div")
     x, y = np.ones(n, np.float32), np.ones(n, np.float32)
     y[n - 5], x[n - 2], y[n - 2] = 0, 0, 0
-    answer = reference.reference(op, [x, y], tmp_path, "key")
+    answer = judging.reference(op, [x, y], tmp_path, "key")
     assert answer.odd == reference.Oddities(n - 5, nan=True)
     assert reference.not_finite(answer, [x, y]) == [n - 5]
     assert answer.beginning(n - 5).odd == reference.Oddities()

@@ -11,8 +11,8 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.cupy import launches
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import compare, reference
 from gpubench.result.case import TF32, Case
+from tests.judging import compare, reference
 
 MATMUL = kernels.load("matmul")
 U_TF32, U_FLOAT32 = 2.0**-11, 2.0**-24

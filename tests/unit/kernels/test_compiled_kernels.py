@@ -15,11 +15,11 @@ from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned, random_inputs
-from gpubench.backends.shared.reference import compare
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import Limits, NumbaProgram
 from gpubench.result.case import Case
 from gpubench.result.store import cache
+from tests.judging import compare
 
 THREADS = 3
 LIMITS = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=THREADS)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import compare
 from gpubench.kernels.contract.op import Op
+from tests.judging import compare
 
 OPS = [kernels.load(name) for name in kernels.usual()]
 # Not in the array API standard, which has neither a method `copy` nor `ascontiguousarray`; without them

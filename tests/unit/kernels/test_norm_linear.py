@@ -10,12 +10,12 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
-from gpubench.backends.shared.reference import compare
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Op
 from gpubench.kernels.templates.matmul import few_rows
 from gpubench.result.case import Case
+from tests.judging import compare
 
 OPS = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
 LAYER = {"norm_linear": "linear", "norm_linear_gelu": "linear_gelu"}

@@ -9,9 +9,10 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import compare, sentinels
+from gpubench.backends.shared.reference import sentinels
 from gpubench.kernels import matmul
 from gpubench.kernels.templates import cpu
+from tests.judging import compare
 
 TUNED = [
     name

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import calls_library, op_hash, random_inputs
 from gpubench.backends.shared.reference import (
+    Oddities,
     not_finite,
-    oddities,
-    reference,
     same_bytes,
     sentinel_for,
 )
@@ -26,6 +25,7 @@ from gpubench.measure.worker import workspace as workspace_module
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.result.case import Case
+from tests.judging import reference
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ def test_inputs_survive_the_sentinels(session, tmp_path):
 
 def test_an_answer_of_nan_has_another_sentinel_than_nan(session, tmp_path):
     """0 / 0 is NaN everywhere: NaN in an untouched output would pass for it."""
-    assert np.isnan(sentinel_for(oddities(np.ones(3))))
-    assert not np.isnan(sentinel_for(oddities(np.array([1.0, np.nan]))))
+    assert np.isnan(sentinel_for(Oddities()))
+    assert not np.isnan(sentinel_for(Oddities(1, nan=True)))
     cycle = cycle_of(session, tmp_path, "div", "tuned", kind="zeros")
     cycle.verify()
     session.run = lambda launch, repeat=1: None

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared import host, reference
+from gpubench.backends.shared import host
 from gpubench.measure.worker.operands import Operands
 from gpubench.result.case import Case
+from tests import judging
 
 PAIRS = [(name, dtype) for name in kernels.usual() for dtype in kernels.load(name).dtypes]
 
@@ -37,7 +38,7 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
         assert [x.tobytes() for x in found] == [x.tobytes() for x in inputs]
         assert all(x.flags["C_CONTIGUOUS"] for x in found)
         ((want, scale, _),) = shared.references(ours)
-        expected, spread, _ = reference.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
+        expected, spread, _ = judging.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
         assert want.shape == expected.shape
         np.testing.assert_allclose(want, expected, rtol=1e-12, atol=1e-12)
         assert (scale is None) == (spread is None)

@@ -5,11 +5,12 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import named_buffers, random_inputs
-from gpubench.backends.shared.reference import compare, sentinels
+from gpubench.backends.shared.reference import sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Op
 from gpubench.kernels.templates.matmul import few_rows
+from tests.judging import compare
 
 pytestmark = pytest.mark.vulkan
 

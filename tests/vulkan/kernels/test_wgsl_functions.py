@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gpubench import backends
-from gpubench.backends.shared.reference import compare
 from gpubench.kernels import elementwise
 from gpubench.kernels.templates.formula import KNOWN, Arrays, trace
 from gpubench.result.case import Case
+from tests.judging import compare
 
 pytestmark = pytest.mark.vulkan
 

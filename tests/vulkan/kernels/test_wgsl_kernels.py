@@ -5,12 +5,13 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import compare, sentinels
+from gpubench.backends.shared.reference import sentinels
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Op
 from gpubench.kernels.templates.elementwise import WgslElement
 from gpubench.result.case import Case
+from tests.judging import compare
 
 pytestmark = pytest.mark.vulkan
 

@@ -9,10 +9,11 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import compare, sentinels
+from gpubench.backends.shared.reference import sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.kernels.contract.kernel import Limits, WgslProgram
 from gpubench.kernels.templates.matmul import NARROW_TILES, TILES, WIDE_TILES, Tile, wgsl
+from tests.judging import compare
 
 pytestmark = pytest.mark.vulkan
 

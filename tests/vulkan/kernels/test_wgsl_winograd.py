@@ -8,10 +8,11 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import named_buffers, random_inputs
-from gpubench.backends.shared.reference import compare, sentinels
+from gpubench.backends.shared.reference import sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates.winograd import wgsl
+from tests.judging import compare
 
 pytestmark = pytest.mark.vulkan
 
