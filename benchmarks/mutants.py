@@ -44,7 +44,7 @@ PARTS = {
         ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
     ),
     "passes": (
-        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "climb", "costs", "points", "pace")),
+        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "ladder", "points", "pace")),
         tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points", "pace")), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
@@ -63,13 +63,13 @@ EQUIVALENT = (
     ("curves/process.py", "chance += sum(", "p or q", "a pair has both or is none"),
     ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
     (
-        "measure/costs.py",
+        "measure/points.py",
         "if source is not every",
         "is every",
         "then nothing is kept, and the same is computed again",
     ),
     (
-        "measure/costs.py",
+        "measure/points.py",
         "self._launches[series.key] = ",
         "pass",
         "then nothing is kept, and the same is computed again",

@@ -12,20 +12,35 @@ import itertools
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
 from gpubench import curves
 from gpubench.curves import stats
-from gpubench.measure.climb import MARGIN, Climb, Rungs
-from gpubench.measure.costs import ONE_STEP_S, CostModel, count_together
-from gpubench.measure.plan import Constraints, Purpose, Series, Step, Workload, together, workload
-from gpubench.measure.points import Cell, Points, Rows, Slot, cells, slot
+from gpubench.measure.ladder import Rungs
+from gpubench.measure.plan import (
+    ONE_BLOCK,
+    Constraints,
+    Purpose,
+    Series,
+    Step,
+    Workload,
+    only,
+    together,
+    workload,
+)
+from gpubench.measure.points import Cell, CostModel, Points, Rows, Slot, cells, slot
 from gpubench.measure.recorder import Recorder
-from gpubench.result.case import FUNCTIONS
+from gpubench.result.case import FUNCTIONS, Case, own_names
+from gpubench.result.run import Planned, RunWarning, Skip
 
+# Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
+MARGIN = 1.1
+# What several ops ask for, or what is left of one's ladder, is one step if it takes no longer than this.
+ONE_STEP_S = 3.0
 # This share of the time is kept for what comes after the ladder.
 KEPT_SHARE = 0.25
 # To choose sizes it is enough to look at two curves in such steps of ln(n).
@@ -101,7 +116,7 @@ class Unsharp(NamedTuple):
 class Wish(NamedTuple):
     """A step of one op, what it is expected to narrow, and the seconds that it takes."""
 
-    series: Series
+    rungs: Rungs
     slots: Mapping[int, set[Slot]]
     value: float
     cost_s: float
@@ -110,6 +125,9 @@ class Wish(NamedTuple):
     def rate(self) -> float:
         """What decides which step is next."""
         return self.value / self.cost_s
+
+
+RATE = attrgetter("rate")
 
 
 class Race:
@@ -161,11 +179,10 @@ class Passes:
         self._costs = CostModel(self.points, constraints)
         self._every = [Rungs(item, constraints) for item in series]  # also those of which memory holds no size
         self._ladders = {rungs.series.key: rungs for rungs in self._every if rungs.sizes}
-        self._asked: set[tuple[str, int]] = set()
         self._races: dict[str, Race] = {}
         self._wishes: dict[str, Wish | None] = {}
-        self._checked: set[str] = set()
-        self._tops: dict[str, int] = {}  # how often the top was asked for again
+        self._halved: dict[str, RunWarning] = {}
+        self._names = own_names(item.op.name for item in series)
         self._doubted: set[tuple[str, int, Slot]] = set()
 
     def known(self, series: Series) -> Rows:
@@ -179,11 +196,12 @@ class Passes:
             self.points.forget(key)
             self._races.pop(key, None)
             self._wishes.pop(key, None)
-            self._asked.add((key, item.n))  # also where it failed: nothing is asked for again and again
+            if key in self._ladders:
+                self._ladders[key].asked.add(item.n)
 
     def took(self, step: Step, seconds: float) -> None:
         """Note that a step took so many seconds, with its checks."""
-        if all(item.series.key in self._ladders for item in step.workloads):
+        if self._ladders.keys() >= {item.series.key for item in step.workloads}:
             self._costs.took(step, seconds)
 
     def beginning(self) -> list[Workload]:
@@ -194,11 +212,10 @@ class Passes:
         """All of them, in the order of the module's text."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
-        climb = Climb(self._every, self._costs, self._recorder, self._scope, self._left_s, reserve_s)
-        yield from climb.steps()
+        yield from self._climb(reserve_s)
         if self._compares:
             yield from self._passes()
-        yield from climb.late()
+        yield from self._late()
         while self._whole and math.isfinite(left_s):
             turn = itertools.chain(self._again(), self._passes())
             first = next(turn, None)
@@ -206,6 +223,91 @@ class Passes:
                 break
             yield first
             yield from turn
+
+    # ---------------------------------------------------------------- the ladder of all ops
+
+    def _tried(self, case: Case) -> bool:
+        outcome = self._recorder.outcome(case.id)
+        unreached = outcome is None or isinstance(outcome, Planned)
+        return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
+
+    def _climb(self, reserve_s: float) -> Iterator[Step]:
+        """All rungs that fit, each once. `reserve_s`: the time that is left to what follows."""
+        for rungs in self._every:  # without those that an interrupted run has measured
+            rungs.left = [n for n in rungs.left if not any(map(self._tried, rungs.at(n, whole=False).cases))]
+        for rungs in self._every:
+            if rungs.refused:
+                yield Step(tuple(msgspec.structs.replace(item, cases=()) for item in rungs.refused), ONE_BLOCK)
+        order = random.Random(f"{self._scope.settings.seed} ladder")
+        while pending := [rungs for rungs in self._every if rungs.rest]:
+            turn = order.sample(pending, len(pending))
+            while turn:
+                if self._left_s() <= 0:
+                    return
+                self._drop_tops(reserve_s)
+                yield from self._rung_steps(self._next_rungs(turn))
+
+    def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
+        """Take from the ops of a turn as many as one step holds. Return each with its sizes, and whether those are
+        measured whole. What is not known yet is one op."""
+        asked = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
+        count = count_together((cost_s for *_, cost_s in asked), ONE_STEP_S if self._costs.known else 0.0)
+        turn[:] = [rungs for rungs, *_ in asked[count:]]
+        chosen = []
+        for rungs, sizes, cost_s in asked[:count]:
+            alone = len(rungs.left) < len(rungs.sizes) and cost_s > ONE_STEP_S
+            chosen.append((rungs, sizes[:1] if alone else sizes, alone))
+        return chosen
+
+    def _late(self) -> Iterator[Step]:
+        """The tops that were dropped, as far as time is left for them after all."""
+        for rungs in self._every:
+            while rungs.dropped and MARGIN * self._rungs_cost(rungs, rungs.dropped[:1]) <= self._left_s():
+                del rungs.dropped[0]
+                yield from self._rung_steps([(rungs, rungs.rest, True)])
+                self._tell(rungs)
+
+    def _rung_steps(self, chosen: Sequence[tuple[Rungs, Sequence[int], bool]]) -> Iterator[Step]:
+        """Steps of as many of these sizes as memory holds, an op's largest first: its operands serve the others."""
+        items = []
+        for rungs, sizes, whole in chosen:
+            items += [rungs.at(n, whole=whole) for n in sorted(sizes, reverse=True)]
+            rungs.left = [n for n in rungs.left if n not in sizes]
+        for group in together([item for item in items if item.cases], self._scope):
+            yield Step(group, ONE_BLOCK, ends=True)
+
+    def _rungs_cost(self, rungs: Rungs, sizes: Sequence[int]) -> float:
+        slots: dict[int, set[Slot]] = {
+            n: {slot(case) for case in rungs.at(n, whole=n == rungs.top).cases} for n in sizes
+        }
+        return self._costs.of(rungs.series, slots) if slots else 0.0
+
+    def _drop_tops(self, reserve_s: float) -> None:
+        """Leave out tops, the dearest first, until what is left of all ladders fits."""
+        begun = [rungs for rungs in self._every if rungs.left and len(rungs.left) < len(rungs.sizes)]
+        for rungs in begun:
+            rungs.dropped = []
+        costs = {(i, n): self._rungs_cost(rungs, [n]) for i, rungs in enumerate(begun) for n in rungs.rest}
+        allowed_s = self._left_s() - reserve_s
+        while costs and math.fsum(costs.values()) > allowed_s:
+            place, _ = max(costs, key=costs.__getitem__)
+            top = begun[place].rest[-1]
+            del costs[place, top]
+            begun[place].dropped.insert(0, top)
+        for rungs in begun:
+            self._tell(rungs)
+
+    def _tell(self, rungs: Rungs) -> None:
+        """Say up to which size an op is measured, where that is not its top."""
+        if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
+            self._recorder.withdraw(earlier)
+        if rungs.dropped and rungs.dropped[-1] > rungs.top:
+            self._halved[rungs.series.key] = warning = _halved(
+                rungs, self._rungs_cost(rungs, rungs.dropped[-1:]), self._names[rungs.series.op.name]
+            )
+            self._recorder.warn(warning)
+
+    # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
         """The steps that are worth the most, again and again."""
@@ -226,23 +328,19 @@ class Passes:
     def _steps(self, wishes: Sequence[Wish]) -> Iterator[Step]:
         """The steps that these wishes of several ops ask for: one, as far as memory holds it."""
         items = [item for wish in wishes for item in self._items(wish)]
-        for group in together(items, self._scope):
-            yield Step(group, self._goal.purpose)
+        yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
         """The workloads of a wish, the largest first."""
-        slots, key = dict(wish.slots), wish.series.key
-        if key not in self._checked:
-            self._checked.add(key)
-            slots |= {n: names for n, names in self._check(wish.series).items() if n not in slots}
+        rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
         for n in sorted(slots, reverse=True):
-            item = workload(wish.series, n, self._scope)
-            cases = tuple(case for case in item.cases if case.variant is None and slot(case) in slots[n])
-            if (key, n) in self._asked and n == self._ladders[key].top:
-                self._tops[key] = self._tops.get(key, 0) + 1
-            self._asked.add((key, n))
-            if cases:
-                yield msgspec.structs.replace(item, cases=cases, skips=(), explained=False)
+            rungs.tops += n == rungs.top and n in rungs.asked
+            rungs.asked.add(n)
+            names = slots[n]
+            yield from only(
+                workload(rungs.series, n, self._scope),
+                lambda case, names=names: case.variant is None and slot(case) in names,  # type: ignore[misc]
+            )
 
     # ---------------------------------------------------------------- what an op asks for
 
@@ -252,7 +350,7 @@ class Passes:
         if key not in self._wishes:
             self._wishes[key] = self._doubtful(rungs) or self._new_sizes(rungs)
         wishes = (self._wishes[key], self._top_again(rungs) if may_repeat else None)
-        return max(filter(None, wishes), key=lambda wish: wish.rate, default=None)
+        return max(filter(None, wishes), key=RATE, default=None)
 
     def _doubtful(self, rungs: Rungs) -> Wish | None:
         """Who took much longer than it takes at a larger size, once more: something else may have had its threads."""
@@ -266,73 +364,56 @@ class Passes:
                     self._doubted.add(known)
                     slots.setdefault(n, set()).add(name)
                 least[name] = min(shortest, least.get(name, math.inf))
-        return Wish(rungs.series, slots, DOUBT_WEIGHT, self._cost(rungs, slots)) if slots else None
+        return self._worth(rungs, slots, DOUBT_WEIGHT) if slots else None
 
     def _new_sizes(self, rungs: Rungs) -> Wish | None:
         """Up to MOST_SIZES new sizes, the best first."""
-        race = self._race(rungs.series)
-        opens = self._open(rungs.series, race)
+        opens = self._open(rungs.series)
         sizes = self._grid(rungs, opens)
-        slots: dict[int, set[Slot]] = {}
-        value, first = 0.0, 0.0
-        for _ in range(MOST_SIZES):
-            best = self._best_size(
-                rungs,
-                race,
-                [item for item in opens if self._counts(item)],
-                [n for n in sizes if n not in slots],
-            )
-            if best is None or best[1] / self._cost(rungs, {best[0]: best[2]}) < WORTH_IT * first:
+        wishes: list[Wish] = []
+        while len(wishes) < MOST_SIZES:
+            around = [item for item in opens if item.around < self._goal.most_around]
+            best = max(filter(None, (self._of_size(rungs, around, n) for n in sizes)), key=RATE, default=None)
+            if best is None or (wishes and best.rate < WORTH_IT * wishes[0].rate):
                 break
-            n, worth, names = best
-            slots[n] = names
-            value += worth
-            first = first or worth / self._cost(rungs, {n: names})
+            wishes.append(best)
+            (n,) = best.slots
+            sizes.remove(n)
             opens = [item.with_sizes(math.log(n)) for item in opens]
-        return Wish(rungs.series, slots, value, self._cost(rungs, slots)) if slots else None
+        slots = {n: names for wish in wishes for n, names in wish.slots.items()}
+        return self._worth(rungs, slots, sum(wish.value for wish in wishes)) if slots else None
 
-    def _best_size(
-        self, rungs: Rungs, race: Race, opens: Sequence[Unsharp], sizes: Sequence[int],
-    ) -> tuple[int, float, set[Slot]] | None:  # fmt: skip
-        """The size that narrows the most for its cost, what it narrows, and who competes there."""
-        best: tuple[float, int, float, set[Slot]] | None = None
-        top, again = rungs.top, self._tops.get(rungs.series.key, 0)
-        for n in sizes:
-            x = math.log(n)
-            worths = [(item, item.narrowing(x, again if n == top else None)) for item in opens]
-            worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
-            if not worths:
-                continue
-            names = _contenders(race, [item for item, _ in worths], x)
-            total = math.fsum(worth for _, worth in worths)
-            rate = total / self._cost(rungs, {n: names})
-            if best is None or rate > best[0]:
-                best = (rate, n, total, names)
-        return None if best is None else best[1:]
+    def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int) -> Wish | None:
+        """Return what one size narrows, and who competes there. Returns None if that is little."""
+        x, again = math.log(n), rungs.tops if n == rungs.top else None
+        worths = {item: item.narrowing(x, again) for item in opens}
+        worths = {item: worth for item, worth in worths.items() if worth >= self._goal.least}
+        if not worths:
+            return None
+        names = _contenders(self._race(rungs.series), worths, x)
+        return self._worth(rungs, {n: names}, math.fsum(worths.values()))
 
-    def _counts(self, item: Unsharp) -> bool:
-        return item.around < self._goal.most_around
+    def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
+        """Return the wish for these sizes, with what they cost."""
+        return Wish(rungs, slots, value, self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1))
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
         """Return the new sizes in and near the intervals, within the ladder; and its top, where it is open who wins."""
-        key, top = rungs.series.key, rungs.top
-        ladder, step = rungs.series.ladder, math.log(2) / GRID
+        low, top, step = rungs.sizes[0], rungs.top, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
-        first, last = math.log(rungs.sizes[0]), math.log(top)
+        first, last = math.log(low), math.log(top)
         steps: set[int] = set()
         for item in opens:
-            low, high = max(item.low - NEAR, first), min(item.high + NEAR, last)
+            begin, end = max(item.low - NEAR, first), min(item.high + NEAR, last)
             steps |= set(
-                range(math.ceil((low - first) / step - place), math.floor((high - first) / step - place) + 1)
+                range(math.ceil((begin - first) / step - place), math.floor((end - first) / step - place) + 1)
             )
-        sizes = {ladder.whole(math.exp(first + (i + place) * step)) for i in steps}
+        sizes = {rungs.series.ladder.whole(math.exp(first + (i + place) * step)) for i in steps}
         known = self.points.rows(rungs.series)
-        sizes = {
-            n for n in sizes if rungs.sizes[0] < n < top and n not in known and (key, n) not in self._asked
-        }
-        sizes = {n for n in sizes if rungs.series.work(n)}
+        sizes -= known.keys() | rungs.asked
+        sizes = {n for n in sizes if low < n < top and rungs.series.work(n)}
         open_top = any(item.threshold.high == math.inf for item in opens)
-        if open_top and top in known and self._tops.get(key, 0) < MOST_TOPS:
+        if open_top and top in known and rungs.tops < MOST_TOPS:
             sizes.add(top)
         return sorted(sizes)
 
@@ -344,9 +425,9 @@ class Passes:
             self._races[series.key] = Race(fitted, self._cpu)
         return self._races[series.key]
 
-    def _open(self, series: Series, race: Race) -> list[Unsharp]:
+    def _open(self, series: Series) -> list[Unsharp]:
         """The thresholds of an op that are not sharp."""
-        rows = self.points.rows(series)
+        rows, race = self.points.rows(series), self._race(series)
         cpu = race.curves(None)
         opens = []
         for cell in cells(rows, self._cpu, self._software):
@@ -378,26 +459,23 @@ class Passes:
         fitted = self.points.fitted(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in row and name[0] in self._cpu}
         names = _competing(cpu, math.log(rungs.top))
-        count = 1 + self._tops.get(rungs.series.key, 0)
-        if not names or count >= PLACEMENTS:
+        count, gains = 1 + rungs.tops, len(cells({rungs.top: row}, self._cpu, self._software))
+        if not names or not gains or count >= PLACEMENTS:
             return None
-        gains = len(cells({rungs.top: row}, self._cpu, self._software))
         value = GAIN_WEIGHT * gains * PLACEMENT * (1 - math.sqrt(count / (count + 1)))
-        slots = {rungs.top: names}
-        return Wish(rungs.series, slots, value, self._cost(rungs, slots)) if gains else None
-
-    def _cost(self, rungs: Rungs, slots: Mapping[int, set[Slot]]) -> float:
-        return self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1)
+        return self._worth(rungs, {rungs.top: names}, value)
 
     # ---------------------------------------------------------------- beside the thresholds
 
-    def _check(self, series: Series) -> dict[int, set[Slot]]:
-        """A size just past a power of two, where padded and tiled kernels lose again, or are wrong: above the
-        thresholds, as far as that is below the top."""
-        rungs, rows = self._ladders[series.key], self.points.rows(series)
-        race = self._race(series)
-        highest = max((item.threshold.n for item in self._open(series, race) if item.threshold.state == "at"),
-                      default=0.0)  # fmt: skip
+    def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
+        """Return, once, a size just past a power of two, where padded and tiled kernels lose again, or are wrong: above
+        the thresholds, as far as that is below the top."""
+        if rungs.checked:
+            return {}
+        rungs.checked, series = True, rungs.series
+        rows, race = self.points.rows(series), self._race(series)
+        opens = self._open(series)
+        highest = max((item.threshold.n for item in opens if item.threshold.state == "at"), default=0.0)
         step = max(1, series.ladder.granule)
         powers = [
             2**j for j in range(math.ceil(math.log2(max(rungs.middle, 2 * highest, 1))), 64) if 2**j < rungs.top
@@ -412,14 +490,10 @@ class Passes:
 
     def _checks(self) -> Iterator[Step]:
         """That size of the ops that asked for none beside it."""
-        wishes = []
-        for rungs in self._ladders.values():
-            key = rungs.series.key
-            slots = self._check(rungs.series) if key not in self._checked else {}
-            self._checked.add(key)
-            if slots:
-                wishes.append(Wish(rungs.series, slots, 0.0, self._cost(rungs, slots)))
-        yield from self._fitting(wishes)
+        sizes = {rungs.series.key: self._check(rungs) for rungs in self._ladders.values()}
+        yield from self._fitting(
+            [self._worth(self._ladders[key], slots) for key, slots in sizes.items() if slots]
+        )
 
     def _again(self) -> Iterator[Step]:
         """All ladders once more, in fresh buffers: what a named budget leaves goes there."""
@@ -428,8 +502,7 @@ class Passes:
         for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
             rows = self.points.rows(rungs.series)
             slots = {n: set(rows[n]) for n in rungs.sizes if n in rows}
-            if slots:
-                wishes.append(Wish(rungs.series, slots, 0.0, self._cost(rungs, slots)))
+            wishes += [self._worth(rungs, slots)] if slots else []
         yield from self._fitting(wishes)
 
     def _fitting(self, wishes: Sequence[Wish]) -> Iterator[Step]:
@@ -444,7 +517,7 @@ class Passes:
 def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
     """Return what the next step measures: the best of the wishes that fit, and others that are worth nearly as much, as
     long as all of them take no longer than a step should."""
-    fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=lambda wish: -wish.rate)
+    fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=RATE, reverse=True)
     return _first([wish for wish in fitting if wish.rate >= WORTH_IT * fitting[0].rate], left_s)
 
 
@@ -464,7 +537,7 @@ def _as_written(
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 
 
-def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:
+def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
     """Return who competes at x on the sides that make these thresholds wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.competing(side, x) for side in sides))
@@ -483,3 +556,20 @@ def _competing(fitted: Mapping[Slot, curves.TimeCurve], x: float) -> set[Slot]:
     }
     least = min(heights.values(), default=0.0)
     return {name for name, height in heights.items() if height <= least + NEAR}
+
+
+def _halved(rungs: Rungs, top_s: float, name: str) -> RunWarning:
+    series, n, high = rungs.series, rungs.top, rungs.dropped[-1]
+    key = series.key.replace(series.op.name, name, 1)
+    return RunWarning(
+        code="top-halved", severity="info",
+        message=f"{key} is measured up to n = {n}, not {high}: that takes more than its share of the time, about"
+        f" {top_s:.1f} s here",
+        hint="raise --budget, or name the size with --sizes", data={"op": series.op.name, "dtype": series.dtype},
+    )  # fmt: skip
+
+
+def count_together(costs_s: Iterable[float], most_s: float) -> int:
+    """Return how many of the first costs one step of `most_s` seconds holds: one at least, as long as there is one."""
+    totals = list(itertools.accumulate(costs_s))
+    return max(min(len(totals), 1), sum(total <= most_s for total in totals))

@@ -167,6 +167,12 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
     return Workload(series.op, params, series.dtype, tuple(cases), tuple(skips))
 
 
+def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
+    """Return the workload with the chosen cases alone, not explained. Returns none if no case is chosen."""
+    cases = tuple(filter(chosen, item.cases))
+    return [msgspec.structs.replace(item, cases=cases, skips=(), explained=False)] if cases else []
+
+
 def _cases(series: Series, params: dict[str, int], target: Target, constraints: Constraints) -> list[Case]:
     device, selection, op = target.device, constraints.selection, series.op
     on_device = device.kind != "cpu" and op.overhead is None

@@ -11,7 +11,7 @@ from gpubench.base import cpu_load
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import split_search
 from gpubench.measure.case_run import settled_block
-from gpubench.measure.climb import Rungs
+from gpubench.measure.ladder import Rungs
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import (
     BLOCKS,

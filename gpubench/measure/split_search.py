@@ -11,7 +11,7 @@ import msgspec
 from gpubench import backends
 from gpubench.curves.stats import median
 from gpubench.measure.case_run import LARGEST_BLOCK, CaseRun
-from gpubench.measure.plan import Constraints, Purpose, Series, Workload, workload
+from gpubench.measure.plan import Constraints, Purpose, Series, Workload, only, workload
 from gpubench.measure.points import Cell, Rows, cells, ratios
 from gpubench.result.case import GANG
 from gpubench.result.run import Measurement
@@ -59,12 +59,9 @@ def on_gangs(series: Series, known: Rows, constraints: Constraints) -> Sequence[
     off are sizes at which several GPUs gain nothing."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == GANG}
     sizes = [n for n, row in known.items() if any(slot[0].partition(":")[0] in inner for slot in row)]
-    found = []
+    found: list[Workload] = []
     for n in sorted(sizes, reverse=True):
-        item = workload(series, n, constraints)
-        cases = tuple(case for case in item.cases if case.backend == GANG)
-        if cases:
-            found.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
+        found += only(workload(series, n, constraints), lambda case: case.backend == GANG)
     return found
 
 
@@ -77,12 +74,12 @@ def worth_trying(
         near = [n for n, ratio in ratios(known, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
         if near:
             sizes.setdefault(max(near), set()).add(cell)
-    found = []
+    found: list[Workload] = []
     for n, wanted in sorted(sizes.items()):
-        item = workload(series, n, constraints)
-        cases = tuple(c for c in item.cases if (c.shared_with, c.regime_id) in wanted)
-        if cases:
-            found.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
+        found += only(
+            workload(series, n, constraints),
+            lambda case, wanted=wanted: (case.shared_with, case.regime_id) in wanted,  # type: ignore[misc]
+        )
     return found
 
 

@@ -19,7 +19,7 @@ from gpubench.functions.manifest import CodeSource
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
-from gpubench.measure.climb import Rungs
+from gpubench.measure.ladder import Rungs
 from gpubench.measure.plan import Constraints, Series
 from gpubench.measure.worker.functions import CallWorkspace
 from gpubench.measure.worker.workspace import Wrong

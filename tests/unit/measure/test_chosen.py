@@ -11,8 +11,8 @@ import textwrap
 import msgspec
 import pytest
 
-from gpubench.measure.costs import LAUNCHES, REFERENCE_LAUNCHES, CostModel
 from gpubench.measure.plan import Series
+from gpubench.measure.points import LAUNCHES, REFERENCE_LAUNCHES, CostModel
 from tests.unit.measure.simulated import CPU, GPU, TORCH, Simulation
 
 FOUR = ("resident-waited", "resident-queued", "transfer-always", "transfer-once")
