@@ -295,8 +295,8 @@ class Minute:
             deviation = scatter.block[place] * (TAIL if draw.random() < TAIL_SHARE else 1.0)
             level = true_s * math.exp(luck * TOGETHER + own + draw.gauss(0, deviation))
             wall_s = [level * draw.lognormvariate(0, 0.03) for _ in range(2)]
-            self._recorder.add_block(
-                case.id, Block(session=0, round=number, position=0, repeat=repeat, wall_s=wall_s)
+            self._recorder.add(
+                case.id, blocks=Block(session=0, round=number, position=0, repeat=repeat, wall_s=wall_s)
             )
         launch_s = true_s * (case.calls or 1)
         samples_s = 3 * max(SAMPLE_S, launch_s) if launch_s < 0.02 else launch_s

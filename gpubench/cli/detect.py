@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpubench.detect import Lack
     from gpubench.detect.inspection import Gathered
-    from gpubench.measure.targets import Listing
+    from gpubench.measure.protocol import Listing
     from gpubench.result.machine import Machine, Measured
     from gpubench.result.run import Run
 

@@ -144,7 +144,7 @@ def listed_backends() -> list[Listed]:
 
     for listing in list_devices(others):
         kind = _kind([device.kind for device in listing.devices])
-        found.append(Listed(listing.backend, listing.forms, listing.kernels, kind))
+        found.append(Listed(listing.backend, listing.forms, listing.brought, kind))
     return found
 
 

@@ -335,7 +335,7 @@ class CaseRun:
             block = self._block(number, position, samples)
             if block is None:
                 return False
-            self.runtime.recorder.add_block(self.case.id, block)
+            self.runtime.recorder.add(self.case.id, blocks=block)
             self._add(block)
             self._block_s = time.monotonic() - began
             samples = len(block.discarded)
@@ -356,36 +356,25 @@ class CaseRun:
             detail = f"{len(self.kept)} of {least} samples within the case's time limit"
             self._fail("timeout", detail, hint=REASONS["timeout"].remedy, phase="sample")
             return
-        self.runtime.recorder.stop(self.case.id, Stop(session=self.runtime.session, reason=reason))
+        stop = Stop(session=self.runtime.session, reason=reason)
+        self.runtime.recorder.add(self.case.id, stops=stop)
         self.runtime.recorder.save()
 
     def time_stages(self, limit_s: float) -> None:
         """Have its worker tell where the time of a workload goes."""
         if not self.measured:
             return
-
-        def request(worker: Worker) -> protocol.Request:
-            return protocol.TimeStages(
-                id=worker.next_id, case_id=self.case.id, session=self.runtime.session, limit_s=limit_s
-            )
-
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
-        reply = self._exchange_prepared(request)
+        reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s)
         if isinstance(reply, protocol.TimedStages) and reply.times is not None:
-            self.runtime.recorder.add_stages(self.case.id, reply.times)
+            self.runtime.recorder.add(self.case.id, stages=reply.times)
 
     def place(self, limit_s: float) -> Placing | None:
         """Have its worker tell where the stages could run, and enter by what."""
-
-        def request(worker: Worker) -> protocol.Request:
-            return protocol.Place(
-                id=worker.next_id, case_id=self.case.id, session=self.runtime.session, limit_s=limit_s
-            )
-
-        reply = self._exchange_prepared(request)
-        if not isinstance(reply, protocol.TimedPlacing) or reply.placing is None:
+        reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, placing=True)
+        if not isinstance(reply, protocol.TimedStages) or reply.placing is None:
             return None
-        self.runtime.recorder.add_placing(self.case.id, reply.placing)
+        self.runtime.recorder.add(self.case.id, placings=reply.placing)
         return reply.placing
 
     def ask_to_finish(self) -> None:
@@ -463,6 +452,13 @@ class CaseRun:
         limit_s = max(0.0, left_s) if math.isfinite(left_s) else None
         return protocol.Finish(id=worker.next_id, case_id=self.case.id, limit_s=limit_s)
 
+    def _ask_of_session(self, kind: Callable[..., protocol.Request], **fields: object) -> protocol.Reply | None:
+        """Ask for what belongs to this case and session, once it is prepared."""
+        session = self.runtime.session
+        return self._exchange_prepared(
+            lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
+        )
+
     def _exchange_prepared(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
         """As `_exchange`; a case whose worker died under a neighbour is first prepared on the new one."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
@@ -519,18 +515,13 @@ class CaseRun:
     def _block(self, number: int, position: int, samples: int) -> Block | None:
         """What the worker sampled, judged by what was read meanwhile. A CPU case is timed beside no reading."""
         runtime = self.runtime
-
-        def request(worker: Worker) -> protocol.Request:
-            return protocol.Sample(
-                id=worker.next_id, case_id=self.case.id, session=runtime.session, round=number, position=position,
-                samples=samples, warmup_s=self._warmup_s, limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())),
-                warm_up=not self._long,
-            )  # fmt: skip
-
         monitor = None if self._on_cpu else runtime.pool.monitor
         if monitor is not None:
             monitor.watch(self.case.device_id)
-        reply = self._exchange_prepared(request)
+        reply = self._ask_of_session(
+            protocol.Sample, round=number, position=position, samples=samples, warmup_s=self._warmup_s,
+            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())), warm_up=not self._long,
+        )  # fmt: skip
         read = monitor.rest() if monitor is not None else []
         if not isinstance(reply, protocol.Sampled):
             return None
@@ -605,7 +596,7 @@ class CaseRun:
             )  # fmt: skip
             self.runtime.recorder.put(measurement)
         if self._explained and not self.unsettled:
-            self.runtime.recorder.add_parts(self.case.id, reply.parts)
+            self.runtime.recorder.add(self.case.id, parts=reply.parts)
 
     def _broke(self, reply: protocol.Broke) -> None:
         if reply.fatal:

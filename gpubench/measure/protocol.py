@@ -173,19 +173,13 @@ class Work(Numbered, frozen=True, kw_only=True, tag="work"):
 
 
 class TimeStages(Numbered, frozen=True, kw_only=True, tag="time-stages"):
-    """Where does the time of a prepared workload go? In at most about `limit_s` seconds."""
+    """Where does the time of a prepared workload go, or where could its stages run (`placing`)? In at most about
+    `limit_s` seconds."""
 
     case_id: str
     session: int
     limit_s: float
-
-
-class Place(Numbered, frozen=True, kw_only=True, tag="place"):
-    """Where could the stages of a prepared workload run? In at most about `limit_s` seconds."""
-
-    case_id: str
-    session: int
-    limit_s: float
+    placing: bool = False
 
 
 class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
@@ -218,29 +212,39 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     library: bool
     dtypes: tuple[str, ...] | None
 
-    def kernel(self) -> Kernel:
-        """The kernel as far as a plan needs it."""
-        return Kernel(self.language, _in_worker, self.variant, self.library, self.dtypes)
-
 
 def _in_worker(*_: object) -> None:
     raise NotImplementedError("a backend's own kernels are built in its worker")
 
 
+class Listing(msgspec.Struct, frozen=True):
+    """The devices of a backend, or why there are none, and what the backend declares."""
+
+    backend: str
+    devices: tuple[Device, ...] = ()
+    forms: tuple[str, ...] = ()
+    version: str | None = None  # of its library
+    default_devices: tuple[str, ...] | None = None
+    yields_to: tuple[str, ...] = ()
+    scripted: tuple[str, ...] = ()  # devices whose sessions have a clock of their own
+    kernels: dict[str, tuple[KernelFacts, ...]] = {}
+    reason: Reason | None = None
+    detail: str = ""
+    hint: str = ""
+
+    @property
+    def brought(self) -> dict[str, tuple[Kernel, ...]]:
+        """The kernels, as far as a plan needs them."""
+        return {
+            op: tuple(Kernel(x.language, _in_worker, x.variant, x.library, x.dtypes) for x in kernels)
+            for op, kernels in self.kernels.items()
+        }
+
+
 class Devices(Numbered, frozen=True, kw_only=True, tag="devices-reply"):
-    """The devices of a backend, or why there are none, and what the backend declares (`model.backend.Backend`).
+    """What a backend lists."""
 
-    `scripted` are the devices whose sessions have a clock of their own.
-    """
-
-    devices: list[Device]
-    forms: list[str] = []
-    library_version: str | None = None
-    kernels: dict[str, list[KernelFacts]] = {}
-    default_devices: list[str] | None = None
-    yields_to: list[str] = []
-    scripted: list[str] = []
-    refused: Refused | None = None
+    listing: Listing
 
 
 class Opened(Numbered, frozen=True, kw_only=True, tag="opened"):
@@ -304,15 +308,10 @@ class Worked(Numbered, frozen=True, kw_only=True, tag="worked"):
 
 
 class TimedStages(Numbered, frozen=True, kw_only=True, tag="stages-reply"):
-    """The times of the stages; None where the device cannot tell them."""
+    """The times of the stages, or those on both sides and what they promise; None where a device cannot tell them."""
 
-    times: StageTimes | None
-
-
-class TimedPlacing(Numbered, frozen=True, kw_only=True, tag="place-reply"):
-    """The times of the stages on both sides, and what they promise; None where a side cannot tell them."""
-
-    placing: Placing | None
+    times: StageTimes | None = None
+    placing: Placing | None = None
 
 
 class Done(Numbered, frozen=True, kw_only=True, tag="done"):
@@ -357,7 +356,6 @@ Request = (
     | Sample
     | Work
     | TimeStages
-    | Place
     | Finish
     | Reallocate
     | Close
@@ -371,7 +369,6 @@ Reply = (
     | Sampled
     | Worked
     | TimedStages
-    | TimedPlacing
     | Done
     | Undecided
     | Refused

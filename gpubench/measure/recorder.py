@@ -22,7 +22,6 @@ from gpubench.result.case import GANG
 from gpubench.result.identity import uuid_digest
 from gpubench.result.machine import Machine
 from gpubench.result.run import (
-    Block,
     Ci,
     Device,
     DeviceClock,
@@ -33,8 +32,8 @@ from gpubench.result.run import (
     Measurement,
     Outcome,
     Parts,
-    Placing,
     Planned,
+    Record,
     Run,
     RunWarning,
     Selection,
@@ -42,8 +41,6 @@ from gpubench.result.run import (
     SessionRecord,
     Settings,
     Skip,
-    StageTimes,
-    Stop,
     TogetherTimes,
     TwinTimes,
     failures_of,
@@ -94,36 +91,22 @@ class Recorder:
         """Set a case's outcome."""
         self._outcomes[outcome.id] = outcome
 
-    def add_block(self, case_id: str, block: Block) -> None:
+    def add(self, case_id: str, **records: Record) -> None:
+        """Append a record to each of these lists of a measurement."""
         known = self._measurement(case_id)
-        self._outcomes[case_id] = msgspec.structs.replace(known, blocks=[*known.blocks, block])
-
-    def add_parts(self, case_id: str, parts: Parts) -> None:
-        known = self._measurement(case_id)
-        self._outcomes[case_id] = msgspec.structs.replace(known, parts=[*known.parts, parts])
-
-    def add_stages(self, case_id: str, times: StageTimes) -> None:
-        known = self._measurement(case_id)
-        self._outcomes[case_id] = msgspec.structs.replace(known, stages=[*known.stages, times])
-
-    def add_placing(self, case_id: str, placing: Placing) -> None:
-        known = self._measurement(case_id)
-        self._outcomes[case_id] = msgspec.structs.replace(known, placings=[*known.placings, placing])
+        longer = {name: [*getattr(known, name), record] for name, record in records.items()}
+        self._outcomes[case_id] = msgspec.structs.replace(known, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        known = self._measurement(case_id) if more else None
-        if known is None:
+        """Append the times of parts to those of a session."""
+        if not more:
             return
+        known = self._measurement(case_id)
         ours = next((part for part in known.parts if part.session == session), Parts(session=session))
         longer = {name: [*getattr(ours, name), *values] for name, values in more.items()}
         others = [part for part in known.parts if part.session != session]
         parts = [*others, msgspec.structs.replace(ours, **longer)]
         self._outcomes[case_id] = msgspec.structs.replace(known, parts=parts)
-
-    def stop(self, case_id: str, stop: Stop) -> None:
-        """Note why sampling ended in this session."""
-        known = self._measurement(case_id)
-        self.put(msgspec.structs.replace(known, stops=[*known.stops, stop]))
 
     def session(self, record: SessionRecord) -> None:
         """Enter or replace the record of a session, in the order of their indexes, and save."""

@@ -14,11 +14,10 @@ import msgspec
 
 from gpubench import backends, detect
 from gpubench.base.errors import BadPlugin, RequiredUnavailable
-from gpubench.base.messages import Reason
-from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
+from gpubench.measure.protocol import Listing
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
 from gpubench.result.case import GANG
 from gpubench.result.machine import Mode
@@ -26,22 +25,6 @@ from gpubench.result.run import Device, Identity, RunWarning
 
 # Longer than a driver without persistence mode takes to load, which has been seen to take more than 25 s.
 DEADLINE_S = 45.0
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """What one backend answered: devices, or why there are none."""
-
-    backend: str
-    devices: tuple[Device, ...] = ()
-    forms: tuple[str, ...] = ()
-    version: str | None = None
-    default_devices: tuple[str, ...] | None = None
-    yields_to: tuple[str, ...] = ()
-    scripted: tuple[str, ...] = ()
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}
-    reason: Reason | None = None
-    detail: str = ""
-    hint: str = ""
 
 
 def list_devices(
@@ -112,21 +95,13 @@ def _ask(
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
         # To list devices with one of ours touches none: who uses them is not asked yet.
         ours = backends.facts(backend) is not None
-        if spares is not None and ours and isinstance(reply, protocol.Devices) and reply.devices:
+        if spares is not None and ours and isinstance(reply, protocol.Devices) and reply.listing.devices:
             spares.keep(backend, worker)
             stack.pop_all()
-    match reply:
-        case protocol.Devices():
-            default, why = reply.default_devices, reply.refused
-            return Listing(
-                backend, tuple(reply.devices), tuple(reply.forms), reply.library_version,
-                None if default is None else tuple(default), tuple(reply.yields_to), tuple(reply.scripted),
-                {op: tuple(facts.kernel() for facts in found) for op, found in reply.kernels.items()},
-                *((why.reason, why.detail, why.hint) if why is not None else ()),
-            )  # fmt: skip
-        case protocol.Refused() | protocol.Broke():
-            return Listing(backend, reason=reply.reason, detail=reply.detail, hint=reply.hint)
-    return Listing(backend, reason="error", detail=f"unexpected answer {type(reply).__name__}")
+    if isinstance(reply, protocol.Devices):
+        return reply.listing
+    assert isinstance(reply, protocol.Refused | protocol.Broke)
+    return Listing(backend, reason=reply.reason, detail=reply.detail, hint=reply.hint)
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
@@ -186,7 +161,7 @@ class DeviceSelection(msgspec.Struct, frozen=True):
     def equipped(self, op: Op) -> Op:
         """The op with the kernels that the backends bring along."""
         for listing in self.listings:
-            op = op.with_kernels(listing.backend, listing.kernels.get(op.name, ()))
+            op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
         return op
 
 

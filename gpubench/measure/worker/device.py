@@ -275,18 +275,12 @@ class OpenDevice:
     def time_stages(self, request: protocol.TimeStages) -> protocol.TimedStages:
         self._announce("stages")
         workload = self._kept.of_case(request.case_id)
-        times = workload.workspace.time_stages(
-            workload.timers[request.case_id], request.session, request.limit_s
-        )
+        timed, workspace = workload.timers[request.case_id], workload.workspace
+        if request.placing:
+            placing = workspace.assign_stages(timed, request.session, request.limit_s)
+            return protocol.TimedStages(id=request.id, placing=placing)
+        times = workspace.time_stages(timed, request.session, request.limit_s)
         return protocol.TimedStages(id=request.id, times=times)
-
-    def place(self, request: protocol.Place) -> protocol.TimedPlacing:
-        self._announce("stages")
-        workload = self._kept.of_case(request.case_id)
-        placing = workload.workspace.assign_stages(
-            workload.timers[request.case_id], request.session, request.limit_s
-        )
-        return protocol.TimedPlacing(id=request.id, placing=placing)
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
         """Check what the last launch left, and what one more delivers. Regimes with data on the device share a launch:

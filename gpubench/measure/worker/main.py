@@ -38,7 +38,6 @@ from gpubench.base.errors import (
 )
 from gpubench.base.messages import REASONS, Reason
 from gpubench.base.plugins import EARLIER, described
-from gpubench.kernels.contract.kernel import Kernel
 from gpubench.measure import protocol
 from gpubench.measure.worker.device import OpenDevice, equipped
 from gpubench.measure.worker.workspace import Wrong
@@ -67,7 +66,7 @@ class DeviceWorker:
         try:
             return self._carry_out(request)
         except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
-            return refusal_of(request.id, error)
+            return protocol.Refused(id=request.id, **describe_error(error))
         except Wrong as error:
             return self._broke(request.id, error, check=error.check)
         except BackendError as error:
@@ -107,10 +106,7 @@ class DeviceWorker:
     def _broke(
         self, number: int, error: BackendError, *, check: Check | None = None, fatal: bool = False
     ) -> protocol.Broke:
-        reason, detail = name_reason(error)
-        return protocol.Broke(
-            id=number, reason=reason, detail=detail[:2000], hint=error.hint, phase=self._phase, check=check, fatal=fatal
-        )  # fmt: skip
+        return protocol.Broke(id=number, phase=self._phase, check=check, fatal=fatal, **describe_error(error))
 
     def _announce(self, phase: str) -> None:
         self._phase = phase
@@ -152,51 +148,41 @@ class DeviceWorker:
 def list_devices(request: protocol.ListDevices) -> protocol.Devices:
     """Return the devices of a backend, or why there are none. Raises BackendError for a device that is not its own."""
     backend = gpubench.backends.load(request.backend)
-    devices, refused = list[Device](), None
+    devices, refused = list[Device](), {}
     try:
         sooner = backend if request.host_only and isinstance(backend, ListsCpus) else None
         devices = backend.devices() if sooner is None else sooner.host_devices()
     except BackendUnavailable as error:
-        refused = refusal_of(request.id, error)
+        refused = describe_error(error)
     for device in devices:
         if device.backend != request.backend or not re.fullmatch(rf"{request.backend}:\S+", device.id):
             raise BackendError(
                 f"the backend {request.backend} lists {device.id!r} of {device.backend!r} as a device of its own",
                 hint=f"a device of it has an id that begins with {request.backend}: and holds no blank",
             )
-    default = backend.default_devices
     # Of a composed device the other one's backend has the clock.
     scripted = [
         d.id for d in devices if gpubench.backends.load(gpubench.backends.names_of(d.id)[-1]).scripted_time
     ]
+    fields = {
+        "backend": request.backend, "devices": devices, "forms": backend.forms, "version": _version(request.backend),
+        "kernels": dict(backend.kernels), "default_devices": backend.default_devices, "yields_to": backend.yields_to,
+        "scripted": scripted, **refused,
+    }  # fmt: skip
     return protocol.Devices(
-        id=request.id, devices=devices, forms=list(backend.forms), library_version=_version(request.backend),
-        kernels={op: [_facts(kernel) for kernel in found] for op, found in backend.kernels.items()},
-        default_devices=None if default is None else list(default), yields_to=list(backend.yields_to),
-        scripted=scripted, refused=refused,
-    )  # fmt: skip
-
-
-def refusal_of(number: int, error: BackendError) -> protocol.Refused:
-    reason, detail = name_reason(error)
-    return protocol.Refused(id=number, reason=reason, detail=detail, hint=error.hint)
-
-
-def name_reason(error: BackendError) -> tuple[Reason, str]:
-    """The reason and the detail of a case that `error` ends. A word of another package's own is no reason of the
-    catalogue: the detail says it, and the reason is that of the error's class."""
-    if error.reason in get_args(Reason):
-        return error.reason, error.detail
-    known = next(
-        vars(kind)["reason"] for kind in type(error).__mro__ if vars(kind).get("reason") in get_args(Reason)
+        id=request.id, listing=msgspec.convert(fields, protocol.Listing, from_attributes=True)
     )
-    return known, f"{error.reason}: {error.detail}"
 
 
-def _facts(kernel: Kernel) -> protocol.KernelFacts:
-    return protocol.KernelFacts(
-        language=kernel.language, variant=kernel.variant, library=kernel.library, dtypes=kernel.dtypes
-    )
+def describe_error(error: BackendError) -> dict[str, Any]:
+    """Return reason, detail and hint of what `error` ends. A word of another package's own is no reason of the list of
+    messages: the detail says it, and the reason is that of the error's class."""
+    reasons, detail = get_args(Reason), error.detail
+    if error.reason not in reasons:
+        detail = f"{error.reason}: {detail}"
+    declared = (vars(kind).get("reason") for kind in type(error).__mro__)
+    reason = next(word for word in (error.reason, *declared) if word in reasons)
+    return {"reason": reason, "detail": detail[:2000], "hint": error.hint}
 
 
 def _version(backend: str) -> str | None:
@@ -212,8 +198,8 @@ _ASKED: dict[type, Callable[[OpenDevice, Any], protocol.Reply | None]] = {
     protocol.MeasureOverhead: OpenDevice.measure_overhead, protocol.MeasureCeilings: OpenDevice.measure_ceilings,
     protocol.Load: OpenDevice.load, protocol.Build: OpenDevice.build, protocol.Choose: OpenDevice.choose,
     protocol.Prepare: OpenDevice.prepare, protocol.Sample: OpenDevice.sample, protocol.Work: OpenDevice.work,
-    protocol.TimeStages: OpenDevice.time_stages, protocol.Place: OpenDevice.place,
-    protocol.Finish: OpenDevice.finish, protocol.Reallocate: OpenDevice.reallocate,
+    protocol.TimeStages: OpenDevice.time_stages, protocol.Finish: OpenDevice.finish,
+    protocol.Reallocate: OpenDevice.reallocate,
 }  # fmt: skip
 
 

@@ -117,8 +117,8 @@ class Simulation:
         own = random.Random(f"{self._draw.random() if size else 0} {case.id}").gauss(0, size)
         for number in range(blocks):
             middle = seconds * math.exp(own + self._draw.gauss(0, block))
-            self.recorder.add_block(
-                case.id, Block(session=0, round=number, position=0, repeat=1, wall_s=[middle] * 2)
+            self.recorder.add(
+                case.id, blocks=Block(session=0, round=number, position=0, repeat=1, wall_s=[middle] * 2)
             )
 
     def run(self, most=1000):

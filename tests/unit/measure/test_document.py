@@ -173,8 +173,8 @@ def test_an_interrupted_run_keeps_its_plan(recorder):
 def test_blocks_stops_sessions_and_warnings_are_added_in_order(recorder):
     recorder.put(measured(1))
     for number in range(3):
-        recorder.add_block(case(1).id, Block(session=0, round=number, position=0, repeat=1, wall_s=[1.0]))
-    recorder.stop(case(1).id, Stop(session=0, reason="precision"))
+        recorder.add(case(1).id, blocks=Block(session=0, round=number, position=0, repeat=1, wall_s=[1.0]))
+    recorder.add(case(1).id, stops=Stop(session=0, reason="precision"))
     recorder.session(SessionRecord(index=0, started_at="now"))
     recorder.session(SessionRecord(index=0, started_at="later"))
     recorder.warn(RunWarning(code="budget", message="m"))

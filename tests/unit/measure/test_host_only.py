@@ -32,7 +32,8 @@ def asked(monkeypatch):
             found.append((request.backend, request.host_only))
             kinds = ["gpu"] if gpus.get(request.backend) and not request.host_only else []
             kinds += ["cpu"] if request.backend == YIELDING else []
-            return protocol.Devices(id=1, devices=[device(request.backend, kind) for kind in kinds])
+            listing = protocol.Listing(request.backend, tuple(device(request.backend, kind) for kind in kinds))
+            return protocol.Devices(id=1, listing=listing)
 
         def close(self):
             pass

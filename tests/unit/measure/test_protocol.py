@@ -50,7 +50,10 @@ requests = st.one_of(
 )  # fmt: skip
 replies = st.one_of(
     st.builds(protocol.Phase, name=texts),
-    st.builds(protocol.Devices, id=numbers, devices=st.lists(devices, max_size=2), forms=st.lists(texts, max_size=2)),
+    st.builds(protocol.Devices, id=numbers, listing=st.builds(
+        protocol.Listing, backend=texts, devices=st.lists(devices, max_size=2).map(tuple),
+        forms=st.lists(texts, max_size=2).map(tuple),
+    )),
     st.builds(
         protocol.Prepared, id=numbers, check=checks, op_hash=texts, kernel_hash=st.one_of(st.none(), texts),
         kernel=st.one_of(st.none(), texts), flops=numbers, bytes=numbers, parts=st.builds(Parts, session=numbers, alloc_s=st.lists(seconds, max_size=3)),
