@@ -1,16 +1,18 @@
 """layernorm: (x - mean) / sqrt(variance + epsilon) g + c of each row, as a transformer does before every part of it.
 
+The variance is the mean square of what is left after the mean, so that nothing cancels.
 Source: Ba, Kiros and Hinton, arXiv 1607.06450.
 """
 
-from gpubench.kernels.contract.op import Array, Tolerance
-from gpubench.kernels.templates.norm import EPSILON, norm
+from typing import Any
+
+from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.templates.rows import EPSILON, OF_WIDTH, across, rowwise
 
 
-def _expr(xp: Array, x: Array, g: Array, c: Array) -> Array:
-    mean = xp.mean(x, axis=-1, keepdims=True)
-    variance = xp.mean((x - mean) * (x - mean), axis=-1, keepdims=True)
-    return (x - mean) / xp.sqrt(variance + EPSILON) * g + c
+def formula(m: Any, x: Any, g: Any, c: Any) -> Any:
+    rest = x - m.mean(x)
+    return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
 
 
 def _scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
@@ -20,12 +22,18 @@ def _scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
     return xp.abs(g) * (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation + xp.abs(c)
 
 
-OP = norm(
+OP = rowwise(
     name="layernorm",
     group="layers",
     summary="out = (x - mean) / sqrt(variance + 1e-5) g + c of each row",
-    centred=True,
-    expr=_expr,
+    inputs=(
+        Operand("x", OF_WIDTH.shape, "normal"),
+        Operand("g", across, "normal", role="weight"),
+        Operand("c", across, "normal", role="weight"),
+    ),
+    of=OF_WIDTH,
+    formula=formula,
+    flops_per_element=7,  # add, take the mean off; multiply, add; multiply by the inverse and by g, add c
     library={"torch": lambda torch, x, g, c: torch.nn.functional.layer_norm(x, x.shape[-1:], g, c, EPSILON)},
     tolerance=Tolerance(8, scale=_scale),
 )

@@ -21,7 +21,7 @@ from gpubench.kernels.templates.cpu import Blocks, Launch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.linear import norms
-from gpubench.kernels.templates.norm import EPSILON, across, rows
+from gpubench.kernels.templates.rows import EPSILON, across, rows
 from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _NORM = kernels.load("layernorm")

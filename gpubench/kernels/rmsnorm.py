@@ -3,20 +3,17 @@
 Source: Zhang and Sennrich, arXiv 1910.07467.
 """
 
-from gpubench.kernels.contract.op import Array, Tolerance
-from gpubench.kernels.templates.norm import EPSILON, norm
+from gpubench.kernels.contract.op import Operand, Tolerance
+from gpubench.kernels.templates.rows import EPSILON, OF_WIDTH, across, rowwise
 
-
-def _expr(xp: Array, x: Array, g: Array) -> Array:
-    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + EPSILON) * g
-
-
-OP = norm(
+OP = rowwise(
     name="rmsnorm",
     group="layers",
     summary="out = x / sqrt(mean of squares + 1e-5) g of each row",
-    centred=False,
-    expr=_expr,
+    inputs=(Operand("x", OF_WIDTH.shape, "normal"), Operand("g", across, "normal", role="weight")),
+    of=OF_WIDTH,
+    formula=lambda m, x, g: x / m.sqrt(m.mean(x * x) + EPSILON) * g,
+    flops_per_element=4,
     library={"torch": lambda torch, x, g: torch.nn.functional.rms_norm(x, x.shape[-1:], g, EPSILON)},
-    tolerance=Tolerance(8, scale=lambda xp, x, g: xp.abs(_expr(xp, x, g))),
+    tolerance=Tolerance(8),
 )

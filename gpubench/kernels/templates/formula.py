@@ -251,7 +251,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return power if exponent > 0 else Symbol("divide", (1.0, power))
 
 
-class _Namespace:
+class Namespace:
     """Stands for the array library while a formula is traced."""
 
     def __getattr__(self, name: str) -> Any:
@@ -304,6 +304,14 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
     steps: tuple[Symbol, ...]
     result: Symbol
 
+    @staticmethod
+    def of(result: Symbol, names: Sequence[str] = ()) -> Formula:
+        """The formula of a value; its inputs are what it is made of, those of `names` first."""
+        steps = order(result)
+        values = [operand for step in steps for operand in step.operands if isinstance(operand, Symbol)]
+        made_of = dict.fromkeys(x.call for x in (*values, result) if not x.operands)
+        return Formula(tuple(dict.fromkeys((*(x for x in names if x in made_of), *made_of))), steps, result)
+
     @property
     def operations(self) -> int:
         """Operations of an element: each step counts as one."""
@@ -339,6 +347,12 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         """The text of the function `name` of values of the type `kind`: f32, f64, or vectors of them."""
         arguments = ", ".join(f"{x}: {kind}" for x in self.names)
         return f"fn {name}({arguments}) -> {kind} {{ {self.statements('wgsl', 'return {};', number)} }}"
+
+    def cuda(self, name: str) -> str:
+        """The text of the function `name`, whose arguments are its inputs."""
+        arguments = ", ".join(f"real {x}" for x in self.names)
+        lines = self.statements("cuda", "return {};")
+        return f"__device__ __forceinline__ real {name}({arguments}) {{ {lines} }}"
 
     def wgsl_functions(self) -> list[str]:
         """The texts of the functions of f32 that it calls and WGSL lacks; one of those is no function of vectors."""
@@ -539,7 +553,7 @@ def _compute(xp: Array, call: str, values: Sequence[Any], **into: Array) -> Arra
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
     """Call the function once with symbols. Raises Untraceable where it is no formula of its inputs."""
     try:
-        result = function(_Namespace(), *map(Symbol, names))
+        result = function(Namespace(), *map(Symbol, names))
     except Untraceable:
         raise
     except RecursionError:
@@ -555,7 +569,7 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
         raise Untraceable(f"returns {what}, not one array")
     if result.call in (*_COMPARISONS, *_LOGICAL):
         raise Untraceable("returns truth values")
-    steps = _order(result)
+    steps = order(result)
     if len(steps) > MOST_STEPS:
         raise Untraceable(f"has {len(steps)} steps; {MOST_STEPS} are compiled at most")
     return Formula(tuple(names), steps, result)
@@ -569,7 +583,7 @@ def require_formula(op: str, function: Callable[..., Any], names: Sequence[str])
         raise ValueError(f"the formula of {op} {error}; it may call {', '.join(KNOWN)}") from None
 
 
-def _order(result: Symbol) -> tuple[Symbol, ...]:
+def order(result: Symbol) -> tuple[Symbol, ...]:
     """The steps that the result needs, each after its operands."""
     steps: dict[int, Symbol] = {}
     waiting: list[tuple[Symbol, bool]] = [(result, False)]

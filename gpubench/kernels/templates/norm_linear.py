@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpubench import kernels
+from gpubench.kernels import layernorm
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -36,13 +36,15 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
-from gpubench.kernels.templates import norm
 from gpubench.kernels.templates.cpu import compiled_kernel
 from gpubench.kernels.templates.linear import build_cpu, build_cuda, norms, product, rows_in, rows_out, sides
 from gpubench.kernels.templates.matmul import few_rows, wgsl
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
+from gpubench.kernels.templates.rows import cpu, cuda, row_formula
+from gpubench.kernels.templates.rows import wgsl as wgsl_rows
 
-_NORM = kernels.load("layernorm")
+_NORM = layernorm.OP
+_ROW = row_formula(_NORM.name, _NORM.inputs, layernorm.formula)
 _NORM_FLOPS = 7  # of an element
 _NORMED = "normed"  # the rows between the norm and the product, where it is no single launch
 _NAMES = (_NORMED, "w")
@@ -100,12 +102,6 @@ def _scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *we
     return own(xp, _NORM.expr(xp, x, g, c), *weights) + slope * through
 
 
-def _of_rows(params: Params) -> dict[str, int]:
-    """The params of the norm."""
-    n, _, k = sides(params)
-    return {"n": n, "width": k}
-
-
 # ---------------------------------------------------------------- CPU
 
 
@@ -125,7 +121,8 @@ def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) ->
 
     operands = (*_NAMES, *epilogue.operands)
     layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)
-    found = norm.compiled(True, _of_rows(params), dtype, limits, into=_NORMED)
+    n, _, k = sides(params)
+    found = cpu.candidates(_ROW, n, k, dtype, limits, into=_NORMED)
     return tuple(Candidate(one.name, partial(build, one)) for one in found)
 
 
@@ -147,7 +144,7 @@ def _cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> Cud
         return CudaProgram(())
     if few := few_rows.cuda_pass(_weighted(epilogue, params, dtype), limits):
         return CudaProgram((few,))
-    before = norm.cuda_kernel(_NORM.name, True).build(n, k, dtype, limits, into=_NORMED)
+    before = cuda.program(_NORM.name, _ROW, n, k, dtype, limits, into=_NORMED)
     layer = build_cuda(_NAMES, False, epilogue, params, dtype, limits)
     return CudaProgram((*before.passes, *layer.passes), {**layer.scratch, **_scratch(params, dtype)})
 
@@ -166,5 +163,5 @@ def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Ca
         if found is not None:
             return found
     n, _, k = sides(params)
-    before, layer = norm.wgsl_kernel(True).build(n, k, dtype, limits, into=_NORMED), of.build()
+    before, layer = wgsl_rows.program(_ROW, n, k, dtype, limits, into=_NORMED), of.build()
     return WgslProgram((*before.passes, *layer.passes), {**layer.scratch, **_scratch(params, dtype)})

@@ -40,7 +40,15 @@ from gpubench.kernels.templates.cpu import (
 from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
 from gpubench.kernels.templates.formula import Formula, require_formula, trace
-from gpubench.kernels.templates.wgsl import LANES, Storage, real_dtype, require_storage, shader, vectors
+from gpubench.kernels.templates.wgsl import (
+    LANES,
+    Storage,
+    part_function,
+    real_dtype,
+    require_storage,
+    shader,
+    vectors,
+)
 
 # The array libraries' name of the function of two results.
 Join = Literal["add", "maximum"]
@@ -394,19 +402,11 @@ def _wgsl_source(body: WgslReduction, storage: Storage, result: str, threads: in
         *storage.functions,
         f"fn join_parts(a: {storage.part}, b: {storage.part}) -> {storage.part} {{ return {join}; }}",
         f"fn join(a: {storage.real}, b: {storage.real}) -> {storage.real} {{ return {join}; }}",
-        *_wgsl_element(body.element, storage),
+        *part_function("element", body.element, storage),
     ]
     buffers = {**{f"{name}_": storage.unit for name in names}, "out_": result}
     main = _main(body, storage, result, threads)
     return shader(buffers, threads, main, params="n first low", before="\n".join(before))
-
-
-def _wgsl_element(formula: Formula, storage: Storage) -> list[str]:
-    """The function of parts: of vectors, unless it calls what is a function of single numbers."""
-    if functions := formula.wgsl_functions():
-        inner = formula.wgsl("single", storage.real)
-        return [*functions, inner, storage.lanewise("element", "single", formula.names)]
-    return [formula.wgsl("element", storage.part, f"{storage.part}({{}})")]
 
 
 def _elements(body: WgslReduction, storage: Storage, index: str) -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates import log2, require_dtype
+from gpubench.kernels.templates.formula import Formula
 
 LANES = "xyzw"
 _DTYPES = ("float32", "float64", "float16")
@@ -76,6 +77,14 @@ class Storage(msgspec.Struct, frozen=True):
                 for a, b in zip(values[::2], values[1::2], strict=True)
             ]
         return values[0]
+
+
+def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
+    """The texts of the function `name` of parts: of vectors, unless it calls what is a function of single numbers."""
+    if functions := formula.wgsl_functions():
+        single = f"{name}_single"
+        return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
+    return [formula.wgsl(name, storage.part, f"{storage.part}({{}})")]
 
 
 # The names that the body of an entry point may use of what the device tells a thread.

@@ -217,7 +217,7 @@ def test_softmax_keeps_long_rows_of_halves_packed(dtype):
         (step,) = built("softmax", {"n": columns, "columns": columns}, dtype).passes
         assert number("CLUSTER", step.source) == blocks
         assert step.block == (512 if columns > 4096 else 256, 1, 1)
-        assert ("forget(given[k]" in step.source) == packed
+        assert ("forget(x_held[k]" in step.source) == packed
 
 
 @pytest.mark.parametrize("name", BY_ROWS)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv, softmax, softmax_grad
+from gpubench.kernels import gemv
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import fold, transpose, windows
+from gpubench.kernels.templates.rows.formula import trace_row
+from gpubench.kernels.templates.rows.wgsl import layout
 from gpubench.kernels.templates.wgsl import vectors
 from tests.examples import examples
 
@@ -218,7 +220,9 @@ def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device
 def test_a_row_longer_than_a_binding_is_refused_with_the_limit():
     small = msgspec.structs.replace(WEBGPU, max_binding_bytes=1 << 20)
     with pytest.raises(Unsupported, match="1048576 bytes that"):
-        softmax.WGSL.build(3, 2**19, "float32", small)
+        kernels.load("softmax").kernel("wgpu", "float32").build(
+            {"n": 3 * 2**19, "columns": 2**19}, "float32", small
+        )
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -251,8 +255,9 @@ def test_the_fold_covers_all_groups_and_wastes_less_than_one_row(groups, most):
 
 @given(columns=st.integers(1, 200_000), dtype=st.sampled_from(DTYPES), device=limits)
 def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
-    for kernel in (softmax.WGSL, softmax_grad.WGSL):
-        rows = kernel.layout(columns, dtype, device)
+    for inputs in (("x",), ("y", "dy")):
+        formula = trace_row("first", lambda m, x, *others: x, inputs, ())
+        rows = layout(formula, columns, dtype, device)
         assert rows.storage.width in (1, vectors(dtype).width)
         assert columns % rows.storage.width == 0
         units = columns // rows.storage.width

@@ -4,9 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from gpubench import kernels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv, softmax, softmax_grad
+from gpubench.kernels import gemv
 from gpubench.kernels.contract.kernel import Limits, WgslProgram
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF
 from gpubench.kernels.templates import transpose
@@ -131,8 +132,7 @@ def test_nothing_to_do_is_a_launch_without_passes(session):
     empty = {"x": np.empty(0, np.float32), "y": np.empty(0, np.float32)}
     assert launch(session, ADD.build({"n": 0}, "float32", limits), empty, (0,)).size == 0
     for program in (
-        softmax.WGSL.build(0, 8, "float32", limits),
-        softmax.WGSL.build(8, 0, "float32", limits),
+        along_rows("softmax", 0, 8, "float32", limits),
         transpose.build_wgsl(0, 5, "float32", limits),
         gemv.build_wgsl(0, 5, "float32", limits),
     ):
@@ -167,6 +167,11 @@ COLUMNS = (
 )
 
 
+def along_rows(name: str, rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
+    kernel = kernels.load(name).kernel("wgpu", dtype)
+    return kernel.build({"n": rows * columns, "columns": columns}, dtype, limits)
+
+
 def softmax_of(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
@@ -183,13 +188,13 @@ def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, dev
         product = wide * other
         want = wide * (other - product.sum(-1, keepdims=True))
         scale = np.abs(wide) * (np.abs(other) + np.abs(product).sum(-1, keepdims=True))
-        program = softmax_grad.WGSL.build(rows, columns, dtype, limits)
+        program = along_rows("softmax_grad", rows, columns, dtype, limits)
         got = launch(session, program, {"y": y, "dy": dy}, y.shape)
         close(got, want, dtype, 8, scale)
         if dtype == "float64":
             continue
         x = (8 * y).astype(dtype)
-        got = launch(session, softmax.WGSL.build(rows, columns, dtype, limits), {"x": x}, x.shape)
+        got = launch(session, along_rows("softmax", rows, columns, dtype, limits), {"x": x}, x.shape)
         # Half of the smallest float16 is what any of its results may be off by.
         want = softmax_of(x.astype(np.float64))
         close(got, want, dtype, 64, want + (2.0**-24 if dtype == "float16" else 0))
@@ -202,7 +207,7 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
     x[0, -1] = x[0, 0] = 1e30
     x[1, -2:] = 5
     x[2, 1] = np.nan
-    got = launch(session, softmax.WGSL.build(4, columns, "float32", limits), {"x": x}, x.shape)
+    got = launch(session, along_rows("softmax", 4, columns, "float32", limits), {"x": x}, x.shape)
     assert got[0, [0, -1]].tolist() == got[1, -2:].tolist() == [0.5, 0.5]
     assert not np.any(got[0, 1:-1])
     assert not np.any(got[1, :-2])
@@ -285,7 +290,7 @@ def test_rows_are_cut_between_windows_and_not_within(session, columns):
     limits = able(session, "float32", max_binding_bytes=300_000)
     rows = 400_000 // columns
     x = values((rows, columns), "float32")
-    program = softmax.WGSL.build(rows, columns, "float32", limits)
+    program = along_rows("softmax", rows, columns, "float32", limits)
     assert len(program.passes) > 3
     got = launch(session, program, {"x": x}, x.shape)
     close(got, softmax_of(x.astype(np.float64)), "float32", 64, softmax_of(x.astype(np.float64)))
@@ -334,4 +339,4 @@ def test_double_precision_needs_a_body_that_has_it(session):
     with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
         body.build({"n": 8}, "float64", limits)
     with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
-        softmax.WGSL.build(8, 8, "float64", limits)
+        along_rows("softmax", 8, 8, "float64", limits)

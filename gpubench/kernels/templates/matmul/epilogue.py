@@ -40,9 +40,7 @@ class Epilogue(msgspec.Struct, frozen=True):
 
     def cuda_finish(self) -> str:
         """The CUDA function `finish(v, ...)`."""
-        reals = "".join(f", real {name}" for name in self.operands)
-        lines = self.traced.statements("cuda", "return {};")
-        return f"__device__ __forceinline__ real finish(real v{reals}) {{ {lines} }}"
+        return self.traced.cuda("finish")
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
         """The formula over all of `out`, in place. Raises Unsupported beyond CUDA's largest grid."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.kernels.templates import ceil_div, log2, power_of_two_at_least
-from gpubench.kernels.templates.norm import EPSILON
+from gpubench.kernels.templates.rows import EPSILON
 from gpubench.kernels.templates.wgsl import Storage
 
 # Weights that a thread loads before the norm: they are there when it is done.

@@ -1,4 +1,4 @@
-"""Ops along rows: how n elements are cut into rows, how threads share a row, and how one number is folded per row.
+"""Ops along rows, whose output is as long as the input: one formula of a row, in every language.
 
 - CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
 - CUDA: a row lies in the registers of its threads: of a part of a warp, of a warp, of a block, or of a cluster of
@@ -9,32 +9,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, NumbaPass, NumbaProgram
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Split, Tolerance
-from gpubench.kernels.templates import ceil_div
-from gpubench.kernels.templates.cpu import (
-    STREAMED_BYTES,
-    compiled_kernel,
-    numba_candidates,
-    numba_prelude,
-    numba_signature,
-)
+from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
+from gpubench.kernels.templates.cpu import compiled_kernel
 from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.rows.cuda import CudaRowKernel
-from gpubench.kernels.templates.rows.wgsl import WgslRowKernel
+from gpubench.kernels.templates.rows import cpu, cuda, wgsl
+from gpubench.kernels.templates.rows.formula import RowArrays, RowFormula, trace_row
 
-_PARAMS = {"n": "number of elements (a multiple of 1024 gives rows of 1024)"}
-_OPTIONS = {"columns": "length of a row; it has to divide n (default: the largest divisor up to 1024)"}
-_LADDER = Ladder(low=2**10, high=2**24, granule=1024)
 _WIDEST, _NARROWEST, _ONE_ROW = 1024, 32, 65536
+_WIDTH = 256
+EPSILON = 1e-5  # added to the mean of squares: a row of equal elements has a norm, too
 
 
-def columns(params: Params) -> int:
+class Rows(msgspec.Struct, frozen=True):
+    """How the params of an op say what its rows are: `shape(params)` is how many, and how long. The others are those of
+    the op; `part` is that of its split."""
+
+    shape: Callable[[Params], tuple[int, int]]
+    params: str
+    options: dict[str, str]
+    sizes: Ladder
+    fits: Callable[[Params], str | None]
+    part: Callable[[Params, int], Params]
+
+
+def _columns(params: Params) -> int:
     """The length of a row: the param `columns`, or else the largest divisor of n up to 1024.
 
     If that is below 32 while n is at most 65,536 (a prime n, say), all of n is one row.
@@ -46,160 +52,73 @@ def columns(params: Params) -> int:
     return n if width < _NARROWEST and 0 < n <= _ONE_ROW else width
 
 
-def shape(params: Params) -> tuple[int, int]:
-    return (params["n"] // columns(params), columns(params))
+def _fits(params: Params) -> str | None:
+    """Why n elements cannot be cut into rows of `columns`; None if they can."""
+    n, width = params["n"], _columns(params)
+    return None if width >= 1 and n % width == 0 else f"rows of {width} do not divide {n} elements"
 
 
 def _rows_of(params: Params, units: int) -> Params:
     """So many rows of the same length."""
-    width = columns(params)
+    width = _columns(params)
     return {"n": units * width, "columns": width}
 
 
-def _fits(params: Params) -> str | None:
-    """Why n elements cannot be cut into rows of `columns`; None if they can."""
-    n, width = params["n"], columns(params)
-    return None if width >= 1 and n % width == 0 else f"rows of {width} do not divide {n} elements"
+def rows(params: Params) -> tuple[int, int]:
+    """The shape of n rows of `width`."""
+    return params["n"], params.get("width", _WIDTH)
+
+
+def across(params: Params) -> Shape:
+    return rows(params)[1:]
+
+
+CUT_INTO_ROWS = Rows(
+    shape=lambda params: (params["n"] // _columns(params), _columns(params)),
+    params="number of elements (a multiple of 1024 gives rows of 1024)",
+    options={"columns": "length of a row; it has to divide n (default: the largest divisor up to 1024)"},
+    sizes=Ladder(low=2**10, high=2**24, granule=1024), fits=_fits, part=_rows_of,
+)  # fmt: skip
+OF_WIDTH = Rows(
+    shape=rows, params="number of rows", options={"width": f"length of a row ({_WIDTH})"},
+    sizes=Ladder(low=1, high=65536),
+    fits=lambda params: None if rows(params)[1] >= 1 else "a row has at least one element", part=counted_by("n"),
+)  # fmt: skip
 
 
 def rowwise(
-    *,
-    name: str,
-    group: str,
-    summary: str,
-    inputs: tuple[Operand, ...],
-    flops_per_element: int,
-    expr: Callable[..., Array],
-    reference: Callable[..., Array],
-    tolerance: Tolerance,
-    numba: NumbaRows,
-    cuda: CudaRowKernel,
-    wgsl: WgslRowKernel,
-    library: Mapping[str, Callable[..., Any]],
-) -> Op:
-    """The op whose output is as long as its inputs, and whose rows do not depend on each other."""
+    name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
+    of: Rows = CUT_INTO_ROWS, **declaration: Any,
+) -> Op:  # fmt: skip
+    """The op whose output is as long as its inputs, and whose rows do not depend on each other. An input that is a
+    weight is one row for all. `declaration` is the rest of the op."""
+    traced = row_formula(name, inputs, formula)
+
+    def kernel(language: str, program: Callable[..., Any]) -> tuple[Kernel, ...]:
+        def build(params: Params, dtype: str, limits: Limits) -> Any:
+            return program(traced, *of.shape(params), dtype, limits)
+
+        return (compiled_kernel(build) if language == "numba" else Kernel(language, build),)
+
     return Op(
-        name=name, group=group, summary=summary, params=_PARAMS, options=_OPTIONS, fits=_fits, sizes=_LADDER,
-        dtypes=WORKING_DTYPES, inputs=inputs, output=Operand("out", shape),
-        flops=lambda params: flops_per_element * params["n"],
-        expr=expr,
-        tolerance=tolerance,
-        reference=reference,
-        library=library,
-        split=Split({operand.name: 0 for operand in inputs}, _rows_of),
+        name=name, params={"n": of.params}, options=of.options, fits=of.fits, sizes=of.sizes, dtypes=WORKING_DTYPES,
+        inputs=inputs, output=Operand("out", of.shape),
+        flops=lambda params: flops_per_element * math.prod(of.shape(params)),
+        expr=partial(_on_arrays, formula), split=Split(dict.fromkeys(traced.inputs, 0), of.part),
         tuned={
-            "numpy": (compiled_kernel(numba.candidates),),
-            "cupy": (Kernel("cuda", lambda params, dtype, limits: cuda.build(*shape(params), dtype, limits)),),
-            "wgpu": (Kernel("wgsl", lambda params, dtype, limits: wgsl.build(*shape(params), dtype, limits)),),
+            "numpy": kernel("numba", cpu.candidates),
+            "cupy": kernel("cuda", partial(cuda.program, name)),
+            "wgpu": kernel("wgsl", wgsl.program),
         },
+        **declaration,
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- CPU
-
-_PARTIAL_STRIDE = 8  # float64 elements: a cache line for each part of a row
-
-
-class NumbaRows(msgspec.Struct, frozen=True):
-    """Pieces of text. `functions`: loops over one row or a part of it; `statistics(*inputs, start, stop)`, two numbers
-    of a row, and `element(*inputs, i, *statistics)`, for streaming stores. `row`: statements that do the row
-    [base, stop). `part` and `rest`: the same for the part [base, stop) of a row that several threads share: `part`
-    leaves its results from `partial[own]` on; `rest` finds those of all s parts from `partial[every]` on."""
-
-    names: tuple[str, ...]
-    functions: str
-    row: str
-    part: str
-    rest: str
-
-    def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-        """Whole rows for each thread; parts of rows where there are fewer rows than threads."""
-        rows, columns = shape(params)
-        arrays: tuple[Any, ...] = (*self.names, *[None] * (2 - len(self.names)))
-
-        def program(threads: int, streaming: bool) -> NumbaProgram:
-            if streaming:
-                step = NumbaPass("streamed", (*arrays, None, "out"), rows, m=columns)
-                return NumbaProgram(_numba_source(self, dtype, _STREAMED_ROWS), (step,), threads)
-            whole = NumbaPass("whole", (*arrays, None, "out"), rows, m=columns)
-            if rows >= threads or threads == 1:
-                return NumbaProgram(_numba_source(self, dtype, _WHOLE_ROWS), (whole,) * (rows > 0), threads)
-            parts = ceil_div(threads, rows)
-            passes = tuple(
-                NumbaPass(kernel, (*arrays, "partial", "out"), rows * parts, m=columns, s=parts)
-                for kernel in ("part", "rest")
-            )
-            source = _numba_source(self, dtype, _SHARED_ROWS)
-            return NumbaProgram(source, passes, threads, {"partial": 8 * _PARTIAL_STRIDE * rows * parts})
-
-        size = ITEMSIZE[dtype]
-        streamed = (
-            rows * columns * size >= STREAMED_BYTES
-            and columns * size % 64 == 0
-            and rows >= (limits.multiprocessors or 1)
-        )
-        return numba_candidates(rows * columns, limits, program, streamed)
+def row_formula(name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any]) -> RowFormula:
+    """The trace of an op's formula. Raises ValueError for one that calls what the tracer does not know."""
+    whole = [operand.name for operand in inputs if operand.role == "weight"]
+    return trace_row(name, formula, [operand.name for operand in inputs if operand.name not in whole], whole)
 
 
-def _numba_source(body: NumbaRows, dtype: str, kernels: str) -> str:
-    text = kernels.format(
-        arrays=", ".join([f"{name}_" for name in body.names] + ["unused"] * (2 - len(body.names))),
-        given=", ".join(f"{name}_" for name in body.names),
-        signature=numba_signature(dtype, "c"), row=body.row, part=body.part, rest=body.rest, stride=_PARTIAL_STRIDE,
-        bounds=_PART_OF_A_ROW,
-    )  # fmt: skip
-    return f"{numba_prelude(dtype)}\n{body.functions}\n{text}"
-
-
-_WHOLE_ROWS = """
-{signature}
-def whole({arrays}, partial, out, first, last, slot, m, s):
-    wide_vectors()
-    for unit in range(first, last):
-        base, stop = unit * m, unit * m + m
-        {row}
-"""
-_STREAMED_ROWS = """
-{signature}
-def streamed({arrays}, partial, out, first, last, slot, m, s):
-    wide_vectors()
-    block = scratch(out[0])
-    at, filled = first * m, 0
-    for unit in range(first, last):
-        a, b = statistics({given}, unit * m, unit * m + m)
-        i, stop = unit * m, unit * m + m
-        while i < stop:
-            count = min(stop - i, STREAMED - filled)
-            for k in range(count):
-                block[filled + k] = element({given}, i + k, a, b)
-            i += count
-            filled += count
-            if filled == STREAMED:
-                stream(out, at, block, filled)
-                at += filled
-                filled = 0
-    if filled:
-        stream(out, at, block, filled)
-    fence()
-"""
-_PART_OF_A_ROW = """row = unit // s
-        base = row * m + unit % s * ((m + s - 1) // s)
-        stop = min(row * m + (unit % s + 1) * ((m + s - 1) // s), (row + 1) * m)"""
-_SHARED_ROWS = """
-{signature}
-def part({arrays}, partial, out, first, last, slot, m, s):
-    wide_vectors()
-    for unit in range(first, last):
-        {bounds}
-        own = unit * {stride}
-        {part}
-
-
-{signature}
-def rest({arrays}, partial, out, first, last, slot, m, s):
-    wide_vectors()
-    for unit in range(first, last):
-        {bounds}
-        own, every = unit * {stride}, row * s * {stride}
-        {rest}
-"""
+def _on_arrays(formula: Callable[..., Array], xp: Array, *arrays: Array) -> Array:
+    return formula(RowArrays(xp), *arrays)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
 
 import msgspec
 
@@ -12,6 +12,8 @@ from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import ceil_div, power_of_two_at_least, require_dtype
 from gpubench.kernels.templates.cuda import DTYPES, MOST_THREADS, kernel_pass, lanes
+from gpubench.kernels.templates.formula import Formula
+from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
 # 128 bytes of a row in each thread: 32 registers, which leaves room for two blocks of 512 threads.
 HELD_BYTES = 128
@@ -59,14 +61,16 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {_FORGET}
 {_ACROSS}"""
 
-    def kernel(self, name: str, inputs: tuple[str, ...], body: str, across: tuple[str, ...] = ()) -> str:
-        """The kernel around `body`, which sees `row`, `live`, `lane`, `first` and the rows of each array; those in
-        `across` are one row for all."""
-        arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in (*inputs, *across))
-        places = [(x, f"{x}_ + row") for x in inputs] + [(x, f"{x}_") for x in across]
+    def kernel(self, name: str, formula: RowFormula, body: str) -> str:
+        """The kernel around `body`, which sees `row`, `live`, `lane`, `first` and the rows of each array."""
+        arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in formula.names)
+        places = [(x, f"{x}_ + row") for x in formula.inputs] + [(x, f"{x}_") for x in formula.across]
         rows = "\n".join(f"  const Unit* {x} = reinterpret_cast<const Unit*>({at});" for x, at in places)
+        terms = [step.formula.cuda(f"term_{step.index}") for step in formula.steps if step.kind != "number"]
+        functions = "\n".join([*terms, formula.element.cuda("element")])
         clustered = f" __cluster_dims__({self.cluster}, 1, 1)" if self.cluster > 1 else ""
         return f"""
+{functions}
 extern "C" __global__ void{clustered} __launch_bounds__({self.threads})
 gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long long columns) {{
   __shared__ real spare[2][32 + 8];  // of each fold: a word per warp, then one per block of the cluster
@@ -82,29 +86,186 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 """
 
 
-class CudaRowKernel(msgspec.Struct, frozen=True):
-    """A kernel in CUDA: `choose(columns, dtype, limits)` gives its layout, and the body for `CudaRows.kernel`. The
-    inputs in `across` are one row for all."""
+def program(
+    name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
+) -> CudaProgram:
+    """One launch over count x columns elements, none if there are none, which writes the buffer `into`. Raises
+    Unsupported for another dtype.
 
-    name: str
-    inputs: tuple[str, ...]
-    choose: Callable[[int, str, Limits], tuple[CudaRows, str]]
-    across: tuple[str, ...] = ()
+    The text depends on the layout and not on the number of rows.
+    """
+    require_dtype(dtype, DTYPES, "CUDA")
+    if count * columns == 0:
+        return CudaProgram(())
+    rows, packed = _choose(formula, columns, dtype, limits)
+    text = rows.head() + rows.kernel(name, formula, _Body(formula, bool(rows.held), packed).source())
+    arguments = (*formula.names, into, count, columns)
+    return CudaProgram((kernel_pass(name, dtype, text, rows.blocks(count), rows.threads, arguments),))
 
-    def build(self, count: int, columns: int, dtype: str, limits: Limits, into: str = "out") -> CudaProgram:
-        """One launch over count x columns elements, none if there are none, which writes the buffer `into`. Raises
-        Unsupported for another dtype.
 
-        The text depends on the layout and not on the number of rows.
-        """
-        require_dtype(dtype, DTYPES, "CUDA")
-        if count * columns == 0:
-            return CudaProgram(())
-        rows, body = self.choose(columns, dtype, limits)
-        text = rows.head() + rows.kernel(self.name, self.inputs, body, self.across)
-        arguments = (*self.inputs, *self.across, into, count, columns)
-        step = kernel_pass(self.name, dtype, text, rows.blocks(count), rows.threads, arguments)
-        return CudaProgram((step,))
+def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tuple[CudaRows, bool]:
+    """The layout, and whether halves stay packed: the powers of a row are held as floats where a block of 512 threads
+    can, and so is what else a thread holds of one array."""
+    arrays, real_bytes = len(formula.inputs), max(4, ITEMSIZE[dtype])
+    packed = cuda_rows(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=arrays)
+    if not formula.powers:
+        return packed, arrays > 1
+    rows = cuda_rows(columns, dtype, limits, itemsize=real_bytes)
+    if not rows.held or rows.cluster > 1 or rows.threads >= MOST_THREADS:
+        rows = packed
+    return rows, rows.held * rows.width * real_bytes > HELD_BYTES
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """The statements of a kernel whose rows are `held`, halves `packed` or as floats, or looped over."""
+
+    formula: RowFormula
+    held: bool
+    packed: bool
+
+    def source(self) -> str:
+        """All of them."""
+        make = {"number": _number, "total": self._total, "powers": self._powers}
+        return "".join(
+            [self._load() * self.held, *(make[step.kind](step) for step in self.formula.steps), self._store()]
+        )
+
+    def _call(self, function: str, formula: Formula) -> str:
+        """Call a function of element j of unit k, or of the unit u."""
+        return f"{function}({', '.join(map(self._value, formula.names))})"
+
+    def _value(self, name: str) -> str:
+        if name in self.formula.inputs:
+            return f"wide({name}_held[k].lane[j])" if self.held else f"wide({name}_unit.lane[j])"
+        if name in self.formula.across:
+            return f"wide({name}[u].lane[j])"
+        if not name.startswith("power_"):
+            return name
+        if self.held and not self.packed:
+            return f"{name}[k][j]"
+        step = next(step for step in self.formula.steps if name == f"power_{step.index}")
+        return f"exp({self._term(step)} - top_{step.index})"
+
+    def _term(self, step: RowStep) -> str:
+        return self._call(f"term_{step.index}", step.formula)
+
+    def _load(self) -> str:
+        """All loads come before the first arithmetic."""
+        units = ", ".join(f"{name}_held[HELD]" for name in self.formula.inputs)
+        loads = ", ".join(f"{name}_held[k] = {name}[u]" for name in self.formula.inputs)
+        return f"  Unit {units};\n{_UNITS}    if (WHOLE || u < units) {loads};\n  }}\n"
+
+    def _unit(self) -> str:
+        units = ", ".join(f"{name}_unit = {name}[u]" for name in self.formula.inputs)
+        return f"    const Unit {units};\n"
+
+    def _forget(self, nothing: str) -> str:
+        if not self.packed:
+            return ""
+        return "".join(f"    forget({name}_held[k], {nothing} >> 62);\n" for name in self.formula.inputs)
+
+    def _each(self, statement: str, forget: str = "") -> str:
+        """The statement for each element of the row."""
+        loop = f"#pragma unroll\n      for (int j = 0; j < WIDTH; ++j) {statement}\n  }}\n"
+        if self.held:
+            return f"{_UNITS}{forget}    if (WHOLE || u < units)\n      {loop}"
+        return f"  for (int u = lane; u < units; u += ROW_THREADS) {{\n{self._unit()}      {loop}"
+
+    def _total(self, step: RowStep) -> str:
+        return _write_words(_TOTAL, step).replace(
+            "ADDED\n", self._each(f"total_{step.index} += {self._term(step)};")
+        )
+
+    def _powers(self, step: RowStep) -> str:
+        text = _HELD_POWERS if self.held else _LOOPING_POWERS
+        if self.held and self.packed:
+            term = self._term(step)
+            largest = self._each(f"top = Larger::of({term}, top);")
+            added = self._each(f"total += exp({term} - top);", self._forget("rows"))
+            text = _PACKED_POWERS.replace("LARGEST\n", largest).replace("ADDED\n", added)
+        return _write_words(text.replace("UNIT\n", self._unit()).replace("TERM", self._term(step)), step)
+
+    def _store(self) -> str:
+        """The last reading of rows that are not held goes backwards: what was read last is still in the cache. An input
+        that is one row for all has no unit past the end of a row."""
+        element = self._call("element", self.formula.element)
+        result = f"""    Unit result;
+{self._forget("columns" if self.formula.powers else "rows") if self.held else self._unit()}    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) result.lane[j] = narrow({element});
+"""
+        if not self.held:
+            return f"{_BACKWARDS}{result}    out[u] = result;\n  }}\n"
+        if self.formula.across:
+            return f"{_UNITS}    if (!live || (!WHOLE && u >= units)) continue;\n{result}    out[u] = result;\n  }}\n"
+        return f"{_UNITS}{result}    if (live && (WHOLE || u < units)) out[u] = result;\n  }}\n"
+
+
+def _number(step: RowStep) -> str:
+    return f"  {step.formula.statements('cuda', f'const real number_{step.index} = {{}};')}\n"
+
+
+def _write_words(text: str, step: RowStep) -> str:
+    """The words of a fold by its index. The other blocks of a cluster are there before the first one is folded."""
+    text = re.sub(r"\b(top|total|power)\b", rf"\1_{step.index}", text)
+    entered = "" if step.index else "  entered();\n"
+    text = text.replace("  ENTERED\n", entered)
+    return text.replace("FIRST", str(step.index)).replace("SECOND", str(step.index + 1))
+
+
+_UNITS = """  #pragma unroll
+  for (int k = 0; k < HELD; ++k) {
+    const int u = first + k * ROW_THREADS;
+"""
+_BACKWARDS = """  const int last = (units - 1 - lane) / ROW_THREADS * ROW_THREADS + lane;
+  for (int u = last; live && lane < units && u >= 0; u -= ROW_THREADS) {
+"""
+_TOTAL = """  real total = 0;
+ADDED
+  ENTERED
+  total = across<Sum>(total, spare[FIRST]);
+"""
+
+# Lanes past the end hold -inf: exp makes 0 of it.
+_HELD_POWERS = """  real power[HELD][WIDTH], top = minus_infinity(), total = 0;
+  #pragma unroll
+  for (int k = 0; k < HELD; ++k)
+    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      power[k][j] = WHOLE || first + k * ROW_THREADS < units ? TERM : minus_infinity();
+      top = Larger::of(power[k][j], top);
+    }
+  ENTERED
+  top = across<Larger>(top, spare[FIRST]);
+  #pragma unroll
+  for (int k = 0; k < HELD; ++k)
+    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) total += power[k][j] = exp(power[k][j] - top);
+  total = across<Sum>(total, spare[SECOND]);
+"""
+_PACKED_POWERS = """  real top = minus_infinity(), total = 0;
+LARGEST
+  ENTERED
+  top = across<Larger>(top, spare[FIRST]);
+ADDED
+  total = across<Sum>(total, spare[SECOND]);
+"""
+# The running sum is rescaled when a larger maximum turns up. The maximum starts at a finite number, since
+# -inf - -inf would be a NaN; a row of nothing but -inf still ends in 0 x infinity, the NaN that NumPy gives.
+_LOOPING_POWERS = """  real highest = real(-3.4028234e38f), total = 0;
+  for (int u = lane; u < units; u += ROW_THREADS) {
+UNIT
+    real higher = highest, part = 0;
+    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) higher = Larger::of(TERM, higher);
+    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) part += exp(TERM - higher);
+    total = total * exp(highest - higher) + part;
+    highest = higher;
+  }
+  ENTERED
+  const real top = across<Larger>(highest, spare[FIRST]);
+  total = across<Sum>(total * exp(highest - top), spare[SECOND]);
+"""
 
 
 def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> CudaRows:
@@ -123,8 +284,8 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
         )
     unit_bytes = arrays * max(4, itemsize * width)  # half a register is not to be had
     most = max(1, HELD_BYTES // unit_bytes)
-    wanted = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
-    spread = power_of_two_at_least(ceil_div(units, wanted))
+    least_units = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
+    spread = power_of_two_at_least(ceil_div(units, least_units))
     row_threads = max(min(spread, _ROW_THREADS), min(32, power_of_two_at_least(units)))
     if units <= row_threads * most:
         threads = max(row_threads, _SHORT_ROW_THREADS)

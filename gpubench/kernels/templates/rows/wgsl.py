@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,13 +17,26 @@ from gpubench.kernels.templates import (
     require_buffers,
     windows,
 )
-from gpubench.kernels.templates.wgsl import Storage, elements, fold_lanes, require_storage, shader, vectors
+from gpubench.kernels.templates.formula import Formula
+from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
+from gpubench.kernels.templates.wgsl import (
+    Storage,
+    elements,
+    fold_lanes,
+    part_function,
+    require_storage,
+    shader,
+    vectors,
+)
 
 _LARGEST_GROUP = 1024
 _SHORT_ROW_THREADS = 128  # threads of a group that several short rows share
 _PER_LANE = 2  # vectors; measured best at 1024 and 4096 columns of float32
 _ELEMENTS_PER_LANE = 4  # where a row does not start on 16 bytes
-_MOST_HELD = 4  # 16-byte units of each input in a thread's registers, where a kernel does not say it
+# 16-byte units of each input in a thread's registers. With 1024 threads a group, 64 registers are all there are: of one
+# input alone 32 numbers.
+_MOST_HELD, _MOST_HELD_ALONE = 4, 8
+_LOWEST = "-3.4028234e38"
 
 
 class WgslRows(msgspec.Struct, frozen=True):
@@ -58,7 +71,9 @@ class WgslRows(msgspec.Struct, frozen=True):
         first = f"lane + {self.held * self.lanes}u"
         return [f"  for (var u = {first}; u < p.units; u += {self.lanes}u) {{", *lines, "  }"]
 
-    def shader(self, inputs: tuple[str, ...], shared: tuple[str, ...], lines: list[str]) -> str:
+    def shader(
+        self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
+    ) -> str:
         """The whole text. `lines` see `row`, the first unit of the thread's row; `shared` names arrays of one real a
         thread."""
         storage, spread = self.storage, log2(self.lanes)
@@ -71,7 +86,7 @@ class WgslRows(msgspec.Struct, frozen=True):
             "  let row = min(index, p.rows - 1u) * p.units;",
         ]
         buffers = {f"{name}_": storage.unit for name in (*inputs, "out")}
-        before = "\n".join([*memory, *storage.functions])
+        before = "\n".join([*memory, *storage.functions, *functions])
         return shader(buffers, self.threads, "\n".join([*begin, *lines]), params="rows units", before=before)
 
     def loads(self, inputs: tuple[str, ...], across: tuple[str, ...] = ()) -> list[str]:
@@ -82,7 +97,7 @@ class WgslRows(msgspec.Struct, frozen=True):
             lines += [f"  let {name}{k} = {name}_[{self.index(k)}];" for name in across]
         return lines
 
-    def kept(self, k: int, part: str) -> str:
+    def mask(self, k: int, part: str) -> str:
         """A part of the k-th unit, or zeros where the unit is past the row's end."""
         inside = self.inside(k)
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
@@ -92,45 +107,152 @@ class WgslRows(msgspec.Struct, frozen=True):
         return f"  if ({' && '.join(filter(None, ['live', self.inside(k)]))}) {{ out_[row + u{k}] = {value}; }}"
 
 
-class WgslRowKernel(msgspec.Struct, frozen=True):
-    """A kernel in WGSL: `source` is its whole text by the layout. It does not depend on the number or length of rows.
-    The inputs in `across` are one row for all.
+def program(
+    formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
+) -> WgslProgram:
+    """One dispatch over count x columns elements per window, which writes the buffer `into`. The text does not depend
+    on the number or length of rows. Raises Unsupported for what it cannot do."""
+    require_storage(dtype, limits, exact=not formula.powers)
+    rows = layout(formula, columns, dtype, limits)
+    names, size = (*formula.names, into), columns * ITEMSIZE[dtype]
+    cut = (*formula.inputs, into)
+    require_buffers(dict.fromkeys(cut, count * size), limits)
+    passes = []
+    for window in windows(count, size, limits) if columns else []:
+        grid = fold(ceil_div(window.count, rows.threads // rows.lanes), limits)
+        uniform = (window.count, columns // rows.storage.width)
+        parts = window.of(cut, size)
+        passes.append(WgslPass(_Text(formula, rows).source(), grid, names, uniform=uniform, windows=parts))
+    return WgslProgram(tuple(passes))
 
-    `most_held`: how many 16-byte units of each input fit a thread's registers, by dtype. `exponential`: the text calls
-    `exp`, which WGSL does not have in double precision.
-    """
 
-    inputs: tuple[str, ...]
-    source: Callable[[WgslRows], str]
-    most_held: Mapping[str, int] = {}
-    exponential: bool = False
-    across: tuple[str, ...] = ()
+def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> WgslRows:
+    """The layout for rows of that length. Raises Unsupported for a dtype that the device does not have."""
+    require_storage(dtype, limits)
+    storage, per_lane = vectors(dtype), _PER_LANE
+    most_held = _MOST_HELD_ALONE if dtype == "float32" and len(formula.names) == 1 else _MOST_HELD
+    if columns % storage.width:
+        storage, per_lane, most_held = elements(dtype), _ELEMENTS_PER_LANE, 2 * most_held
+    most = group_threads(limits, _LARGEST_GROUP)
+    units = columns // storage.width
+    lanes = min(power_of_two_at_least(ceil_div(units, per_lane)), most)
+    held = min(ceil_div(units, lanes), most_held)
+    threads = max(lanes, min(_SHORT_ROW_THREADS, most))
+    return WgslRows(storage, threads, lanes, held, whole=held * lanes == units, rest=held * lanes < units)
 
-    def build(self, count: int, columns: int, dtype: str, limits: Limits, into: str = "out") -> WgslProgram:
-        """One dispatch over count x columns elements per window, which writes the buffer `into`. Raises Unsupported for
-        what it cannot do."""
-        require_storage(dtype, limits, exact=not self.exponential)
-        rows = self.layout(columns, dtype, limits)
-        names, size = (*self.inputs, *self.across, into), columns * ITEMSIZE[dtype]
-        cut = (*self.inputs, into)
-        require_buffers(dict.fromkeys(cut, count * size), limits)
-        passes = []
-        for window in windows(count, size, limits) if columns else []:
-            grid = fold(ceil_div(window.count, rows.threads // rows.lanes), limits)
-            uniform = (window.count, columns // rows.storage.width)
-            parts = window.of(cut, size)
-            passes.append(WgslPass(self.source(rows), grid, names, uniform=uniform, windows=parts))
-        return WgslProgram(tuple(passes))
 
-    def layout(self, columns: int, dtype: str, limits: Limits) -> WgslRows:
-        """The layout for rows of that length. Raises Unsupported for a dtype that the device does not have."""
-        require_storage(dtype, limits)
-        storage, per_lane, most_held = vectors(dtype), _PER_LANE, self.most_held.get(dtype, _MOST_HELD)
-        if columns % storage.width:
-            storage, per_lane, most_held = elements(dtype), _ELEMENTS_PER_LANE, 2 * most_held
-        most = group_threads(limits, _LARGEST_GROUP)
-        units = columns // storage.width
-        lanes = min(power_of_two_at_least(ceil_div(units, per_lane)), most)
-        held = min(ceil_div(units, lanes), most_held)
-        threads = max(lanes, min(_SHORT_ROW_THREADS, most))
-        return WgslRows(storage, threads, lanes, held, whole=held * lanes == units, rest=held * lanes < units)
+class _Text(msgspec.Struct, frozen=True):
+    """The text of a kernel. Held are `x0`, `x1`, ... of an input x; `x` is a unit of the rest of a row."""
+
+    formula: RowFormula
+    rows: WgslRows
+
+    def source(self) -> str:
+        """All of it."""
+        formula, rows = self.formula, self.rows
+        make = {"number": self._number, "total": self._total, "powers": self._powers}
+        lines = rows.loads(formula.inputs, formula.across)
+        lines.append(f"  let columns = {rows.storage.real}(p.units * {rows.storage.width}u);")
+        lines += [line for step in formula.steps for line in make[step.kind](step)]
+        lines += [rows.store(k, self._element(k)) for k in range(rows.held)]
+        lines += self._loop(formula.element, [f"if (live) {{ out_[row + u] = {self._element('')}; }}"])
+        functions = [
+            f"alias V = {rows.storage.part};",
+            *part_function("element", formula.element, rows.storage),
+        ]
+        for step in formula.steps:
+            if step.kind != "number":
+                functions += part_function(f"term_{step.index}", step.formula, rows.storage)
+        return rows.shader(formula.names, ("tops", "sums")[not formula.powers :], functions, lines)
+
+    def _each(self, function: str, formula: Formula, k: int | str) -> list[str]:
+        """The function of each part of the k-th unit."""
+        values = [self._parts(name, k) for name in formula.names]
+        return [f"{function}({', '.join(part)})" for part in zip(*values, strict=True)]
+
+    def _parts(self, name: str, k: int | str) -> Sequence[str]:
+        """Return the values of a name in the parts of the k-th unit."""
+        if name in self.formula.names:
+            return self.rows.storage.decoded(f"{name}{k}")
+        parts = range(self.rows.storage.parts)
+        if not name.startswith("power_"):
+            return [name for _ in parts]
+        if k != "":
+            return [f"{name}_{k}_{part}" for part in parts]
+        step = next(step for step in self.formula.steps if name == f"power_{step.index}")
+        return self._raise(step, k, f"top_{step.index}")
+
+    def _terms(self, step: RowStep, k: int | str) -> list[str]:
+        return self._each(f"term_{step.index}", step.formula, k)
+
+    def _raise(self, step: RowStep, k: int | str, top: str) -> list[str]:
+        return [f"exp({term} - V({top}))" for term in self._terms(step, k)]
+
+    def _element(self, k: int | str) -> str:
+        return self.rows.storage.encoded(*self._each("element", self.formula.element, k))
+
+    def _loop(self, formula: Formula, lines: Sequence[str]) -> list[str]:
+        """The lines for every unit that is not held, of what the formula takes."""
+        loads = [f"let {name} = {name}_[row + u];" for name in self.formula.inputs]
+        loads += [f"let {name} = {name}_[u];" for name in self.formula.across if name in formula.names]
+        return self.rows.loop([f"    {line}" for line in (*loads, *lines)])
+
+    def _number(self, step: RowStep) -> list[str]:
+        return [f"  {step.formula.statements('wgsl', f'let number_{step.index} = V({{}});')}"]
+
+    def _total(self, step: RowStep) -> list[str]:
+        rows, name = self.rows, f"part_{step.index}"
+        held = [rows.mask(k, term) for k in range(rows.held) for term in self._terms(step, k)]
+        return [
+            f"  var {name} = {' + '.join(held)};",
+            *self._loop(step.formula, [f"{name} += {term};" for term in self._terms(step, "")]),
+            # The first sum has been read by all.
+            *(["  workgroupBarrier();"] if step.index else []),
+            f"  sums[thread] = {rows.storage.across('', name)};",
+            *rows.fold_lanes("sums", "{a} + {b}"),
+            f"  let total_{step.index} = sums[thread - lane];",
+        ]
+
+    def _powers(self, step: RowStep) -> list[str]:
+        """The running maximum starts at the lowest finite number: -inf - -inf would be a NaN. The sum of the rest of a
+        row is rescaled whenever a larger one turns up."""
+        rows, top = self.rows, f"top_{step.index}"
+        across = rows.storage.across
+        first, *others = [term for k in range(rows.held) for term in self._terms(step, k)]
+        lines = [f"  var v = {first};", *(f"  v = max(v, {term});" for term in others)]
+        lines.append(
+            f"  var highest = max({_LOWEST}, {across('max', 'v')});"
+            if rows.rest
+            else f"  let highest = {across('max', 'v')};"
+        )
+        terms = self._terms(step, "")
+        lines += ["  var total = 0.0;"] * rows.rest
+        lines += self._loop(
+            step.formula,
+            [
+                f"let w = {terms[0] if len(terms) == 1 else f'max({terms[0]}, {terms[1]})'};",
+                f"let higher = max(highest, {across('max', 'w')});",
+                f"let e = {' + '.join(self._raise(step, '', 'higher'))};",
+                f"total = fma(total, exp(highest - higher), {across('', 'e')});",
+                "highest = higher;",
+            ],
+        )
+        lines += [
+            "  tops[thread] = highest;",
+            *rows.fold_lanes("tops", "max({a}, {b})"),
+            f"  let {top} = tops[thread - lane];",
+        ]
+        names = []
+        for k in range(rows.held):
+            for part, power in enumerate(self._raise(step, k, top)):
+                names.append(f"power_{step.index}_{k}_{part}")
+                # Past the row's end stands its first unit: it cannot change the maximum and is kept off the sum.
+                lines.append(f"  let {names[-1]} = {rows.mask(k, power)};")
+        rest = f" + total * exp(highest - {top})" * rows.rest
+        return [
+            *lines,
+            f"  let e = {' + '.join(names)};",
+            f"  sums[thread] = {across('', 'e')}{rest};",
+            *rows.fold_lanes("sums", "{a} + {b}"),
+            f"  let total_{step.index} = sums[thread - lane];",
+        ]

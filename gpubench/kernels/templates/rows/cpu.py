@@ -1,0 +1,254 @@
+"""Rows compiled for the CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
+
+Sums go over runs of elements in the type of the arithmetic, and over the runs in float64.
+"""
+
+from __future__ import annotations
+
+import re
+from textwrap import indent
+from typing import Any
+
+import msgspec
+
+from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaPass, NumbaProgram
+from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.templates import ceil_div
+from gpubench.kernels.templates.cpu import STREAMED_BYTES, numba_candidates, numba_prelude, numba_signature
+from gpubench.kernels.templates.formula import Formula
+from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
+
+_STRIDE = 8  # float64 elements: a cache line for each part of a row
+_RUN = 256  # elements
+_MOST_INPUTS = (
+    2  # of rows in parts: a kernel has four arrays, of which one is the output and one the parts' results
+)
+
+
+def candidates(
+    formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
+) -> tuple[Candidate, ...]:
+    """Threads that share `count` rows, without and with stores past the caches. They write the array `into`."""
+    names = formula.names
+    arrays: tuple[Any, ...] = (*names, *[None] * (3 - len(names)), into)
+
+    def program(threads: int, streaming: bool) -> NumbaProgram:
+        text = _Text(formula, dtype, keeps=not streaming and dtype != "float16")
+        if streaming or count >= threads or threads == 1 or len(names) > _MOST_INPUTS:
+            whole = NumbaPass("run", arrays, count, m=columns)
+            return NumbaProgram(text.of_rows(streaming), (whole,) * (count > 0), threads)
+        parts, folds = ceil_div(threads, count), [step for step in formula.steps if step.kind != "number"]
+        passes = tuple(
+            NumbaPass(kernel, (*arrays[:2], "partial", into), count * parts, m=columns, s=parts)
+            for kernel in (*(f"part_{step.index}" for step in folds), "rest")
+        )
+        return NumbaProgram(text.of_parts(), passes, threads, {"partial": 8 * _STRIDE * count * parts})
+
+    size = columns * ITEMSIZE[dtype]
+    streamed = count * size >= STREAMED_BYTES and size % 64 == 0 and count >= (limits.multiprocessors or 1)
+    return numba_candidates(count * columns, limits, program, streamed)
+
+
+class _Text(msgspec.Struct, frozen=True):
+    """The text of a module. `keeps`: the powers of a row wait in the output until they are scaled. Those of halves are
+    computed twice: a power that was rounded to a half could not be scaled."""
+
+    formula: RowFormula
+    dtype: str
+    keeps: bool
+
+    def of_rows(self, streaming: bool) -> str:
+        """The module of whole rows."""
+        made = "".join(map(self._statements, self.formula.steps))
+        text = _STREAMED if streaming else _WHOLE
+        return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
+
+    def of_parts(self) -> str:
+        """The module of rows in parts: a kernel for each fold, which leaves its result in `partial`, and one for the
+        elements."""
+        kernels, before = {}, ""
+        for step in self.formula.steps:
+            if step.kind == "number":
+                before += self._statements(step)
+            else:
+                kernels[f"part_{step.index}"] = (
+                    before + self._statements(step) + _write_index(_LEFT[step.kind], step)
+                )
+                before += _write_index(_JOINED[step.kind], step)
+        kernels["rest"] = f"{before}write(ROW)"
+        parts = [
+            _PART.replace("NAME", name).replace("MADE", indent(made, " " * 8)) for name, made in kernels.items()
+        ]
+        return self._module(numba_signature(self.dtype, "c"), parts)
+
+    def _module(self, signature: str, kernels: list[str]) -> str:
+        arrays = [f"{name}_" for name in self.formula.names]
+        words = {
+            "SIGNATURE": signature, "ELEMENT": self._call("element", self.formula.element),
+            "THREE": ", ".join([*arrays, *["unused"] * (2 - len(arrays)), "partial"][:3]),
+            "ROW": "ARRAYS, base, stop, row, KNOWN", "SPAN": "ARRAYS, start, stop, row, KNOWN",
+            "ARRAYS": ", ".join([*arrays, "out"]), "KNOWN": ", ".join(self._values),
+            "NOTHING": ", ".join("real(0)" for _ in self._values), "STRIDE": str(_STRIDE), "RUN": str(_RUN),
+        }  # fmt: skip
+        folds = [self._fold(step) for step in self.formula.steps if step.kind != "number"]
+        text = "\n\n".join([*folds, _function("element", self.formula.element), _WRITE, *kernels])
+        for word, meaning in words.items():
+            text = re.sub(rf"\b{word}\b", meaning, text)
+        formulas = (*(step.formula for step in self.formula.steps), self.formula.element)
+        imports = dict.fromkeys(formula.python_imports() for formula in formulas)
+        return f"{numba_prelude(self.dtype)}{''.join(imports)}\n{text}"
+
+    @property
+    def _values(self) -> list[str]:
+        """The values of a row that its loops take."""
+        names = {"number": "number", "powers": "top"}
+        return [f"{names[step.kind]}_{step.index}" for step in self.formula.steps if step.kind != "total"]
+
+    def _call(self, function: str, formula: Formula) -> str:
+        """Call a function of the elements at place i."""
+        return f"{function}({', '.join(map(self._value, formula.names))})"
+
+    def _value(self, name: str) -> str:
+        if name in self.formula.names:
+            return f"load({name}_[i{' - row' * (name in self.formula.across)}])"
+        if not name.startswith("power_") or self.keeps:
+            return "load(out[i])" if name.startswith("power_") else name
+        step = next(step for step in self.formula.steps if name == f"power_{step.index}")
+        return f"exp({self._call(f'term_{step.index}', step.formula)} - top_{step.index})"
+
+    def _statements(self, step: RowStep) -> str:
+        """The statements of a step."""
+        if step.kind == "number":
+            return step.formula.statements("python", f"number_{step.index} = real({{}})\n")
+        return _write_index(
+            "top_I = finite(largest_I(ROW))\n" * (step.kind == "powers") + "total_I = fold_I(ROW)\n", step
+        )
+
+    def _fold(self, step: RowStep) -> str:
+        value = self._call(f"term_{step.index}", step.formula)
+        text = _FOLD.replace("TERM", value)
+        if step.kind == "powers":
+            store = "\n        out[i] = store(value)" * self.keeps
+            text = _LARGEST.replace("TERM", value) + _FOLD.replace("TERM", f"exp({value} - top_I){store}")
+        return _function(f"term_{step.index}", step.formula) + "\n\n" + _write_index(text, step)
+
+
+def _write_index(text: str, step: RowStep) -> str:
+    return re.sub(r"\bI\b|(?<=_)I\b", str(step.index), text)
+
+
+def _function(name: str, formula: Formula) -> str:
+    lines = indent(formula.statements("python", "return {}"), "    ")
+    return f"@scalar\ndef {name}({', '.join(formula.names)}):\n{lines}\n"
+
+
+_LARGEST = """
+@scalar
+def finite(x):
+    return x if x != minus_infinity else real(0)
+
+
+@summing
+def largest_I(SPAN):
+    top = minus_infinity
+    for i in range(start, stop):
+        top = larger(top, TERM)
+    return top
+
+"""
+_FOLD = """
+@summing
+def run_I(SPAN):
+    total = real(0)
+    for i in range(start, stop):
+        value = TERM
+        total += value
+    return total
+
+
+@scalar
+def fold_I(SPAN):
+    total = float64(0)
+    for first in range(start, stop, RUN):
+        total += float64(run_I(ARRAYS, first, min(first + RUN, stop), row, KNOWN))
+    return total
+"""
+_WRITE = """
+@scalar
+def at(ARRAYS, i, row, KNOWN):
+    return store(ELEMENT)
+
+
+@scalar
+def write(SPAN):
+    for i in range(start, stop):
+        out[i] = at(ARRAYS, i, row, KNOWN)
+
+"""
+_WHOLE = """
+SIGNATURE
+def run(THREE, out, first, last, slot, columns, s):
+    wide_vectors()
+    KNOWN = NOTHING
+    for unit in range(first, last):
+        row = base = unit * columns
+        stop = base + columns
+MADE
+        write(ROW)
+"""
+_STREAMED = """
+SIGNATURE
+def run(THREE, out, first, last, slot, columns, s):
+    wide_vectors()
+    KNOWN = NOTHING
+    block = scratch(out[0])
+    written, filled = first * columns, 0
+    for unit in range(first, last):
+        row = base = unit * columns
+        stop = base + columns
+MADE
+        while base < stop:
+            count = min(stop - base, STREAMED - filled)
+            for k in range(count):
+                block[filled + k] = at(ARRAYS, base + k, row, KNOWN)
+            base += count
+            filled += count
+            if filled == STREAMED:
+                stream(out, written, block, filled)
+                written += filled
+                filled = 0
+    if filled:
+        stream(out, written, block, filled)
+    fence()
+"""
+_PART = """
+SIGNATURE
+def NAME(THREE, out, first, last, slot, columns, s):
+    wide_vectors()
+    KNOWN = NOTHING
+    for unit in range(first, last):
+        row, length = unit // s * columns, (columns + s - 1) // s
+        base = row + unit % s * length
+        stop = min(base + length, row + columns)
+        own, every = unit * STRIDE, unit // s * s * STRIDE
+MADE
+"""
+# What the part of a row leaves of a fold, and what a later kernel makes of that of all s parts.
+_LEFT = {
+    "total": "partial[own + I] = total_I\n",
+    "powers": "partial[own + I] = top_I\npartial[own + I + 1] = total_I\n",
+}
+_JOINED = {
+    "total": """total_I = float64(0)
+for k in range(s):
+    total_I += partial[every + k * STRIDE + I]
+""",
+    # The total by the largest of the own part, whose powers are there.
+    "powers": """top_I = real(partial[own + I])
+total_I = float64(0)
+for k in range(s):
+    at_k = every + k * STRIDE + I
+    if partial[at_k + 1] != float64(0):
+        total_I += partial[at_k + 1] * exp64(partial[at_k] - partial[own + I])
+""",
+}

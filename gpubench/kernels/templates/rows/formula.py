@@ -1,0 +1,126 @@
+"""The formula of an op along rows: what is folded over a row, and the element that is made of it.
+
+    lambda m, y, dy: y * (dy - m.total(y * dy))
+
+Beside the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)`, and `powers(x)`, which
+returns exp(x - the row's largest x) and the total of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from gpubench.kernels.contract.op import Array
+from gpubench.kernels.templates.formula import Arrays, Formula, Namespace, Symbol, order, require_formula
+
+
+class RowStep(msgspec.Struct, frozen=True):
+    """A value of a row, where I is `index`: a "number", `number_I`, which is made of totals and of the length
+    `columns`; the "total" of the formula's values, `total_I`; or the total of "powers": `power_I` is
+    exp(value - `top_I`), and `top_I` is the largest value."""
+
+    kind: Literal["number", "total", "powers"]
+    index: int
+    formula: Formula
+
+
+class RowFormula(msgspec.Struct, frozen=True):
+    """The inputs along a row, those that are one row for all, the steps in order, and the element."""
+
+    inputs: tuple[str, ...]
+    across: tuple[str, ...]
+    steps: tuple[RowStep, ...]
+    element: Formula
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All inputs, in the order of the arguments."""
+        return (*self.inputs, *self.across)
+
+    @property
+    def powers(self) -> bool:
+        """Whether it raises e to a power."""
+        return any(step.kind == "powers" for step in self.steps)
+
+
+class _RowNamespace(Namespace):
+    """Stands for the array library while the formula of a row is traced. Powers count twice: they are folded twice."""
+
+    def __init__(self) -> None:
+        self.folds: dict[int, tuple[Literal["total", "powers"], Any]] = {}
+        self.count = 0
+
+    def powers(self, term: Any) -> tuple[Symbol, Symbol]:
+        self.folds[self.count] = ("powers", term)
+        self.count += 2
+        return Symbol(f"power_{self.count - 2}"), Symbol(f"total_{self.count - 2}")
+
+    def total(self, term: Any) -> Symbol:
+        self.folds[self.count] = ("total", term)
+        self.count += 1
+        return Symbol(f"total_{self.count - 1}")
+
+    def mean(self, term: Any) -> Any:
+        return self.total(term) / Symbol("columns")  # type: ignore[operator]
+
+
+def trace_row(
+    op: str, function: Callable[..., Any], inputs: Sequence[str], across: Sequence[str]
+) -> RowFormula:
+    """Call the formula of an op once with symbols. Raises ValueError, which names the op, for what is no formula."""
+    space = _RowNamespace()
+    steps: list[RowStep] = []
+    result = require_formula(op, lambda _, *rows: function(space, *rows), [*inputs, *across]).result
+    elements = [*inputs, *across, *(f"power_{index}" for index in space.folds)]
+    numbers: dict[Symbol, int] = {}
+
+    def apart(value: Symbol) -> Formula:
+        """The formula of a value, once what is the same in the whole row has become numbers."""
+        first = len(numbers)
+        formula = _apart(value, elements, numbers)
+        steps.extend(RowStep("number", i, Formula.of(made)) for made, i in numbers.items() if i >= first)
+        return formula
+
+    for index, (kind, term) in space.folds.items():
+        formula = apart(term)
+        steps.append(RowStep(kind, index, formula))
+    element = apart(result)
+    return RowFormula(tuple(inputs), tuple(across), tuple(steps), element)
+
+
+def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) -> Formula:
+    """A division by a number becomes a product: one division serves the row."""
+    made: dict[int, Symbol] = {}
+
+    def differs(value: Any) -> bool:
+        return isinstance(value, Symbol) and (id(value) in made or value.call in elements)
+
+    def part(value: Any) -> Any:
+        if differs(value) or not isinstance(value, Symbol):
+            return made.get(id(value), value)
+        return Symbol(f"number_{numbers.setdefault(value, len(numbers))}")
+
+    for step in order(result):
+        if any(map(differs, step.operands)):
+            call, operands = step.call, step.operands
+            if call == "divide" and not differs(operands[1]):
+                call, operands = "multiply", (operands[0], Symbol("divide", (1.0, operands[1])))
+            made[id(step)] = Symbol(call, tuple(map(part, operands)))
+    return Formula.of(made.get(id(result), result), elements)
+
+
+class RowArrays(Arrays):
+    """An array library with the functions of formulas, and rows along the last axis."""
+
+    def total(self, x: Array) -> Array:
+        return self._xp.sum(x, axis=-1, keepdims=True)
+
+    def mean(self, x: Array) -> Array:
+        return self._xp.mean(x, axis=-1, keepdims=True)
+
+    def powers(self, x: Array) -> tuple[Array, Array]:
+        power = self._xp.exp(x - self._xp.max(x, axis=-1, keepdims=True))
+        return power, self.total(power)
