@@ -417,8 +417,10 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
     limit = f" of {budget:.0f}" if budget and not run.paused_s else ""  # a budget is that of one command
     after = "" if seconds is None else f" at {seconds:.0f}{limit} s"
     lost = "every case was reached, but not in every session"
-    if count_sessions(run) < 2 and not all(run.selection.sizes.get(op) for op in run.selection.ops):
-        lost = "every op was reached, but not with all its sizes"
+    if not all(
+        run.selection.sizes.get(op) for op in run.selection.ops
+    ):  # a search lacks no size that it has not chosen
+        lost = "every op was reached; more sizes would narrow the thresholds"
     if found.missing:
         lost = f"{len(found.missing)} of {found.ops} ops not measured" if found.ops > 1 else "nothing measured"
     elif found.unreached:

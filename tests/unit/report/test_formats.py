@@ -101,15 +101,22 @@ def test_the_line_of_the_run_says_how_it_ended(reason, complete, state):
 def test_an_early_end_tells_what_it_cost():
     assert "Stopped: 4 cases not measured. " in render([interrupted_run()], "plain")
     reached = run_of([measured(case(), 1e-3)], complete=False, exit_reason="interrupted")
-    text = " ".join(render([reached], "plain").split())
+    named = Selection(ops=[case().op], sizes={case().op: [case().n]})
+    text = " ".join(render([msgspec.structs.replace(reached, selection=named)], "plain").split())
     assert "Stopped: every case was reached, but not in every session. " in text
 
 
-def test_a_search_that_stopped_early_lacks_sizes():
-    run = run_of([measured(case(), 1e-3, sessions=1)], sessions=1, complete=False, exit_reason="interrupted")
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_search_that_stopped_early_lacks_no_size_in_a_session(sessions):
+    run = run_of(
+        [measured(case(), 1e-3, sessions=sessions)],
+        sessions=sessions,
+        complete=False,
+        exit_reason="interrupted",
+    )
     searching = msgspec.structs.replace(run, selection=Selection(ops=[case().op]))
     text = " ".join(render([searching], "plain").split())
-    assert "Stopped: every op was reached, but not with all its sizes. " in text
+    assert "Stopped: every op was reached; more sizes would narrow the thresholds. " in text
 
 
 def test_the_pause_before_a_run_goes_on_is_none_of_its_seconds():
