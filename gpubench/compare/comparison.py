@@ -201,7 +201,7 @@ INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """What A/A on one machine has found: by case id the share that a change has to exceed. `source` names the file."""
+    """Thresholds by A/A on one machine: by case id the share that a change has to exceed. `source` names the file."""
 
     source: str
     fingerprint: Fingerprints
@@ -238,13 +238,11 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def threshold(self, case: Case, interleaved: bool) -> float:
         """The effect below which a difference is none, as a share."""
-        found = INTERLEAVED if interleaved else APART
+        usual = INTERLEAVED if interleaved else APART
         if self.noise is not None:
-            found = max(found, self.noise.shares.get(case.id, 0.0))
-        for selects, share in self.thresholds:
-            if selects is None or selects(case):
-                found = share
-        return found
+            usual = max(usual, self.noise.shares.get(case.id, 0.0))
+        chosen = (share for selects, share in reversed(self.thresholds) if selects is None or selects(case))
+        return next(chosen, usual)
 
     def muted(self, case: Case) -> bool:
         """Whether no gate looks at this case."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,109 +36,134 @@ class SessionValues(NamedTuple):
         """The Hodges-Lehmann ratio new / base."""
         return self.shift(stats.ALPHA)[1]
 
+    @property
+    def p(self) -> tuple[float, float]:
+        """The p-values of a rank test: that new is slower, that it is faster."""
+        return stats.rank_test(list(self.base.values()), list(self.new.values()))
+
     def shift(self, alpha: float) -> tuple[float, float, float]:
         """Return (low, estimate, high) of new / base, with the interval at `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
+    def logs(self) -> tuple[list[float], list[float]]:
+        """Return the logarithms of both sides, in the order of the sessions."""
+        base, new = ([math.log(side[session]) for session in sorted(side)] for side in self)
+        return base, new
+
     def has_moved(self, limit: float) -> bool:
-        """Whether new differs from base by more than the factor `limit`, and a rank test says it is no chance."""
-        p = stats.rank_test(list(self.base.values()), list(self.new.values()))
-        return min(p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
+        """Tell whether new differs from base by more than the factor `limit`, and a rank test says it is no chance."""
+        return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
     def deny(self, effect: Callable[[float], float], limit: float) -> bool:
-        """Whether their whole interval says that the effect does not exceed `limit`."""
+        """Tell whether their whole interval says that the effect does not exceed `limit`."""
         low, _, high = self.shift(SAME_ALPHA)
         return max(effect(low), effect(high)) <= limit
 
 
-class Twin(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on both sides, both with a number."""
+class CaseValues(NamedTuple):
+    """A case of one side that has a number, with what the tests look at: statistics in seconds, by session."""
 
-    base: CaseResult
-    new: CaseResult
-    base_low: dict[int, float]  # low ends in seconds, by session
-    new_low: dict[int, float]
-    medians: SessionValues
-    slow_ends: SessionValues
-    # The low ends in clock cycles; empty unless both sides know their clock in every session.
-    base_cycles: tuple[float, ...] = ()
-    new_cycles: tuple[float, ...] = ()
+    case: CaseResult
+    low: dict[int, float]  # what a busy neighbour changes least
+    medians: dict[int, float]  # what a report shows
+    slow_ends: dict[int, float]  # moves if a share of the samples does
+    cycles: dict[int, float]  # the low ends by the device's clock; empty unless every session knows it
+
+    @classmethod
+    def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
+        """Return the statistics of the `first` used samples of each session: a minimum of more would be lower by
+        itself. `clocks`: readings in hertz, by session."""
+        samples = {session: values[:first] for session, values in case.sessions.items()}
+        low = {session: min(values) for session, values in samples.items()}
+        answer = all(clocks.get(session) for session in low)
+        return cls(
+            case, low, {session: stats.median(case.blocks[session]) for session in samples},
+            {session: stats.quantile(sorted(values), SLOW_END) for session, values in samples.items()},
+            {session: seconds * stats.median(clocks[session]) for session, seconds in low.items()} if answer else {},
+        )  # fmt: skip
+
+
+class Twin(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on both sides."""
+
+    base: CaseValues
+    new: CaseValues
     threshold: float
     muted: bool = False
 
     @property
+    def id(self) -> str:
+        return self.base.case.id
+
+    @property
+    def low(self) -> SessionValues:
+        """The low ends."""
+        return SessionValues(self.base.low, self.new.low)
+
+    @property
     def ratio(self) -> stats.Interval:
         """The time of new / that of base."""
-        assert self.new.time is not None
-        assert self.base.time is not None
-        return stats.quotient(self.new.time, self.base.time)
+        assert self.new.case.time is not None
+        assert self.base.case.time is not None
+        return stats.quotient(self.new.case.time, self.base.case.time)
 
     @property
     def testable(self) -> bool:
         """Whether both sides have the sessions that a verdict takes."""
-        return min(len(self.base_low), len(self.new_low)) >= MIN_SESSIONS
+        return min(len(self.base.low), len(self.new.low)) >= MIN_SESSIONS
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        return labels(self.base.case, self.new.case)
 
     @property
     def throttled(self) -> bool:
         """Whether a device was slowed down on one side: then nothing is said, whatever the samples are."""
-        return "throttled" in labels(self.base, self.new)
+        return "throttled" in self.labels
 
 
-class _Tested(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests say about one case. p-values: (that it is slower, that it is faster)."""
-
-    ratio: float
-    inner: tuple[float, float]
-    p: tuple[float, float]
-    adjusted: tuple[float, float] | None
+def fewest_samples(*cases: CaseResult) -> int:
+    """Return the smallest number of samples in any session."""
+    return min(len(samples) for case in cases for samples in case.sessions.values())
 
 
-def low_ends(row: CaseResult, first: int) -> dict[int, float]:
-    """Per session the smallest of its `first` used samples: what a busy neighbour changes least."""
-    return {session: min(samples[:first]) for session, samples in row.sessions.items()}
-
-
-def fewest_samples(*rows: CaseResult) -> int:
-    """The smallest number of samples in any session: a minimum of more samples would be lower by itself."""
-    return min(len(samples) for row in rows for samples in row.sessions.values())
-
-
-def labels(*rows: CaseResult) -> tuple[Label, ...]:
-    """What holds of any of these, the gravest first: a label of its own hides none of the others."""
-    return tuple(label for label in GRAVITY if any(label in row.findings for row in rows))
-
-
-def medians(case: CaseResult) -> dict[int, float]:
-    """Return the value of each session: the median of its blocks, which is what a report shows."""
-    return {session: stats.median(case.blocks[session]) for session in case.sessions}
-
-
-def slow_ends(case: CaseResult, first: int) -> dict[int, float]:
-    """Return the 90 % quantile of the `first` used samples of each session: it moves if a share of them does."""
-    return {
-        session: stats.quantile(sorted(samples[:first]), SLOW_END) for session, samples in case.sessions.items()
-    }
+def labels(*cases: CaseResult) -> tuple[Label, ...]:
+    """Return what holds of any of these, the gravest first: a label of its own hides none of the others."""
+    return tuple(label for label in GRAVITY if any(label in case.findings for case in cases))
 
 
 def can_fire(family: Sequence[Twin], alpha: float) -> bool:
-    """Whether any samples at all could have made one of these cases SLOWER."""
+    """Tell whether any samples at all could have made one of these cases SLOWER."""
     factor = len(_groups(family))
     return any(factor * _least_p(twin) <= alpha for twin in family if not twin.throttled)
 
 
-def judged(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
-    """The verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of sessions."""
+def judge(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
+    """Return the verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of
+    sessions."""
     family = [twin for twin in twins if twin.testable and not twin.muted]
-    adjusted = _adjusted(family)
-    few = _reach(twins, alpha)
+    adjusted, reach = _adjust(family), _reach(twins, alpha)
     return tuple(
-        msgspec.structs.replace(
-            _judge(twin, _tested(twin, adjusted.get(twin.base.id)), alpha, new)
-            if twin.testable
-            else _judge_few(twin, few, new),
-            spread=spread(twin), smallest_effect=smallest_effect(twin, alpha, max(1, len(family))),
+        _row(
+            twin, new, smallest_effect(twin, alpha, max(1, len(family))),
+            **(_test(twin, adjusted.get(twin.id), alpha) if twin.testable else _judge_few(twin, reach)),
         )
         for twin in twins
+    )  # fmt: skip
+
+
+def _row(twin: Twin, new: int, effect: float | None, **verdict: Any) -> JudgedCase:
+    base, other = twin.base.case, twin.new.case
+    assert base.time is not None
+    assert other.time is not None
+    low, ratio, high, _ = twin.ratio
+    medians = SessionValues(twin.base.medians, twin.new.medians)
+    slow_ends = SessionValues(twin.base.slow_ends, twin.new.slow_ends)
+    return JudgedCase(
+        new=new, id=twin.id, muted=twin.muted, ratio=ratio, lo=low, hi=high, low_end_ratio=twin.low.ratio,
+        median_ratio=medians.ratio, slow_end_ratio=slow_ends.ratio, base_s=base.time.estimate,
+        new_s=other.time.estimate, threshold=twin.threshold, k_base=len(twin.base.low), k_new=len(twin.new.low),
+        labels=twin.labels, spread=spread(twin), smallest_effect=effect, **verdict,
     )  # fmt: skip
 
 
@@ -164,20 +189,18 @@ def _half(twin: Twin) -> float:
     return math.log(twin.ratio.high / twin.ratio.estimate)
 
 
-def _judge_few(twin: Twin, reach: float, new: int) -> JudgedCase:
+def _judge_few(twin: Twin, reach: float) -> dict[str, Any]:
     """Judge a case with too few sessions for a rank test, by its interval with the prior.
 
     The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
     """
-    unsure = _row(twin, new)
-    if (
-        reason := next((label for label in ("throttled", "contended") if label in unsure.labels), None)
-    ) is not None:
-        return msgspec.structs.replace(unsure, reason=reason)
-    limit, half = math.log1p(twin.threshold), _half(twin) * reach
-    middle = math.log(twin.ratio.estimate)
-    word: VerdictWord = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"
-    return msgspec.structs.replace(unsure, verdict=word)
+    reason = next((label for label in ("throttled", "contended") if label in twin.labels), "few-sessions")
+    verdict: VerdictWord = "UNSURE"
+    if reason == "few-sessions":
+        limit, half = math.log1p(twin.threshold), _half(twin) * reach
+        middle = math.log(twin.ratio.estimate)
+        verdict = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"
+    return {"verdict": verdict, "reason": reason, "sessions_needed": MIN_SESSIONS}
 
 
 def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:
@@ -186,18 +209,17 @@ def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:
     What a session has in common on a device is not seen with few sessions; the prior says it.
     """
     devices = group_by(
-        (twin for twin in twins if not twin.muted and not twin.throttled), lambda twin: twin.base.case.device_id
+        (twin for twin in twins if not twin.muted and not twin.throttled),
+        lambda twin: twin.base.case.case.device_id,
     )
     return tuple(_change(device_id, cases) for device_id, cases in sorted(devices.items()))
 
 
 def _change(device_id: str, twins: Sequence[Twin]) -> DeviceChange:
-    ops: dict[str, list[float]] = {}
-    for twin in twins:
-        ops.setdefault(twin.base.case.op, []).append(math.log(twin.ratio.estimate))
-    means = [math.fsum(logs) / len(logs) for logs in ops.values()]
+    ops = group_by(twins, lambda twin: twin.base.case.case.op).values()
+    means = [stats.mean_log(twin.ratio.estimate for twin in same) for same in ops]
     sessions = [
-        min(len(side) for side in sides) for sides in ([t.base_low for t in twins], [t.new_low for t in twins])
+        min(len(side.low) for side in sides) for sides in zip(*((t.base, t.new) for t in twins), strict=True)
     ]
     common = stats.USUAL.session**2 * math.fsum(1 / count for count in sessions)
     expected = stats.USUAL.block**2 * 2
@@ -218,7 +240,7 @@ POWER, TRIMMING = 0.80, 1.05
 
 def spread(twin: Twin) -> float | None:
     """The standard deviation of the logarithms of the low ends between sessions of one side, both sides together."""
-    sides = [_logs(low) for low in (twin.base_low, twin.new_low)]
+    sides = twin.low.logs()
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
         return None
@@ -237,113 +259,84 @@ def smallest_effect(twin: Twin, alpha: float, family: int) -> float | None:
     deviation = spread(twin)
     if not twin.testable or twin.throttled or deviation is None:
         return None
-    ours, theirs = len(twin.base_low), len(twin.new_low)
-    error = deviation * math.sqrt(1 / ours + 1 / theirs) * TRIMMING
-    beyond = stats.student_quantile(POWER, ours + theirs - 4)
-    tested = error * (stats.student_quantile(1 - alpha / family, ours + theirs - 4) + beyond)
+    own, others = len(twin.base.low), len(twin.new.low)
+    error = deviation * math.sqrt(1 / own + 1 / others) * TRIMMING
+    beyond = stats.student_quantile(POWER, own + others - 4)
+    tested = error * (stats.student_quantile(1 - alpha / family, own + others - 4) + beyond)
     return math.expm1(max(tested, math.log1p(twin.threshold) + error * beyond))
 
 
 def _least_p(twin: Twin) -> float:
     """Return the smallest adjusted p of any samples: a share of the permutations, of which not all may be drawn."""
-    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)), 1 / (MAX_RELABELLINGS + 1))
+    return max(stats.smallest_p(len(twin.base.low), len(twin.new.low)), 1 / (MAX_RELABELLINGS + 1))
 
 
 def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
     """Sessions are permuted as a whole, so a case that missed some of them is in a family of its own kind."""
-    found = group_by(
-        sorted(family, key=lambda twin: twin.base.id),
-        lambda twin: (frozenset(twin.base_low), frozenset(twin.new_low)),
+    groups = group_by(
+        sorted(family, key=lambda twin: twin.id),
+        lambda twin: (frozenset(twin.base.low), frozenset(twin.new.low)),
     )
-    return list(found.values())
+    return list(groups.values())
 
 
-def _adjusted(family: Sequence[Twin]) -> dict[str, tuple[float, float]]:
+def _adjust(family: Sequence[Twin]) -> dict[str, tuple[float, float]]:
     """Return (p that it is slower, p that it is faster) of each case, adjusted over the family."""
     groups, adjusted = _groups(family), {}
     for group in groups:
-        joint = max_t([_logs(twin.base_low) for twin in group], [_logs(twin.new_low) for twin in group])
-        for twin, (slower_p, faster_p) in zip(group, joint, strict=True):
-            adjusted[twin.base.id] = (min(1.0, slower_p * len(groups)), min(1.0, faster_p * len(groups)))
+        base, new = zip(*(twin.low.logs() for twin in group), strict=True)
+        for twin, pair in zip(group, max_t(base, new), strict=True):
+            slower_p, faster_p = (min(1.0, p * len(groups)) for p in pair)
+            adjusted[twin.id] = (slower_p, faster_p)
     return adjusted
 
 
-def _raw_p(twin: Twin) -> tuple[float, float]:
-    return stats.rank_test(list(twin.base_low.values()), list(twin.new_low.values()))
+def _test(twin: Twin, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
+    """Judge a case by its tests; `adjusted` are its p-values, unless it is in no family."""
+    inner, p = twin.low.shift(SAME_ALPHA), twin.low.p
+    largest = (max(p[0], adjusted[0]), max(p[1], adjusted[1])) if adjusted else p
+    verdict, reason = _verdict(twin, inner, largest, alpha)
+    worse = 0 if inner[1] >= 1 else 1
+    return {
+        "verdict": verdict, "reason": reason, "p": p[worse],
+        "p_adjusted": None if adjusted is None else adjusted[worse],
+        "sessions_needed": _sessions_needed(twin, inner) if reason == "noise" else None,
+    }  # fmt: skip
 
 
-def _logs(low: dict[int, float]) -> list[float]:
-    return [math.log(low[session]) for session in sorted(low)]
-
-
-def _tested(twin: Twin, adjusted: tuple[float, float] | None) -> _Tested:
-    base, new = list(twin.base_low.values()), list(twin.new_low.values())
-    inner_low, ratio, inner_high = stats.shift_ratio(base, new, SAME_ALPHA)
-    return _Tested(ratio=ratio, inner=(inner_low, inner_high), p=_raw_p(twin), adjusted=adjusted)
-
-
-def _row(twin: Twin, new: int) -> JudgedCase:
-    """Return the row of a case that nothing was found of yet."""
-    assert twin.base.time is not None
-    assert twin.new.time is not None
-    low, ratio, high, _ = twin.ratio
-    low_ends = SessionValues(twin.base_low, twin.new_low)
-    return JudgedCase(
-        new=new, id=twin.base.id, verdict="UNSURE", reason="few-sessions", muted=twin.muted,
-        ratio=ratio, lo=low, hi=high, low_end_ratio=low_ends.ratio, median_ratio=twin.medians.ratio,
-        slow_end_ratio=twin.slow_ends.ratio, base_s=twin.base.time.estimate, new_s=twin.new.time.estimate,
-        threshold=twin.threshold, k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
-        labels=labels(twin.base, twin.new),
-    )  # fmt: skip
-
-
-def _judge(twin: Twin, tested: _Tested, alpha: float, new: int) -> JudgedCase:
-    row = _row(twin, new)
-    verdict, reason = _verdict(twin, tested, alpha)
-    worse = 0 if tested.ratio >= 1 else 1
-    return msgspec.structs.replace(
-        row, verdict=verdict, reason=reason,
-        p=tested.p[worse], p_adjusted=None if tested.adjusted is None else tested.adjusted[worse],
-        sessions_needed=_sessions_needed(row, tested) if reason == "noise" else None,
-    )  # fmt: skip
-
-
-def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, str | None]:
+def _verdict(
+    twin: Twin, inner: tuple[float, float, float], p: tuple[float, float], alpha: float
+) -> tuple[VerdictWord, str | None]:
     if twin.throttled:
         return "UNSURE", "throttled"
-    limit = 1 + twin.threshold
-    adjusted = tested.p if tested.adjusted is None else tested.adjusted
+    limit, (low, ratio, high) = 1 + twin.threshold, inner
+    medians = SessionValues(twin.base.medians, twin.new.medians)
+    cycles = SessionValues(twin.base.cycles, twin.new.cycles)
     words: tuple[tuple[VerdictWord, int, Callable[[float], float]], ...] = (
         ("SLOWER", 0, lambda ratio: ratio), ("FASTER", 1, lambda ratio: 1 / ratio),
     )  # fmt: skip
     for word, side, effect in words:
-        if max(tested.p[side], adjusted[side]) <= alpha and effect(tested.ratio) > limit:
-            if twin.base_cycles and effect(_cycle_ratio(twin)) <= 1 + twin.threshold / 2:
+        if p[side] <= alpha and effect(ratio) > limit:
+            if all(cycles) and effect(cycles.ratio) <= 1 + twin.threshold / 2:
                 return "UNSURE", "clock-limited"
-            denied = effect(twin.ratio.estimate) <= 1 or twin.medians.deny(effect, limit)
+            denied = effect(twin.ratio.estimate) <= 1 or medians.deny(effect, limit)
             return ("UNSURE", "shape") if denied else (word, None)
-    if not (1 / limit <= tested.inner[0] and tested.inner[1] <= limit):
+    if not (1 / limit <= low and high <= limit):
         return "UNSURE", "noise"
-    moved = twin.medians.has_moved(limit) or twin.slow_ends.has_moved(limit)
-    return ("UNSURE", "shape") if moved else ("SAME", None)
+    slow_ends = SessionValues(twin.base.slow_ends, twin.new.slow_ends)
+    return ("UNSURE", "shape") if medians.has_moved(limit) or slow_ends.has_moved(limit) else ("SAME", None)
 
 
-def _cycle_ratio(twin: Twin) -> float:
-    return stats.shift_ratio(twin.base_cycles, twin.new_cycles)[1]
-
-
-def _sessions_needed(row: JudgedCase, tested: _Tested) -> int | None:
-    """Sessions a side after which the interval should be narrow enough, as its width falls with their root.
+def _sessions_needed(twin: Twin, inner: tuple[float, float, float]) -> int | None:
+    """Return the sessions a side after which the interval should be narrow enough, as its width falls with their root.
 
     None where more sessions are no remedy: there would be too many of them.
     """
-    assert row.threshold is not None
-    sessions = min(row.k_base, row.k_new)
-    half = math.log(tested.inner[1] / tested.inner[0]) / 2
-    distance = abs(math.log1p(row.threshold) - abs(math.log(tested.ratio)))
+    sessions, (low, ratio, high) = min(len(twin.base.low), len(twin.new.low)), inner
+    distance = abs(math.log1p(twin.threshold) - abs(math.log(ratio)))
     if distance <= 0:
         return None
-    needed = max(sessions + 1, math.ceil(sessions * (half / distance) ** 2))
+    needed = max(sessions + 1, math.ceil(sessions * (math.log(high / low) / 2 / distance) ** 2))
     return needed if needed <= MOST_SESSIONS else None
 
 
@@ -404,9 +397,9 @@ def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int
             2 * k == count
         ):  # with each its mirror image: "faster" and "slower" stay alike when the files change places
             half = [observed, *chosen[: MAX_RELABELLINGS // 2]]
-            chosen = [*half, *(_rest(count, one) for one in half)]
-    splits = [observed, *(one for one in chosen if one != observed)]
-    return [(_rest(count, one), one) for one in splits]
+            chosen = [*half, *(_rest(count, item) for item in half)]
+    splits = [observed, *(item for item in chosen if item != observed)]
+    return [(_rest(count, item), item) for item in splits]
 
 
 def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,13 +11,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.samples import observations
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import INTERLEAVED
-from gpubench.compare.judge import SessionValues, Twin, fewest_samples, judged, low_ends, medians, slow_ends
-from gpubench.compare.pairing import CompareSide, low_cycles, side, within
+from gpubench.compare.judge import CaseValues, Twin, fewest_samples, judge
+from gpubench.compare.pairing import side, values_of, within
 from gpubench.curves import stats
 from gpubench.result.run import Fingerprints, Run
 
@@ -36,7 +35,7 @@ class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine does to unchanged work, `sessions` a side.
+    """The changes that a machine shows in unchanged work, `sessions` a side.
 
     `permutations` is how often the sessions were put on two sides; in `false_alarm_share` of them some case was called
     SLOWER at the usual 5 %, in `raised_alarm_share` at the thresholds of `cases`, which the same sessions gave.
@@ -94,16 +93,6 @@ MARGIN = 1.2
 ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check`
 
 
-class _Case(NamedTuple):
-    """Statistics of one case, by session."""
-
-    row: CaseResult
-    low: dict[int, float]
-    medians: dict[int, float]
-    slow_ends: dict[int, float]
-    cycles: dict[int, float]
-
-
 class _Seen(NamedTuple):
     """One case in one permutation or in its mirror image: new / base, and whether it was called SLOWER."""
 
@@ -117,28 +106,29 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
     A file with more sessions gives more permutations: one set for each stretch of so many pairs. Raises InputError
     where there are too few sessions, or no case that has them.
     """
-    ours = side(run)
+    own = side(run)
     order = _in_time(run)
     if len(order) < 2 * sessions:
         raise _too_few(len(order), sessions)
-    cases = _cases(ours)
+    timed = (case for case in own.rows.values() if case.time is not None)
+    cases = [values_of(own, case, fewest_samples(case)) for case in timed]
     seen: dict[str, list[_Seen]] = {}
     views: list[dict[str, _Seen]] = []
     for pairs in windows(order, sessions):
         complete = [case for case in cases if all({*pair} <= case.low.keys() for pair in pairs)]
-        for one in permutations(pairs):
-            views += _both_ways(complete, one, alpha)
+        for permutation in permutations(pairs):
+            views += _both_ways(complete, permutation, alpha)
     for view in views:
-        for name, found in view.items():
-            seen.setdefault(name, []).append(found)
+        for name, sight in view.items():
+            seen.setdefault(name, []).append(sight)
     if not seen:
         raise _too_few(0, sessions)
-    rows = tuple(_row(case.row.id, seen[case.row.id]) for case in cases if case.row.id in seen)
+    rows = tuple(_row(case.case.id, seen[case.case.id]) for case in cases if case.case.id in seen)
     return Noise(
         run_id=run.id, machine=machine_line(run), fingerprint=run.fingerprint, sessions=sessions, alpha=alpha,
         permutations=len(views), false_alarm_share=_alarms(views, {}),
-        raised_alarm_share=_alarms(views, {row.id: row.threshold for row in rows}), cases=rows,
-        left_out=tuple(name for name, row in ours.rows.items() if row.sessions and name not in seen),
+        raised_alarm_share=_alarms(views, {item.id: item.threshold for item in rows}), cases=rows,
+        left_out=tuple(name for name, item in own.rows.items() if item.sessions and name not in seen),
     )  # fmt: skip
 
 
@@ -146,51 +136,39 @@ def _in_time(run: Run) -> list[int]:
     """One session for each session of the plan, oldest first."""
     chosen = observations(run)
     used = [session for session in run.sessions if session.index in chosen]
-    return [session.index for session in sorted(used, key=lambda one: (one.started_at, one.index))]
-
-
-def _cases(ours: CompareSide) -> list[_Case]:
-    cases = []
-    for row in ours.rows.values():
-        if row.time is not None:
-            first = fewest_samples(row)
-            low = low_ends(row, first)
-            cases.append(
-                _Case(row, low, medians(row), slow_ends(row, first), low_cycles(ours, row, low))
-            )  # fmt: skip
-    return cases
+    return [session.index for session in sorted(used, key=lambda session: (session.started_at, session.index))]
 
 
 def _both_ways(
-    cases: Sequence[_Case], one: Permutation, alpha: float
+    cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """What `compare` says of this permutation, and so, mirrored, of the one with both sides exchanged."""
-    twins = [_twin(case, one) for case in cases]
+    """Return the verdicts on this permutation, and so, mirrored, on the one with both sides exchanged."""
+    twins = [
+        Twin(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED) for case in cases
+    ]
     there, back = {}, {}
-    for row in judged(twins, alpha, 0):
-        if row.low_end_ratio is not None:
-            there[row.id] = _Seen(row.low_end_ratio, row.verdict == "SLOWER")
-            back[row.id] = _Seen(1 / row.low_end_ratio, row.verdict == "FASTER")
+    for item in judge(twins, alpha, 0):
+        if item.low_end_ratio is not None:
+            there[item.id] = _Seen(item.low_end_ratio, item.verdict == "SLOWER")
+            back[item.id] = _Seen(1 / item.low_end_ratio, item.verdict == "FASTER")
     return there, back
 
 
-def _twin(case: _Case, one: Permutation) -> Twin:
-    known = all(session in case.cycles for session in (*one.base, *one.new))
-    low, middles, slow = (
-        SessionValues(*({session: values[session] for session in side} for side in (one.base, one.new)))
-        for values in (case.low, case.medians, case.slow_ends)
+def _part(values: CaseValues, sessions: Sequence[int]) -> CaseValues:
+    """Return the values of these sessions alone."""
+
+    def part(by_session: dict[int, float]) -> dict[int, float]:
+        return {session: by_session[session] for session in sessions}
+
+    cycles = part(values.cycles) if all(session in values.cycles for session in sessions) else {}
+    return CaseValues(
+        within(values.case, sessions), part(values.low), part(values.medians), part(values.slow_ends), cycles
     )
-    return Twin(
-        base=within(case.row, one.base), new=within(case.row, one.new), threshold=INTERLEAVED,
-        base_low=low.base, new_low=low.new, medians=middles, slow_ends=slow,
-        base_cycles=tuple(case.cycles[session] for session in one.base) if known else (),
-        new_cycles=tuple(case.cycles[session] for session in one.new) if known else (),
-    )  # fmt: skip
 
 
 def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
-    spread = stats.quantile(sorted(abs(found.ratio - 1) for found in seen), 0.95)
-    alarms = sum(found.slower for found in seen) / len(seen)
+    spread = stats.quantile(sorted(abs(sight.ratio - 1) for sight in seen), 0.95)
+    alarms = sum(sight.slower for sight in seen) / len(seen)
     return NoisyCase(
         id=name, spread=spread, threshold=max(INTERLEAVED, MARGIN * spread), alarm_share=alarms
     )  # fmt: skip
@@ -199,15 +177,15 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
     """The share of permutations in which some case is SLOWER, and beyond its threshold where it has one."""
     alarmed = [
-        any(found.slower and found.ratio > 1 + thresholds.get(name, 0.0) for name, found in view.items())
+        any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views
     ]
     return sum(alarmed) / len(alarmed)
 
 
-def _too_few(found: int, sessions: int) -> InputError:
+def _too_few(sight: int, sessions: int) -> InputError:
     return InputError(
         "few-sessions",
-        why=f"{2 * sessions} quiet sessions of one case are needed, {sessions} a side; there are {found}",
+        why=f"{2 * sessions} quiet sessions of one case are needed, {sessions} a side; there are {sight}",
         hint=f"measure with --sessions {2 * sessions}, or let `gpubench noise` measure",
     )  # fmt: skip

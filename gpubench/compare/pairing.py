@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,10 +15,10 @@ from gpubench.base import units
 from gpubench.base.errors import InputError
 from gpubench.base.units import truncate
 from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, DifferenceScope, JudgedCase
-from gpubench.compare.judge import SessionValues, Twin, fewest_samples, labels, low_ends, medians, slow_ends
+from gpubench.compare.judge import CaseValues, Twin, fewest_samples, labels
 from gpubench.curves import stats
-from gpubench.result.case import FUNCTIONS, Case
-from gpubench.result.run import Fingerprint, Fingerprints, Measurement, Run
+from gpubench.result.case import FUNCTIONS
+from gpubench.result.run import Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")
 BILLION = 1e9  # a case that became so many times faster or slower is a broken number, and no change
@@ -48,13 +49,13 @@ def side(run: Run) -> CompareSide:
     """Return what a comparison needs of one run: its cases, and for each session of the plan the one that stands for
     it."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    rows = [_by_turn(run, row) for row in case_results(run)]
-    return CompareSide(run, {row.id: row for row in rows}, measurements)
+    rows = [_by_turn(run, case) for case in case_results(run)]
+    return CompareSide(run, {case.id: case for case in rows}, measurements)
 
 
-def _by_turn(run: Run, row: CaseResult) -> CaseResult:
-    chosen = observations(run, row.sessions)
-    return row if len(chosen) == len(row.sessions) else within(row, chosen)
+def _by_turn(run: Run, case: CaseResult) -> CaseResult:
+    chosen = observations(run, case.sessions)
+    return case if len(chosen) == len(case.sessions) else within(case, chosen)
 
 
 def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
@@ -67,45 +68,47 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
     return msgspec.structs.replace(case, sessions=sessions, blocks=blocks, time=time)
 
 
-def paired(
+def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """The cases of `new`, number `index`, against `base`. `alike`: the protocol of the runs is the same."""
-    ours, theirs = base.rows, new.rows
+    """Return the cases of `new`, number `index`, against `base`. `alike`: the protocol of the runs is the same."""
     twins, refused = [], []
     differences: list[Difference] = []
-    missing: list[AbsentCase] = []
-    failed: list[AbsentCase] = []
+    absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
     own = _own_sizes(base, new) | _own_sizes(new, base)
-    for case_id, row in ours.items():
-        if not row.sessions or case_id in own:
+    for case_id in dict.fromkeys((*base.rows, *new.rows)):
+        case, other = base.rows.get(case_id), new.rows.get(case_id)
+        known = case if case is not None and case.sessions else None
+        sampled = known or (other if other is not None and other.sessions else None)
+        if sampled is None or case_id in own:
             continue
-        other = theirs.get(case_id)
-        muted = options.muted(row.case)
-        if other is None or not other.sessions:
-            if row.time is None:  # what base has no true number for cannot go missing
-                refused.append(_refused(row, other, index, "implausible", muted))
-                continue
-            place = failed if other is not None and other.outcome == "failure" else missing
-            place.append(_absent(case_id, other, index, muted))
-            continue
-        both = base.measurements[case_id], new.measurements[case_id]
-        found = case_differences(base.run, new.run, *both, index)
-        differences += found
-        reasons = ["protocol"] if not alike else [row.scope for row in found if row.scope in NOT_COMPARABLE]
-        reasons += ["implausible"] if _implausible(row, other) else []
-        if reasons:
-            refused.append(_refused(row, other, index, reasons[0], muted))
+        muted = options.muted(sampled.case)
+        if known is None:
+            absent["added"].append(_absent(case_id, case, index, muted))
+        elif other is not None and other.sessions:
+            both = base.measurements[case_id], new.measurements[case_id]
+            apart = case_differences(base.run, new.run, *both, index)
+            differences += apart
+            reasons: list[str] = [row.scope for row in apart if row.scope in NOT_COMPARABLE]
+            reasons = [*reasons, *_implausible(known, other)] if alike else ["protocol"]
+            if reasons:
+                refused.append(_refuse(known, other, index, reasons[0], muted))
+            else:
+                first = fewest_samples(known, other)
+                twins.append(
+                    Twin(
+                        base=values_of(base, known, first), new=values_of(new, other, first), muted=muted,
+                        threshold=options.threshold(known.case, takes_turns),
+                    )
+                )  # fmt: skip
+        elif known.time is None:  # what base has no true number for cannot go missing
+            refused.append(_refuse(known, other, index, "implausible", muted))
         else:
-            twins.append(_twin(base, new, row, other, options.threshold(row.case, takes_turns), muted))
-    added = [
-        _absent(case_id, ours.get(case_id), index, options.muted(row.case))
-        for case_id, row in theirs.items()
-        if row.sessions and case_id not in own and (case_id not in ours or not ours[case_id].sessions)
-    ]
+            failed = other is not None and other.outcome == "failure"
+            absent["failed" if failed else "missing"].append(_absent(case_id, other, index, muted))
     return PairedCases(
-        twins=tuple(twins), refused=tuple(refused), missing=tuple(missing), failed=tuple(failed),
-        added=tuple(added), differences=tuple(differences), own_sizes=len(own),
+        twins=tuple(twins), refused=tuple(refused), differences=tuple(differences), own_sizes=len(own),
+        **{kind: tuple(cases) for kind, cases in absent.items()},
     )  # fmt: skip
 
 
@@ -114,81 +117,52 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
     The other run has the same op on the same device at other sizes: then nothing is missing.
     """
-    common = {_apart_from_size(result.case) for result in other.rows.values() if result.sessions}
-    named = side.run.selection.sizes
+    common = {(case.case.cell, case.case.form_id) for case in other.rows.values() if case.sessions}
+    lacking = {
+        case_id
+        for case_id in side.rows
+        if (case := other.rows.get(case_id)) is None or (not case.sessions and case.reason == "budget")
+    }
     return {
         case_id
-        for case_id, result in side.rows.items()
-        if result.sessions
-        and result.case.op not in named
-        and _is_unchosen(other.rows.get(case_id))
-        and _apart_from_size(result.case) in common
-    }
+        for case_id, case in side.rows.items()
+        if case.sessions and case.case.op not in side.run.selection.sizes
+        and case_id in lacking and (case.case.cell, case.case.form_id) in common
+    }  # fmt: skip
 
 
-def _is_unchosen(result: CaseResult | None) -> bool:
-    return result is None or (not result.sessions and result.reason == "budget")
+def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
+    """Return why the side whose case this is has no number."""
+    reason, detail = "absent", "the case is not in the file"
+    if case is not None:
+        reason, detail = case.reason or "unknown", case.detail or ""
+    return AbsentCase(new=index, id=case_id, reason=reason, detail=detail, muted=muted)
 
 
-def _apart_from_size(case: Case) -> tuple[object, ...]:
-    return (*case.series, case.device_id, case.form_id, case.regime_id)
+def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
+    """Return the reason against two numbers of which one cannot be true."""
+    seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
+    false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
+    return ["implausible"] if false else []
 
 
-def _absent(case_id: str, row: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Why the side whose row this is has no number."""
-    if row is None:
-        return AbsentCase(
-            new=index, id=case_id, reason="absent", detail="the case is not in the file", muted=muted
-        )
-    return AbsentCase(
-        new=index, id=case_id, reason=row.reason or "unknown", detail=row.detail or "", muted=muted
-    )
-
-
-def _implausible(row: CaseResult, other: CaseResult) -> bool:
-    """Whether one of the two numbers cannot be true."""
-    seconds = [value for side in (row, other) for samples in side.sessions.values() for value in samples]
-    return "implausible" in (row.label, other.label) or min(seconds) * BILLION < max(seconds)
-
-
-def _refused(row: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
+def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
+    """Return a case that cannot be compared; a time that cannot be true is null."""
+    sides = [case] if other is None else [case, other]
+    base_s, new_s, *_ = (*(side.time.estimate if side.time else None for side in sides), None)
     return JudgedCase(
-        new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=_seconds(row),
-        new_s=_seconds(other) if other else None, k_base=len(row.sessions), k_new=len(other.sessions) if other else 0,
-        labels=labels(row, other) if other else labels(row), muted=muted,
+        new=index, id=case.id, verdict="not-comparable", reason=reason, base_s=base_s, new_s=new_s,
+        k_base=len(case.sessions), k_new=len(other.sessions) if other else 0, labels=labels(*sides), muted=muted,
     )  # fmt: skip
 
 
-def _seconds(row: CaseResult) -> float | None:
-    """Its time; None where that cannot be true."""
-    return None if row.time is None else row.time.estimate
-
-
-def _twin(
-    base: CompareSide, new: CompareSide, row: CaseResult, other: CaseResult, threshold: float, muted: bool
-) -> Twin:
-    first = fewest_samples(row, other)
-    ours, theirs = low_ends(row, first), low_ends(other, first)
-    our_cycles, their_cycles = low_cycles(base, row, ours), low_cycles(new, other, theirs)
-    known = bool(our_cycles and their_cycles)
-    return Twin(
-        base=row, new=other, base_low=ours, new_low=theirs, threshold=threshold, muted=muted,
-        medians=SessionValues(medians(row), medians(other)),
-        slow_ends=SessionValues(slow_ends(row, first), slow_ends(other, first)),
-        base_cycles=tuple(our_cycles.values()) if known else (),
-        new_cycles=tuple(their_cycles.values()) if known else (),
-    )  # fmt: skip
-
-
-def low_cycles(side: CompareSide, row: CaseResult, low: dict[int, float]) -> dict[int, float]:
-    """The low ends in cycles of the device's clock, by session; empty where one session does not know it."""
+def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
+    """Return what the tests look at: statistics of the `first` samples of each session."""
     clocks: dict[int, Sequence[float]] = {
         session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
-        for session, blocks in main_blocks(side.run, side.measurements[row.id]).items()
+        for session, blocks in main_blocks(side.run, side.measurements[case.id]).items()
     }
-    if not all(clocks.get(session) for session in low):
-        return {}
-    return {session: seconds * stats.median(clocks[session]) for session, seconds in low.items()}
+    return CaseValues.of(case, first, clocks)
 
 
 # What changes the meaning of a sample. How many are taken, and until when, does not.
@@ -199,69 +173,61 @@ LONGEST_STRETCH = 2  # sessions of one side in a row, in an order that counts as
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Differences of the whole runs: machine, devices, software, protocol."""
-    found = print_differences(base.fingerprint, new.fingerprint, index)
-    ours_protocol = {name: str(getattr(base.settings, name)) for name in PROTOCOL}
-    theirs_protocol = {name: str(getattr(new.settings, name)) for name in PROTOCOL}
-    return (*found, *_fields(index, "protocol", ours_protocol, theirs_protocol, common=True))
+    """Return the differences of the whole runs: machine, devices, software, protocol."""
+    protocols = [{name: str(getattr(run.settings, name)) for name in PROTOCOL} for run in (base, new)]
+    prints = print_differences(base.fingerprint, new.fingerprint, index)
+    return (*prints, *_fields(index, "protocol", *protocols, common=True))
 
 
 def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
-    """Differences of two fingerprints: machine, devices, software."""
-    found: list[Difference] = []
-    pairs: tuple[tuple[DifferenceScope, Fingerprint, Fingerprint], ...] = (
-        ("machine", base.machine, new.machine),
-        ("device", base.device, new.device),
-        ("software", base.software, new.software),
-    )
-    for scope, ours, theirs in pairs:
+    """Return the differences of two fingerprints: machine, devices, software."""
+    scopes: tuple[DifferenceScope, ...] = ("machine", "device", "software")
+    return tuple(
+        difference
+        for scope in scopes
         # A fact, device or package that one side lacks is no difference of the other's.
-        found += _fields(index, scope, ours.known, theirs.known, common=scope != "software")
-    return tuple(found)
+        for difference in _fields(
+            index, scope, getattr(base, scope).known, getattr(new, scope).known, common=scope != "software"
+        )
+    )
 
 
 def case_differences(
-    base: Run, new: Run, ours: Measurement, theirs: Measurement, index: int
+    base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
-    """Differences of one case: the meaning of its op, the threads of its device, its kernel."""
-    device = ours.case.device_id
-    text = f"text of {ours.case.op}" if ours.case.group == FUNCTIONS else "kernel_hash"
-    rows: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
-        ("op", "op_hash", ours.op_hash, theirs.op_hash),
+    """Return the differences of one case: the meaning of its op, the threads of its device, its kernel."""
+    device = before.case.device_id
+    text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
+    pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
+        ("op", "op_hash", before.op_hash, after.op_hash),
         ("protocol", "threads", _threads(base, device), _threads(new, device)),
-        ("kernel", text, ours.kernel_hash, theirs.kernel_hash),
-        ("kernel", "kernel", ours.kernel, theirs.kernel),
-        ("kernel", "staging", ours.staging, theirs.staging),
+        ("kernel", text, before.kernel_hash, after.kernel_hash),
+        ("kernel", "kernel", before.kernel, after.kernel),
+        ("kernel", "staging", before.staging, after.staging),
     )
     return tuple(
-        Difference(new=index, scope=scope, field=field, base=one, value=other, id=ours.id)
-        for scope, field, one, other in rows
+        Difference(new=index, scope=scope, field=field, base=old, value=value, id=before.id)
+        for scope, field, old, value in pairs
         # Threads that one side does not tell are no difference; a kernel that it does not name is one.
-        if one != other and (field != "threads" or None not in (one, other))
+        if old != value and (field != "threads" or None not in (old, value))
     )
 
 
-def interleaved(base: Run, new: Run) -> bool:
-    """Whether the sides took turns: never more than two of one side in a row, a session and its repeats being one."""
-    starts = [(units.parse_time(start), side) for side, start in _starts(base, new)]
-    order = sorted((time, side) for time, side in starts if time is not None)
-    if len(order) < len(starts):  # times that cannot be read prove nothing
-        return False
-    sides = [side for _, side in order]
-    longest = LONGEST_STRETCH + 1
-    return len(sides) >= longest and not any(
-        len(set(sides[i : i + longest])) == 1 for i in range(len(sides) - longest + 1)
-    )
-
-
-def _starts(base: Run, new: Run) -> list[tuple[int, str]]:
-    sides = [(side, run, frozenset(observations(run))) for side, run in enumerate((base, new))]
-    return [
-        (side, session.started_at)
-        for side, run, counting in sides
+def take_turns(base: Run, new: Run) -> bool:
+    """Tell whether the sides took turns: never more than two of one side in a row, a session and its repeats being
+    one."""
+    starts = [
+        (units.parse_time(session.started_at), side)
+        for side, run in enumerate((base, new))
+        for counting in [observations(run)]
         for session in run.sessions
         if session.index in counting
     ]
+    order = sorted((time, side) for time, side in starts if time is not None)
+    if len(order) < len(starts):  # times that cannot be read prove nothing
+        return False
+    turns = [len(list(same)) for _, same in itertools.groupby(side for _, side in order)]
+    return len(order) > LONGEST_STRETCH and max(turns) <= LONGEST_STRETCH
 
 
 def _fields(
@@ -276,7 +242,7 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """The threads of a device's workers over all sessions, such as `2` or `1, 2`; None where none tells."""
+    """Return the threads of a device's workers over all sessions, such as `2` or `1, 2`; None where none tells."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
@@ -284,60 +250,56 @@ def _threads(run: Run, device_id: str) -> str | None:
 Named = tuple[str, Run]  # the name under which the user gave a file, and what it holds
 
 
-def require_same_machine(found: Sequence[Difference], base: str, new: str, options: CompareOptions) -> None:
-    """`found` are the differences of the whole runs. Raises InputError naming the fields of another machine."""
-    if foreign := _foreign(found, options):
-        raise InputError(
-            "not-comparable", f"{base} and {new} stem from different machines", why=_listed(foreign),
-            hint="measure both on one machine, or compare all the same with --allow-different-machine",
-        )  # fmt: skip
+def require_same_machine(
+    differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
+    hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
+) -> None:  # fmt: skip
+    """Raise InputError naming the fields of another machine, unless those may differ."""
+    foreign = [difference for difference in differences if difference.scope in IDENTITY]
+    if foreign and not options.allow_different_machine:
+        raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
 
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
-    """Thresholds of another machine, or of other cases, are none. Raises InputError."""
-    found = options.noise
-    if found is None:
+    """Raise InputError for thresholds of another machine, or of other cases."""
+    (name, run), noise = base, options.noise
+    if noise is None:
         return
-    differences = print_differences(base[1].fingerprint, found.fingerprint, 0)
-    if foreign := _foreign(differences, options):
-        raise InputError(
-            "not-comparable", f"{base[0]} and {found.source} stem from different machines", why=_listed(foreign),
-            hint="measure the thresholds on the same machine with `gpubench noise -o`",
+    differences = print_differences(run.fingerprint, noise.fingerprint, 0)
+    measure = "measure the thresholds {} with `gpubench noise -o`"
+    require_same_machine(differences, name, noise.source, options, measure.format("on the same machine"))
+    if not any(outcome.id in noise.shares for outcome in run.outcomes):
+        raise _not_comparable(
+            f"{name} and {noise.source} have no case in common", "the thresholds are those of other cases",
+            measure.format("of the same ops and sizes"),
         )  # fmt: skip
-    if not any(outcome.id in found.shares for outcome in base[1].outcomes):
-        raise InputError(
-            "not-comparable", f"{base[0]} and {found.source} have no case in common",
-            why="the thresholds are those of other cases",
-            hint="measure the thresholds of the same ops and sizes with `gpubench noise -o`",
-        )  # fmt: skip
-
-
-def _foreign(found: Sequence[Difference], options: CompareOptions) -> list[Difference]:
-    """The fields of another machine, unless those are allowed to differ."""
-    return [] if options.allow_different_machine else [row for row in found if row.scope in IDENTITY]
 
 
 def require_common(
-    part: PairedCases, rows: Sequence[JudgedCase], found: Sequence[Difference], base: str, new: str
+    part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
-    """A file whose every case failed is a result; one that shares nothing with the base is not. Raises InputError."""
-    if any(row.verdict != "not-comparable" for row in rows) or part.failed:
+    """Raise InputError for a file that shares nothing with the base. One whose every case failed is a result."""
+    if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
-    if any(row.k_new for row in rows):
-        reasons = [row for row in found if row.scope in ("protocol", "op")]
-        raise InputError(
-            "not-comparable", f"{base} and {new} have no case that can be compared",
-            why=_listed(reasons) or "the numbers of every common case are implausible",
-            hint="measure both with the same options and the same definition of the ops",
-        )  # fmt: skip
-    raise InputError(
-        "not-comparable", f"{base} and {new} have no case in common",
-        why=f"cases with a number: {len(part.missing)} in {base} alone, {len(part.added)} in {new} alone, none in both",
-        hint="measure the same ops, sizes and devices on both sides",
+    if any(case.k_new for case in cases):
+        reasons = [difference for difference in differences if difference.scope in NOT_COMPARABLE]
+        raise _not_comparable(
+            f"{base} and {new} have no case that can be compared",
+            _list(reasons) or "the numbers of every common case are implausible",
+            "measure both with the same options and the same definition of the ops",
+        )
+    alone = f"{len(part.missing)} in {base} alone, {len(part.added)} in {new} alone"
+    raise _not_comparable(
+        f"{base} and {new} have no case in common", f"cases with a number: {alone}, none in both",
+        "measure the same ops, sizes and devices on both sides",
     )  # fmt: skip
 
 
-def _listed(rows: Sequence[Difference], most: int = 4) -> str:
-    """`cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
-    texts = list(dict.fromkeys(f"{row.field}: {row.base!r} against {row.value!r}" for row in rows))
-    return truncate(texts, most, between="; ")
+def _not_comparable(message: str, why: str, hint: str) -> InputError:
+    return InputError("not-comparable", message, why=why, hint=hint)
+
+
+def _list(differences: Sequence[Difference], most: int = 4) -> str:
+    """Return `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
+    texts = [f"{row.field}: {row.base!r} against {row.value!r}" for row in differences]
+    return truncate(list(dict.fromkeys(texts)), most, between="; ")

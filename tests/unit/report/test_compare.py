@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gpubench.analysis.analyse import analyse
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions
-from gpubench.compare.judge import SessionValues, Twin, max_t, smallest_effect
-from gpubench.compare.pairing import interleaved
+from gpubench.compare.judge import CaseValues, Twin, max_t, smallest_effect
+from gpubench.compare.pairing import take_turns
 from gpubench.compare.two_runs import compare
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
@@ -295,7 +295,7 @@ def test_interleaved_means_at_most_two_of_one_side_in_a_row(order, turns):
             msgspec.structs.replace(s, started_at=at) for s, at in zip(run.sessions, starts, strict=True)
         ]
         runs.append(msgspec.structs.replace(run, sessions=sessions))
-    assert interleaved(*runs) is turns
+    assert take_turns(*runs) is turns
 
 
 def test_a_superseded_session_is_neither_tested_nor_in_the_order():
@@ -564,12 +564,8 @@ def test_the_smallest_effect_grows_with_spread_and_cases_and_falls_with_sessions
         row = analyse(a_run([timed(CASES[0], list(low.values()))], 3 * k)).cases[0]
         return smallest_effect(
             Twin(
-                base=row,
-                new=row,
-                base_low=low,
-                new_low=low,
-                medians=SessionValues(low, low),
-                slow_ends=SessionValues(low, low),
+                base=CaseValues(row, low, low, low, {}),
+                new=CaseValues(row, low, low, low, {}),
                 threshold=threshold,
             ),
             0.05,

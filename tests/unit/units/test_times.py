@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import report
 from gpubench.base import units
-from gpubench.compare.pairing import interleaved
+from gpubench.compare.pairing import take_turns
 from gpubench.result.run import SessionRecord
 from tests.unit.report.samples import full_run
 
@@ -44,7 +44,7 @@ def test_formats_with_times_take_every_time(text: str) -> None:
     for name in ("json", "jsonl", "pytest-benchmark", "google-benchmark"):
         assert report.render([first], name)
     assert report.render([first, second], "plain")
-    assert interleaved(first, second) in (True, False)
+    assert take_turns(first, second) in (True, False)
 
 
 @pytest.mark.slow
