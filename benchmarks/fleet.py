@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from gpubench.fleet.survey import Figure, compared  # noqa: E402
 from gpubench.result.store import save  # noqa: E402
-from tests.unit.report.fleets import fleet_runs  # noqa: E402
+from tests.unit.fleet.fleets import fleet_runs  # noqa: E402
 
 CASES = ("matmul", "copy", "upload", "download")
 RUN_NOISE = 0.005

@@ -164,8 +164,3 @@ def connected(marked: Sequence[Marks]) -> list[list[int]]:
         for member in groups[place]:
             owner |= dict.fromkeys(marked[member], place)
     return sorted(sorted(group) for group in groups.values())
-
-
-def same_machines(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs of each machine, in the order in which the machines come first."""
-    return [[runs[place] for place in group] for group in connected([marks(run) for run in runs])]

@@ -35,7 +35,7 @@ def merge(options: MergeOptions) -> None:
     tolerant = expect is not None or options.nodes is not None
     sources, failed, known = _collected(options.files, tolerant=tolerant)
     from gpubench.analysis.machine import connected, marks
-    from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gathered, merged, node_of, refuse_twice
+    from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gather, merge_runs, node_of, refuse_twice
 
     names = named_nodes(options.nodes)
     expected = expect if expect is not None else known
@@ -46,7 +46,7 @@ def merge(options: MergeOptions) -> None:
     if expected is None and not names and len(groups) == 1:
         runs = [source.load() for source in groups[0]]
         if len(alike(runs)) == 1:
-            store.save(merged(runs), output)
+            store.save(merge_runs(runs), output)
             return
     apart = len(groups) > EMBEDDED_NODES and not options.embed
     nodes: list[Node] = []
@@ -56,7 +56,7 @@ def merge(options: MergeOptions) -> None:
         if runs:
             node = node_of(runs)
             nodes.append(_put_beside(node, output, group) if apart else node)
-    fleet = gathered(nodes, failed, expected=expected, names=names)
+    fleet = gather(nodes, failed, expected=expected, names=names)
     store.replace(output, store.dumps(fleet))
     if not fleet.complete:
         raise InputError(

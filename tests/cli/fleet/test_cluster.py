@@ -14,8 +14,8 @@ from gpubench.fleet.nodes import Node
 from gpubench.fleet.options import ClusterRunOptions as RunOptions
 from gpubench.result.run import Selection
 from gpubench.result.store import save
+from tests.unit.fleet.fleets import node_run
 from tests.unit.report.builders import CPU, GPU
-from tests.unit.report.fleets import node_run
 
 
 def test_a_node_is_given_what_to_measure_and_its_name():

@@ -10,8 +10,8 @@ import pytest
 from gpubench.fleet.nodes import EMBEDDED_NODES
 from gpubench.result.store import load, save
 from tests.forking import environment
+from tests.unit.fleet.fleets import node_run
 from tests.unit.fleet.test_merging import run
-from tests.unit.report.fleets import node_run
 
 
 @pytest.fixture

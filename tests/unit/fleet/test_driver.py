@@ -15,7 +15,7 @@ from gpubench.fleet.journal import EARLIER, MOST_BYTES, FleetJournal
 from gpubench.result import store
 from gpubench.result.store import Journal
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, event, pieces, placed, whole
-from tests.unit.report.fleets import node_run
+from tests.unit.fleet.fleets import node_run
 
 SILENCE = FleetLimits(queue_s=60, silence_s=30, deadline_s=1800)
 

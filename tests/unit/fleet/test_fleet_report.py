@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from gpubench.fleet.nodes import Fleet, Node, fleet_of
+from gpubench.fleet.nodes import Fleet, Node
 from gpubench.fleet.survey import FleetReport, FleetSurvey
 from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import text
 from gpubench.result.store import dumps
-from tests.unit.report.fleets import fleet_runs, node_run
+from tests.unit.fleet.fleets import fleet_of, fleet_runs, node_run
 
 
 def report_of(fleet: Fleet) -> FleetReport:

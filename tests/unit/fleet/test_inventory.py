@@ -10,7 +10,7 @@ from gpubench.fleet.tables import inventory_document, inventory_headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import text
 from gpubench.result.machine import Cpu, Driver, Fact, Machine, Memory, Platform
-from tests.unit.report.fleets import gpu
+from tests.unit.fleet.fleets import gpu
 
 GIB = 2**30
 

@@ -15,7 +15,7 @@ from gpubench.analysis.samples import seconds_of
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
-from gpubench.fleet.nodes import Node, fleet_of, merged
+from gpubench.fleet.nodes import Node, merge_runs
 from gpubench.report import render
 from gpubench.result.machine import Fact
 from gpubench.result.run import (
@@ -29,6 +29,7 @@ from gpubench.result.run import (
 )
 from gpubench.result.store import dumps, loads
 from tests.examples import examples
+from tests.unit.fleet.fleets import fleet_of
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
 
 PRINTS = Fingerprints(
@@ -84,9 +85,9 @@ runs = st.lists(
 @settings(max_examples=examples(30), deadline=None)
 @given(runs)
 def test_merging_is_associative_up_to_order_and_loses_no_session(found):
-    whole = merged(found)
-    left, right = merged([merged(found[:2]), *found[2:]]), merged([found[0], merged(found[1:])])
-    turned = merged(list(reversed(found)))
+    whole = merge_runs(found)
+    left, right = merge_runs([merge_runs(found[:2]), *found[2:]]), merge_runs([found[0], merge_runs(found[1:])])
+    turned = merge_runs(list(reversed(found)))
     assert whole.id == left.id == right.id == turned.id
     assert content(whole) == content(left) == content(right) == content(turned)
     assert content(whole) == sorted(one for part in found for one in content(part))
@@ -102,7 +103,7 @@ def test_the_estimate_is_that_of_all_sessions():
     slow = run(1, curve({64: 4.0}, cpu_s=3e-3, sessions=1))
     fast = run(2, curve({64: 4.0}, cpu_s=1e-3, sessions=1))
     middle = run(3, curve({64: 4.0}, cpu_s=2e-3, sessions=1))
-    text = render([merged([slow, fast, middle])], "csv")
+    text = render([merge_runs([slow, fast, middle])], "csv")
     assert f",{6e-9 ** (1 / 3):.6g}," in text
     assert "3,30," in text  # sessions, samples
 
@@ -110,7 +111,7 @@ def test_the_estimate_is_that_of_all_sessions():
 def test_a_repeat_repeats_the_same_session_under_its_new_number():
     late, early = run(2, sessions=3), run(1)
     again = msgspec.structs.replace(late.sessions[2], repeats=1)
-    whole = merged([msgspec.structs.replace(late, sessions=[*late.sessions[:2], again]), early])
+    whole = merge_runs([msgspec.structs.replace(late, sessions=[*late.sessions[:2], again]), early])
     assert [session.planned_index for session in whole.sessions] == [0, 1, 2, 2]
 
 
@@ -128,17 +129,17 @@ def test_a_merged_selection_leaves_out_what_no_run_selected(one, other, both):
         made = run(number)
         selection = msgspec.structs.replace(made.selection, filter=keep, skip=skip)
         runs.append(msgspec.structs.replace(made, selection=selection))
-    found = merged(runs).selection
+    found = merge_runs(runs).selection
     assert (found.filter, found.skip) == both
 
 
 def test_one_run_stays_as_it_is():
-    assert merged([run(1)]) is not None
-    assert merged([run(1)]) == run(1)
+    assert merge_runs([run(1)]) is not None
+    assert merge_runs([run(1)]) == run(1)
 
 
 def test_a_merged_run_is_a_result_file():
-    whole = merged([run(1), run(2, sessions=2)])
+    whole = merge_runs([run(1), run(2, sessions=2)])
     assert dumps(loads(dumps(whole), "test")) == dumps(whole)
 
 
@@ -151,25 +152,27 @@ def test_the_time_between_merged_runs_is_a_pause_whatever_is_merged_first(order)
         for hour in (1, 2, 3)
     ]
     first, second, last = (parts[place] for place in order)
-    whole = merged([merged([first, second]), last])
+    whole = merge_runs([merge_runs([first, second]), last])
     assert (whole.started_at, whole.finished_at) == (parts[0].started_at, parts[2].finished_at)
     assert whole.paused_s == 2 * 3000.0 + 180.0
     assert seconds_of(whole) == 3 * 600.0 - 180.0
-    assert merged([first, second, last]).paused_s == whole.paused_s
+    assert merge_runs([first, second, last]).paused_s == whole.paused_s
 
 
 def test_what_equal_gpus_did_together_stays_and_the_last_look_at_twins():
     at_once = TogetherTimes(session=0, case_id="add", device_id="cupy:0", phase="together", gpus=2)
     old, new = (TwinTimes(case_id="add", device_id="cupy:1", blocks_s=[seconds]) for seconds in (1.0, 2.0))
-    whole = merged([run(2, together=[at_once], twins=[new]), run(1, together=[at_once], twins=[old]), run(3)])
+    whole = merge_runs(
+        [run(2, together=[at_once], twins=[new]), run(1, together=[at_once], twins=[old]), run(3)]
+    )
     assert [times.session for times in whole.together] == [0, 1]
     assert whole.twins == [new]
 
 
-@pytest.mark.parametrize("again", [lambda: run(1), lambda: merged([run(1), run(3)])])
+@pytest.mark.parametrize("again", [lambda: run(1), lambda: merge_runs([run(1), run(3)])])
 def test_a_run_that_comes_twice_is_refused(again):
     with pytest.raises(InputError, match="is there twice") as caught:
-        merged([run(1), run(2), again()])
+        merge_runs([run(1), run(2), again()])
     assert f"{1:032x}" in caught.value.message
 
 
@@ -194,7 +197,7 @@ def altered(**fields):
 )
 def test_what_was_measured_otherwise_is_refused_by_name(other, field):
     with pytest.raises(InputError, match="cannot be merged") as caught:
-        merged([run(1), other])
+        merge_runs([run(1), other])
     assert field in caught.value.message
 
 
@@ -206,14 +209,14 @@ def test_splits_at_different_shares_are_refused_by_name():
         )
 
     with pytest.raises(InputError, match="what each side does differs"):
-        merged([run(1, [split(0.5)]), run(2, [split(0.6)])])
-    assert len(merged([run(1, [split(0.5)]), run(2, [split(0.5)])]).sessions) == 2
+        merge_runs([run(1, [split(0.5)]), run(2, [split(0.6)])])
+    assert len(merge_runs([run(1, [split(0.5)]), run(2, [split(0.5)])]).sessions) == 2
 
 
 def test_a_run_that_measured_other_devices_or_ops_joins():
     more = altered(device={"numpy:0": "CPU", "cupy:0": "Test GPU"})
     other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], prints=more)
-    whole = merged([run(1), other])
+    whole = merge_runs([run(1), other])
     assert whole.fingerprint.device == more.device
     assert {outcome.case.op for outcome in whole.outcomes} == {"matmul", "relu"}
 
@@ -225,12 +228,12 @@ def test_a_failure_stays_one_and_a_skip_gives_way():
         ((good, failed(what)), "Failure"), ((skipped(what), good), "Measurement"),
         ((planned(what), skipped(what)), "Skip"), ((planned(what), good), "Measurement"),
     ]:  # fmt: skip
-        whole = merged([run(i + 1, [outcome]) for i, outcome in enumerate(outcomes)])
+        whole = merge_runs([run(i + 1, [outcome]) for i, outcome in enumerate(outcomes)])
         assert [type(outcome).__name__ for outcome in whole.outcomes] == [kind]
 
 
 def test_the_worst_ending_is_the_ending():
-    whole = merged([run(1), run(2, exit_reason="budget", exit_code=124), run(3, complete=False)])
+    whole = merge_runs([run(1), run(2, exit_reason="budget", exit_code=124), run(3, complete=False)])
     assert (whole.exit_reason, whole.exit_code, whole.complete) == ("budget", 124, False)
 
 
@@ -270,12 +273,12 @@ def test_no_run_is_lost_in_a_fleet(numbers):
 
 def test_sessions_that_a_run_does_not_list_are_listed():
     bare = msgspec.structs.replace(run(1), sessions=[])
-    whole = merged([bare, run(2)])
+    whole = merge_runs([bare, run(2)])
     assert len(whole.sessions) == 2
     assert len(content(whole)) == 2
 
 
 def test_compare_notices_what_both_sides_hold():
     one = run(1)
-    result = compare(("base", one), [("new", merged([one, run(2)]))], CompareOptions())
+    result = compare(("base", one), [("new", merge_runs([one, run(2)]))], CompareOptions())
     assert "same-run" in {notice.code for notice in result.warnings}

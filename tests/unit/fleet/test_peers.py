@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k
 from gpubench.fleet.survey import SEVERE, Figure, compared, figures
-from tests.unit.report.fleets import node_run
+from tests.unit.fleet.fleets import node_run
 
 
 def figure(

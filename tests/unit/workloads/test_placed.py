@@ -11,7 +11,7 @@ import pytest
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.findings import findings
 from gpubench.base.errors import InputError
-from gpubench.fleet.nodes import merged
+from gpubench.fleet.nodes import merge_runs
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.case import WAITED
@@ -140,8 +140,8 @@ def test_json_has_the_rows_and_csv_a_line_for_each_stage():
 
 def test_merging_keeps_by_what_each_run_chose_and_refuses_two_placements():
     one, two = placement_run(), msgspec.structs.replace(placement_run(), id="0" * 36)
-    together = merged([one, two])
+    together = merge_runs([one, two])
     assert [[p.session for p in o.placings] for o in together.outcomes] == [[0, 6], [0, 6]]
     other = msgspec.structs.replace(run_with(2.2e-5, "cg"), id="0" * 36)
     with pytest.raises(InputError, match="what each side does differs"):
-        merged([run_with(2.2e-5), other])
+        merge_runs([run_with(2.2e-5), other])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
-from gpubench.fleet.nodes import merged
+from gpubench.fleet.nodes import merge_runs
 from gpubench.report import render
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
@@ -178,7 +178,7 @@ def test_a_workload_without_tokens_has_no_such_rates():
 
 def test_merging_two_runs_keeps_the_stages_of_all_sessions():
     one, two = stages_run(), stages_run()
-    together = merged(
+    together = merge_runs(
         [one, type(two)(**{**{f: getattr(two, f) for f in two.__struct_fields__}, "id": "0" * 36})]
     )
     of = [[t.session for t in o.stages] for o in together.outcomes if getattr(o, "stages", [])]

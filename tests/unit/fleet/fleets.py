@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from gpubench.analysis.machine import connected, marks
+from gpubench.fleet.nodes import Fleet, Node, gather, node_of, refuse_twice
 from gpubench.result.machine import Driver, Fact, Gpu, GpuMemory, Power
 from gpubench.result.run import Device, Environment, Fingerprints, Outcome, Run, SessionRecord, fingerprint
 from tests.unit.report.builders import CPU, GPU, case, failed, machine, measured, run_of
@@ -66,3 +69,10 @@ def fleet_runs(nodes: int, gpus: int = 8, *, seed: int = 1, cv: float = 0.008, *
         )
         for i in range(nodes)
     ]  # fmt: skip
+
+
+def fleet_of(runs: Sequence[Run], failed: Sequence[Node] = (), **more: Any) -> Fleet:
+    """The fleet that `merge` makes of files with these runs."""
+    refuse_twice(runs)
+    groups = connected([marks(run) for run in runs])
+    return gather([node_of([runs[place] for place in group]) for group in groups], failed, **more)
