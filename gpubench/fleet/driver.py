@@ -179,8 +179,8 @@ class FleetDriver:
         self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,
         clock: Callable[[], float] = time.monotonic, tell: Callable[[NodeEnd], None] = lambda end: None,
     ) -> None:  # fmt: skip
-        self._engine, self._journal, self._limits = engine, journal, limits
-        self._retries, self._clock, self._tell = retries, clock, tell
+        self.engine, self._journal, self._limits = engine, journal, limits
+        self._retries, self._clock, self.tell = retries, clock, tell
         self._ours = wire.identity()
         self._running: dict[str, _Progress] = {}
         self._clocks = NodeClocks(limits, clock())
@@ -204,7 +204,7 @@ class FleetDriver:
 
     def _step(self) -> float:
         """Take what has arrived, then look at the clocks as they stood then: our own work is nobody's silence."""
-        arrivals = self._engine.poll(self._clocks.wait_s(self._clock(), TICK_S))
+        arrivals = self.engine.poll(self._clocks.wait_s(self._clock(), TICK_S))
         now = self._clock()
         for arrival in arrivals:
             self._clocks.hear(arrival.node, now)
@@ -221,7 +221,7 @@ class FleetDriver:
         self._journal.begin(found.placed.name)
         self._running[node.id] = found
         self._clocks.ask(node.id, self._clock())
-        self._engine.start(node, found.placed.arguments)
+        self.engine.start(node, found.placed.arguments)
 
     def _take(self, found: _Progress, arrival: Arrival) -> None:
         """Whatever a node sends may be wrong: it costs that node."""
@@ -264,7 +264,7 @@ class FleetDriver:
         del self._running[placed.node.id]
         if reason is not None:
             with contextlib.suppress(Exception):  # an engine that fails here must not cost the other nodes
-                self._engine.cancel(placed.node.id)
+                self.engine.cancel(placed.node.id)
         lacks = self._journal.finish(placed.name)
         if lacks is not None and reason is None:
             reason, error = "failed", error or lacks
@@ -280,7 +280,7 @@ class FleetDriver:
             attempts=tuple(found.attempts), identity=found.identity,
         )  # fmt: skip
         self.ends.append(end)
-        self._tell(end)
+        self.tell(end)
 
     def _cut(self, cut: Cut, why: str) -> None:
         for found in list(self._running.values()):
@@ -301,7 +301,7 @@ class Absent(msgspec.Struct, frozen=True):
     why: str
 
 
-def named(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
+def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
     """The nodes by the names that the fleet stores: host names, or digests of them. Hosts that are called the same
     are distinguished by the engine's id."""
     words = [
@@ -313,7 +313,7 @@ def named(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNo
     }
 
 
-def chosen(
+def choose_nodes(
     found: Mapping[str, EngineNode], wanted: Sequence[str], min_gpus: int | None
 ) -> tuple[dict[str, EngineNode], list[Absent]]:
     """The nodes to ask, of those that are `wanted` (none: all), and those that cannot be asked. A node answers to its

@@ -37,7 +37,7 @@ def merge(options: MergeOptions) -> None:
     from gpubench.analysis.machine import connected, marks
     from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gather, merge_runs, node_of, refuse_twice
 
-    names = named_nodes(options.nodes)
+    names = parse_nodes(options.nodes)
     expected = expect if expect is not None else known
     refuse_twice([source.outline for source in sources])
     groups = [
@@ -104,7 +104,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     return msgspec.structs.replace(node, result=None, others=[], files=files)
 
 
-def named_nodes(text: str | None) -> list[str]:
+def parse_nodes(text: str | None) -> list[str]:
     """The names of a list with commas, or of the lines of @FILE. Raises UsageError."""
     from gpubench.result.store import limits
 

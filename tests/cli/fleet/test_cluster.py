@@ -8,7 +8,7 @@ import pytest
 from gpubench.cli import health
 from gpubench.cli.roofline import Host
 from gpubench.fleet.cluster import node_arguments, worst
-from gpubench.fleet.driver import Absent, EngineNode, NodeEnd, chosen, fleet_of_ends, named
+from gpubench.fleet.driver import Absent, EngineNode, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
 from gpubench.fleet.journal import FleetJournal
 from gpubench.fleet.nodes import Node
 from gpubench.fleet.options import ClusterRunOptions as RunOptions
@@ -74,15 +74,15 @@ def node(host: str, id: str, gpus: float = 2) -> EngineNode:
 
 def test_hosts_of_one_name_are_told_apart_and_digests_hide_names():
     nodes = [node("a", "1" * 40), node("a", "2" * 40), node("b", "3" * 40)]
-    assert list(named(nodes, hostnames=True)) == ["a-11111111", "a-22222222", "b"]
-    hidden = list(named(nodes, hostnames=False))
+    assert list(name_nodes(nodes, hostnames=True)) == ["a-11111111", "a-22222222", "b"]
+    hidden = list(name_nodes(nodes, hostnames=False))
     assert len(set(hidden)) == 3
     assert "b" not in hidden
 
 
 def test_who_is_not_there_or_too_small_has_a_row():
-    found = named([node("a", "1"), node("b", "2", gpus=1)], hostnames=True)
-    asked, absent = chosen(found, ["a", "b", "c"], 2)
+    found = name_nodes([node("a", "1"), node("b", "2", gpus=1)], hostnames=True)
+    asked, absent = choose_nodes(found, ["a", "b", "c"], 2)
     assert list(asked) == ["a"]
     assert {(one.name, one.reason) for one in absent} == {("b", "too-few-gpus"), ("c", "unreachable")}
 

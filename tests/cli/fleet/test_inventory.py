@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.fleet import node as wire
-from gpubench.fleet.cluster import NODE_ARGUMENTS, detected, fleet_code
+from gpubench.fleet.cluster import NODE_ARGUMENTS, detect_nodes, fleet_code
 from gpubench.fleet.driver import Arrival, EngineNode, FleetLimits
 from gpubench.fleet.options import ClusterDetectOptions as DetectOptions
 from gpubench.fleet.tables import inventory_headline
@@ -44,10 +44,10 @@ class Cluster(FakeEngine):
 def ask(scripts, **options):
     cluster = Cluster(scripts)
     wanted = DetectOptions(cluster="local", quiet=True, **options)
-    found, ends, interrupted = detected(wanted, cluster, SOON)
-    assert interrupted is None
+    found, asked = detect_nodes(wanted, cluster, SOON)
+    assert asked.interrupted is None
     assert set(cluster.asked) <= {NODE_ARGUMENTS}
-    return found, int(fleet_code(found, ends, wanted.expect))
+    return found, int(fleet_code(found, asked.ends, wanted.expect))
 
 
 def test_nodes_that_answer_are_listed_with_gpus_named_as_in_results():
@@ -100,18 +100,18 @@ def test_the_deadline_ends_the_fleet_with_its_code():
     cluster = Cluster(
         {"a": answer(), "b": [HELLO, *[step for _ in range(9999) for step in (wire.HEARTBEAT, 0.001)]]}
     )
-    found, ends, _ = detected(
+    found, asked = detect_nodes(
         DetectOptions(cluster="local", quiet=True), cluster, FleetLimits(queue_s=9, silence_s=9, deadline_s=0.2)
     )
     assert [(node.name, node.reason) for node in found.nodes] == [("b", "failed"), ("a", None)]
-    assert int(fleet_code(found, ends, None)) == 124
+    assert int(fleet_code(found, asked.ends, None)) == 124
 
 
 def test_an_interrupt_tells_who_answered_until_then():
     cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
     cluster.interrupt_at = 9
-    found, _, interrupted = detected(DetectOptions(cluster="local", quiet=True), cluster, FleetLimits())
-    assert isinstance(interrupted, KeyboardInterrupt)
+    found, asked = detect_nodes(DetectOptions(cluster="local", quiet=True), cluster, FleetLimits())
+    assert isinstance(asked.interrupted, KeyboardInterrupt)
     assert inventory_headline(found) == "Fleet: 1 of 2 nodes answered, 2 GPUs; 1 failed (b)"
 
 
