@@ -8,7 +8,6 @@ import select
 import signal
 import stat
 import sys
-import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -64,6 +63,8 @@ def run_guarded(arguments: Sequence[str]) -> int:
 def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
     """Print what happened, why, and what to do; with `verbose` the traceback before them."""
     if verbose:
+        import traceback
+
         traceback.print_exception(error)
     lines = [f"error: {_one_line(error.message)}"]
     if error.why:

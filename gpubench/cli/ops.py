@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
 from gpubench.base.escaping import filled, json_in_order, visible
-from gpubench.cli.options import OpsOptions
+from gpubench.cli.options import PRESETS, OpsOptions
 
 if TYPE_CHECKING:
     from gpubench.kernels.contract.kernel import Kernel
@@ -24,13 +24,13 @@ _BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: 
 def ops(options: OpsOptions) -> None:
     """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
+    if format == "table" and not options.names:
+        streams.put(listing() + "\n")
+        return
     from gpubench import backends
 
     for error in backends.find_namesakes().values():
         print(f"warning: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
-    if format == "table" and not options.names:
-        streams.put(listing() + "\n")
-        return
     ops, broken = _shown(options.names, partial(_plain, backends=listed_backends()))
     if format == "json":
         text = _json(ops, broken)
@@ -38,7 +38,7 @@ def ops(options: OpsOptions) -> None:
         rows = [*map(_facts, ops)]
         rows += [{"op": name, "group": "bad-plugin", "computes": why} for name, why in broken.items()]
         if not options.names:
-            rows += [{"op": one.WORD, "group": "preset", "computes": one.SUMMARY} for one in _presets()]
+            rows += [{"op": word, "group": "preset", "computes": text} for word, text in PRESETS.items()]
         text = _markdown(rows) if format == "markdown" else _two_columns([list(row.items()) for row in rows])
     streams.put(text + "\n")
 
@@ -50,10 +50,10 @@ def listing() -> str:
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in kernels.groups()}
     for name, entry in kernels.listing().items():
         groups[entry.group].append((name, entry.summary))
-    theirs, broken = _show_foreign(kernels.foreign(), lambda op: (op.group, (op.name, op.summary)))
+    theirs, broken = _show(kernels.foreign(), lambda op: (op.group, (op.name, op.summary)))
     for group, line in theirs:
         groups.setdefault(group, []).append(line)
-    groups["preset"] = [(preset.WORD, preset.SUMMARY) for preset in _presets()]
+    groups["preset"] = list(PRESETS.items())
     groups["bad-plugin"] = list(broken.items())
     blocks = [
         [(group, ""), *((f"  {name}", text) for name, text in ops)] for group, ops in groups.items() if ops
@@ -91,28 +91,19 @@ def _shown(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list
     for word in words or []:
         require_choice(word, [*groups, *kernels.names(), *foreign], "NAME", listing="gpubench ops")
     named = [name for word in words or [*groups, *foreign] for name in groups.get(word, (word,))]
-    theirs, broken = _show_foreign([name for name in named if name in foreign], show)
-    if words:
-        broken = {name: why for name, why in broken.items() if name in named}
-    return [*(show(kernels.load(name)) for name in named if name not in foreign), *theirs], broken
+    shown, broken = _show(named, show)
+    return shown, {name: why for name, why in broken.items() if not words or name in named}
 
 
-def _presets() -> tuple[Any, ...]:
-    """Return the modules of the words that stand for some ops."""
-    from gpubench.cli import health, roofline
-
-    return roofline, health
-
-
-def _show_foreign(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Show ops of installed packages, by group. Return also why those that are broken are not among them, by name."""
+def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
+    """Show these ops. Return also why those that are broken are not among them, by name."""
     from gpubench import kernels
     from gpubench.base import plugins
 
-    loaded, bad = kernels.load_all(names)
+    ops, bad = kernels.load_all(names)
     broken = {name: f"{error.message}: {error.why}" for name, error in (kernels.find_namesakes() | bad).items()}
     shown = []
-    for op in sorted(loaded.values(), key=lambda op: (op.group, op.name)):
+    for op in ops.values():
         try:
             shown.append(show(op))
         except (Exception, SystemExit) as error:  # of its own functions, at the sizes that a formula is made of

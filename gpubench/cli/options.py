@@ -28,6 +28,12 @@ from gpubench.cli.declaration import (
 )
 
 # fmt: off
+# The words that stand for some ops in `--ops` (presets.py).
+PRESETS = {
+    "roofline": "copy and matmul with resident data, at sizes chosen to show what each device can do",
+    "health": "matmul, copy, upload and download at one large size on every GPU, to find the slow one; with several "
+              "GPUs p2p and allreduce among them",
+}
 FORMAT_NAMES = f"{', '.join((*FORMATS, *PICTURES))}; for other tools {', '.join(TOOLS)}"
 DOCUMENTS = (
     "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",

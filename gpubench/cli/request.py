@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,8 +13,7 @@ import msgspec
 from gpubench import backends, detect, kernels
 from gpubench.base import cpu_load
 from gpubench.base.errors import RequiredUnavailable, UsageError, require_choice
-from gpubench.base.messages import WARNINGS
-from gpubench.cli import health, roofline
+from gpubench.cli import presets
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result, waiting
 from gpubench.cli.options import RunOptions
@@ -28,7 +27,7 @@ from gpubench.measure.worker_pool import Spares
 from gpubench.result import selectors
 from gpubench.result.case import GANG, QUEUED, TF32, Case
 from gpubench.result.machine import Machine, Mode
-from gpubench.result.run import Device, RunWarning, Selection, Settings
+from gpubench.result.run import Device, RunWarning, Selection, Settings, warning
 from gpubench.result.store import default_results_dir
 
 Tell = Callable[
@@ -36,11 +35,7 @@ Tell = Callable[
 ]  # what is known once the words are read, and no device was looked at
 
 
-def unsaid(selection: Selection, settings: Settings) -> None:
-    """For who tells nothing."""
-
-
-def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpec:
+def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> RunSpec:
     """The plan on the devices at hand; `began` is the monotonic time from which the budget counts.
 
     Raises UsageError for words that nothing answers to, and Unavailable for a device that was named and is absent.
@@ -50,33 +45,34 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
     request = options.wish(with_gangs(_wish(options), declared), how)
-    if any(
-        op.digest for op in declared.values()
-    ):  # whether CuPy or PyTorch runs a user's own function faster is open
-        request = msgspec.structs.replace(request, yielding=False)
+    # Whether CuPy or PyTorch runs a user's own function faster is open.
+    request = msgspec.structs.replace(request, yielding=not any(op.digest for op in declared.values()))
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     asked = Request(options, chosen, how, began)
     filtered = asked.keep is not None
-    tell(chosen, how)
+    if tell is not None:
+        tell(chosen, how)
     spares = None if options.dry_run else Spares()
-    sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
     choice, machine = devices_of(
-        request, one_of_each=not sized.issuperset(declared), spares=spares, threads=how.threads,
-        tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
+        request, one_of_each=not {*chosen.sizes, *_preset_ops(options)}.issuperset(declared), spares=spares,
+        threads=how.threads, tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
-    if health.asked(options.ops):
-        devices = [target.device for target in choice.targets]
-        asked.selection, declared = health.on_hand(chosen, declared, devices)
-    _require_gang(declared, choice)
-    found = asked.on(choice, machine)
-    run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
-    found = msgspec.structs.replace(
-        found, run=run, required=targets.required(request, choice), spares=spares,
-    )  # fmt: skip
-    if filtered and not any(workload.cases for workload in planned(found)):
+    if not any(target.device.backend == GANG for target in choice.targets):
+        if all(op.collective is not None for op in declared.values()):
+            raise RequiredUnavailable(
+                "unavailable", "a collective needs two GPUs",
+                why="CuPy lists fewer, or the devices that were named are no gang",
+                hint="`gpubench detect` shows the GPUs; --devices gang:numpy:4 tries the program without one",
+            )  # fmt: skip
+        if presets.HEALTH in presets.named(options.ops):
+            asked.select(ops=[name for name in declared if name not in presets.LINKS])
+    spec = asked.on(choice, machine)
+    run = msgspec.structs.replace(spec.run, warnings=[*broken, *spec.run.warnings])
+    spec = msgspec.structs.replace(spec, run=run, required=targets.required(request, choice), spares=spares)
+    if filtered and not any(workload.cases for workload in planned(spec)):
         raise UsageError("empty-selection", why="no planned case matches")
-    return found
+    return spec
 
 
 def devices_of(
@@ -136,18 +132,6 @@ def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequ
     return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
 
 
-def _require_gang(declared: Mapping[str, Op], choice: DeviceSelection) -> None:
-    """Raises RequiredUnavailable if nothing but collectives was asked for and no gang runs them."""
-    if all(op.collective is not None for op in declared.values()) and not any(
-        target.device.backend == GANG for target in choice.targets
-    ):
-        raise RequiredUnavailable(
-            "unavailable", "a collective needs two GPUs",
-            why="CuPy lists fewer, or the devices that were named are no gang",
-            hint="`gpubench detect` shows the GPUs; --devices gang:numpy:4 tries the program without one",
-        )  # fmt: skip
-
-
 def _recommended(tell: Callable[[str], None] | None) -> Mode:
     folder = default_results_dir()
     results = folder if os.path.isdir(folder) else None
@@ -159,20 +143,9 @@ def _recommended(tell: Callable[[str], None] | None) -> Mode:
     return found.mode
 
 
-def _splits(options: RunOptions) -> bool:
-    """Whether ops are asked to be split over CPU and GPU."""
-    return options.mode == "hybrid" or "hybrid" in f"{options.backends},{options.devices or ''}"
-
-
-def _roofs(options: RunOptions) -> bool:
-    """Whether what was asked for is `--ops roofline` alone."""
-    return roofline.asked(options.ops)
-
-
-def _preset_ops(options: RunOptions) -> tuple[str, ...]:
-    """The ops of a preset that was asked for, which gives them sizes."""
-    roofs, slow = _roofs(options), health.asked(options.ops)
-    return (*(roofline.OPS if roofs else ()), *(health.EVERY if slow else ()))
+def _preset_ops(options: RunOptions) -> list[str]:
+    """Return the ops of the presets that were asked for, which give them sizes."""
+    return [op for preset in presets.named(options.ops) for op in presets.OPS[preset]]
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
@@ -201,7 +174,7 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
         options,
         preset="rigorous" if options.rigorous else "quick" if brief else None,
         every_size_given=all(name in sized for name in declared),
-        more=bool(overheads) or _splits(options),
+        more=bool(overheads) or options.mode == "hybrid" or "hybrid" in f"{options.backends},{options.devices}",
     )
 
 
@@ -214,35 +187,55 @@ class Request:
         self.keep: Callable[[Case], bool] | None = selectors.selection(selection.filter, selection.skip)
         self.context = pairs(options.context or [])
 
+    def select(self, **fields: Any) -> None:
+        """Change the selection."""
+        self.selection = msgspec.structs.replace(self.selection, **fields)
+
     def on(self, choice: DeviceSelection, machine: Machine) -> RunSpec:
         """Return what the run needs on the devices of a choice. Raises UsageError for more threads than CPUs, and for a
         variant that no kernel has, be it an op's or one that a backend brings."""
         options = self.options
         ops = {name: choice.equipped(kernels.load(name)) for name in self.selection.ops}
         words.require_variants(self.selection.variants, ops)
+        twins = [target for group in choice.twins for target in group]
+        at_hand = {
+            t.device.id: Target(_with_gpu_id(t.device, machine), t.forms) for t in (*choice.targets, *twins)
+        }
         devices = targets.with_gpu_memory(
-            [_with_gpu_id(target.device, machine) for target in choice.targets],
+            [at_hand[target.device.id].device for target in choice.targets],
             {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
         )
-        ours = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
-        free_bytes = machine.memory.usable_bytes.value
-        self._fit_settings(choice, machine.cpu.available.value)
-        self._fit_selection(ops, devices, roofline.Host(free_bytes, machine.cpu.available.value))
+        at_hand |= {d.id: Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True)}
+        free_bytes, cpus = machine.memory.usable_bytes.value, machine.cpu.available.value
+        self._fit_settings(devices, cpus)
+        self.select(devices=[device.id for device in devices])
+        self.selection = with_ranks(self.selection, ops, devices)
+        for preset in presets.named(options.ops)[:1]:
+            host = presets.Host(free_bytes, cpus)
+            self.selection, self.keep = presets.chosen(preset, self.selection, devices, host, self.keep)
         origin = Origin(
             argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [],
             context=self.context, environ=os.environ,
         )  # fmt: skip
         run = new_run(self.selection, self.settings, machine, devices, origin)
-        warnings = [*choice.warnings, *found(machine, self.selection, self.settings, ops, devices)]
+        warnings = [*choice.warnings, *self._warnings(machine, ops, devices)]
         named, budget_s = options.budget is not None, self.settings.budget_s
+        # Of each model one backend's: through another one the same GPUs are the same hardware.
+        first = backends.drivers(group[0].device for group in choice.twins)
         spec = RunSpec(
             run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
             constraints=Constraints(
-                ours, self.selection, free_bytes, self.keep, self.settings, options.forms is not None
+                tuple(at_hand[device.id] for device in devices), self.selection, free_bytes, self.keep, self.settings,
+                options.forms is not None,
             ),
             began=self.began, check_only=options.check_only,
             load=cpu_load.unread if choice.scripted else cpu_load.read,
-            left_out=_left_out(choice, devices, machine), equip=choice.equipped,
+            left_out=tuple(
+                tuple(at_hand[target.device.id] for target in group)
+                for group in choice.twins
+                if first[group[0].device.name] == group[0].device.backend
+            ),
+            equip=choice.equipped,
             # By so much at most the budget grows with what a machine's first run does once.
             once_s=0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S),
             whole=named,
@@ -252,50 +245,43 @@ class Request:
         fitted: RunSpec = options.fit(spec)
         return fitted
 
-    def _fit_settings(self, choice: DeviceSelection, usable: int | None) -> None:
-        _require_cpus(self.settings.threads, usable)
-        self._set(threads=self.settings.threads or usable)
-        alone = all(target.device.kind == "cpu" for target in choice.targets)  # there is no size to look for
+    def _fit_settings(self, devices: Sequence[Device], usable: int | None) -> None:
+        """Give the CPU its threads. Raises UsageError for more of them than CPUs may be used: they would take turns."""
+        threads = self.settings.threads
+        if threads is not None and usable is not None and threads > usable:
+            raise UsageError(
+                "too-many-threads", f"--threads {threads} is more than the {usable} CPUs that may be used",
+                why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
+            )  # fmt: skip
+        self._set(threads=threads or usable)
+        alone = all(device.kind == "cpu" for device in devices)  # there is no size to look for
         if self.settings.budget_s == words.DEFAULT_BUDGET_S and self.options.budget is None and alone:
             self._set(budget_s=words.HOST_BUDGET_S)
 
-    def _fit_selection(self, ops: Mapping[str, Op], devices: Sequence[Device], host: roofline.Host) -> None:
-        named = msgspec.structs.replace(self.selection, devices=[device.id for device in devices])
-        self.selection = with_ranks(named, ops, devices)
-        preset = roofline if _roofs(self.options) else health if health.asked(self.options.ops) else None
-        if preset is not None:
-            self.selection, self.keep = preset.chosen(self.selection, devices, host, self.keep)
+    def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
+        """Return what makes the figures doubtful before anything is measured."""
+        selection, inputs = self.selection, self.settings.inputs
+        # The run sets the threads of a BLAS, the user's own programs may not.
+        blas = [
+            warning("blas-threads", found.text) for found in machine.warnings if found.code == "BLAS_THREADS"
+        ]
+        found = [*blas, *power(machine.cpu.governor.value, on_battery=on_battery()), *shared_host(os.environ)]
+        if inputs != "random":
+            flatter = f"all inputs are {inputs}: such figures flatter the hardware and stand alone"
+            found.append(warning("inputs-not-random", flatter))
+        drivers = {device.backend for device in devices if device.kind != "cpu"}
+        able = any(drivers.intersection(op.tf32) for op in ops.values())
+        able = able and "float32" in selection.dtypes and "library" in selection.forms
+        return [*found, *([warning("no-tf32")] if TF32 in selection.variants and not able else [])]
 
     def _set(self, **fields: Any) -> None:
         self.settings = msgspec.structs.replace(self.settings, **fields)
-
-
-def _left_out(
-    choice: DeviceSelection, devices: Sequence[Device], machine: Any
-) -> tuple[tuple[Target, ...], ...]:
-    """Return the equal GPUs that the search leaves out, each model by the first backend that drives it."""
-    measured = {device.id: device for device in devices}
-    first = backends.drivers(group[0].device for group in choice.twins)
-    return tuple(
-        tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
-        for group in choice.twins
-        if first[group[0].device.name] == group[0].device.backend
-    )
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:
     gpu_id = detect.gpu_for(machine, device.identity, device.api) if device.identity else None
     members = [detect.gpu_for(machine, one) or "" for one in device.identities]
     return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
-
-
-def _require_cpus(threads: int | None, usable: int | None) -> None:
-    """Raises UsageError if more threads are asked for than CPUs may be used: they would take turns."""
-    if threads is not None and usable is not None and threads > usable:
-        raise UsageError(
-            "too-many-threads", f"--threads {threads} is more than the {usable} CPUs that may be used",
-            why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
-        )  # fmt: skip
 
 
 def pairs(texts: list[str]) -> dict[str, str]:
@@ -311,29 +297,6 @@ def pairs(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def found(
-    machine: Machine, selection: Selection, settings: Settings, ops: Mapping[str, Op], devices: Sequence[Device]
-) -> list[RunWarning]:
-    drivers = {device.backend for device in devices if device.kind != "cpu"}
-    slow = power(machine.cpu.governor.value, on_battery=on_battery())
-    return [
-        *_blas(machine),
-        *slow,
-        *shared_host(os.environ),
-        *_inputs(settings),
-        *_tf32(selection, ops, drivers),
-    ]
-
-
-def _blas(machine: Machine) -> Iterable[RunWarning]:
-    """A BLAS whose threads do not fit the usable CPUs: the run sets them, the user's own programs may not."""
-    return [
-        RunWarning(code="blas-threads", message=warning.text, hint=WARNINGS["blas-threads"].remedy)
-        for warning in machine.warnings
-        if warning.code == "BLAS_THREADS"
-    ]
-
-
 def on_battery() -> bool:
     """Whether the machine says that it runs on a battery now."""
     try:
@@ -345,39 +308,22 @@ def on_battery() -> bool:
         return False
 
 
-def power(governor: str | None, *, on_battery: bool) -> Iterable[RunWarning]:
-    """What keeps the CPU slow makes a slow baseline. The governor alone is only reported: Intel's driver calls its
+def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
+    """Warn of what keeps the CPU slow: a slow baseline. The governor alone is only reported: Intel's driver calls its
     ordinary one by that name."""
     if on_battery:
-        message, hint = "the machine runs on a battery: clocks are lower, on either side", "plug it in"
-        return [RunWarning(code="powersave", message=message, hint=hint)]
+        return [
+            warning(
+                "powersave", "the machine runs on a battery: clocks are lower, on either side", "plug it in"
+            )
+        ]
     if governor == "powersave":
         message, hint = "the CPU's frequency governor is powersave", "cpupower frequency-set -g performance"
-        return [RunWarning(code="powersave", severity="info", message=message, hint=hint)]
+        return [warning("powersave", message, hint, severity="info")]
     return []
 
 
-def shared_host(environ: Mapping[str, str]) -> Iterable[RunWarning]:
-    """A runner that GitHub hosts is a virtual machine on a host with others, and each job gets another."""
-    if environ.get("GITHUB_ACTIONS") != "true" or environ.get("RUNNER_ENVIRONMENT") != "github-hosted":
-        return []
-    message, hint = WARNINGS["shared-host"]
-    return [RunWarning(code="shared-host", message=message, hint=hint)]
-
-
-def _inputs(settings: Settings) -> Iterable[RunWarning]:
-    if settings.inputs == "random":
-        return []
-    message = f"all inputs are {settings.inputs}: such figures flatter the hardware and stand alone"
-    return [RunWarning(code="inputs-not-random", message=message, hint=WARNINGS["inputs-not-random"].remedy)]
-
-
-def _tf32(selection: Selection, ops: Mapping[str, Op], drivers: set[str]) -> Iterable[RunWarning]:
-    """TF32 was asked for, and there is no row that it could add."""
-    able = any(drivers.intersection(op.tf32) for op in ops.values())
-    if TF32 not in selection.variants or (
-        able and "float32" in selection.dtypes and "library" in selection.forms
-    ):
-        return []
-    message, hint = WARNINGS["no-tf32"]
-    return [RunWarning(code="no-tf32", message=message, hint=hint)]
+def shared_host(environ: Mapping[str, str]) -> list[RunWarning]:
+    """Warn of a runner that GitHub hosts: a virtual machine on a host with others, and each job gets another."""
+    hosted = environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
+    return [warning("shared-host")] if hosted and environ.get("GITHUB_ACTIONS") == "true" else []

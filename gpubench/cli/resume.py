@@ -31,7 +31,7 @@ from gpubench.result.run import Measurement, Run, RunWarning, Selection, Setting
 FREE_FIELDS = ("sessions", "budget_s")
 
 
-def request(options: RunOptions, *, began: float, tell: requesting.Tell = requesting.unsaid) -> RunSpec:
+def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
     """What measuring asks for; `tell` is told as soon as the words are read.
 
     Raises UsageError if an option of the command line contradicts the file, InputError if the file is not usable, is of
@@ -89,7 +89,7 @@ def _existing(append: str | None) -> Run | None:
 
 
 def _on_same_devices(
-    options: RunOptions, plan: Run, began: float, tell: requesting.Tell, *, again: bool
+    options: RunOptions, plan: Run, began: float, tell: requesting.Tell | None, *, again: bool
 ) -> RunSpec:
     """Return the file's selection and settings on the devices that it names, as a new run.
 
@@ -102,7 +102,8 @@ def _on_same_devices(
         )
     elif again:  # the file's budget was for choosing its sizes; all of its cases are measured
         settings = msgspec.structs.replace(settings, budget_s=None)
-    tell(plan.selection, settings)
+    if tell is not None:
+        tell(plan.selection, settings)
     wanted = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
     choice, machine = requesting.devices_of(wanted, tell=waiting(options.quiet))
     asked = requesting.Request(options, plan.selection, settings, began)

@@ -25,7 +25,6 @@ def run(options: RunOptions) -> int:
         options = own.with_functions(options)
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
-    from gpubench.cli.request import unsaid
     from gpubench.measure import runner
 
     saving.require_text(options)
@@ -38,7 +37,7 @@ def run(options: RunOptions) -> int:
     channels = ci.channels(options, os.environ)
     wanted = options.replace(append=append)
     if options.dry_run:
-        streams.put(_plan(_request(wanted, began, gates, unsaid)))
+        streams.put(_plan(_request(wanted, began, gates, None)))
         return 0
     with saving.locked(outputs, options):
         saving.keep_part(outputs, resumed=append is not None)
@@ -67,7 +66,7 @@ def run(options: RunOptions) -> int:
         return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 
 
-def _request(options: RunOptions, began: float, gates: Gates, tell: Tell) -> RunSpec:
+def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
     """What is measured, and that gates and baseline can be judged by it."""
     from gpubench.cli import ci, resume
 

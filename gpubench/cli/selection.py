@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 from gpubench import backends, kernels
 from gpubench.base import units
 from gpubench.base.errors import UsageError, require_choice, suggest
-from gpubench.cli import health, roofline
+from gpubench.cli import presets
 from gpubench.cli.options import RunOptions
 from gpubench.functions.sources import notes
 from gpubench.kernels.contract.op import Dtype, Op
@@ -63,17 +63,15 @@ def parse_ops(text: str) -> list[str]:
     other packages, `roofline` those that show the roofs, `health` those that find a slow GPU."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
-    known = [*groups, *every, "all", roofline.WORD, health.WORD]
+    known = [*groups, *every, "all", *presets.OPS]
     wanted: set[str] = set()
     foreign: list[str] = []
     for word in words(text, "--ops"):
         if word == "all":
             wanted.update(kernels.usual())
             foreign += kernels.foreign()
-        elif word == roofline.WORD:
-            wanted.update(roofline.OPS)
-        elif word == health.WORD:
-            wanted.update(health.EVERY)
+        elif word in presets.OPS:
+            wanted.update(presets.OPS[word])
         elif word in groups:
             wanted.update(groups[word])
         elif word in every:

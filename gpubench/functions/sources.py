@@ -13,12 +13,11 @@ import msgspec
 from gpubench import kernels
 from gpubench.base import processes, units
 from gpubench.base.errors import UsageError, suggest
-from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.functions import manifest
 from gpubench.functions.describe import Code, make_op, shape_text
 from gpubench.functions.manifest import CodeSource
 from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
-from gpubench.result.run import RunWarning, Severity
+from gpubench.result.run import RunWarning, warning
 
 # Children that try functions side by side, at most.
 MOST_CHILDREN = 4
@@ -155,13 +154,13 @@ def _notes(report: TrialReport) -> list[RunWarning]:
         for f in report.functions
         if f.own_inputs and (arrays := [shown for shown in f.inputs if shown.extents])
     ]
-    notes = [_note("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
-    notes += [_note("not-compiled", f"measured as written: {units.listed(plain)}", "info")] if plain else []
-    return [*notes, *([_note("own-sizes", "; ".join(sizes), "info")] if sizes else [])]
-
-
-def _note(code: WarningCode, message: str, severity: Severity = "warning") -> RunWarning:
-    return RunWarning(code=code, severity=severity, message=message, hint=WARNINGS[code].remedy)
+    notes = [warning("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
+    notes += (
+        [warning("not-compiled", f"measured as written: {units.listed(plain)}", severity="info")]
+        if plain
+        else []
+    )
+    return [*notes, *([warning("own-sizes", "; ".join(sizes), severity="info")] if sizes else [])]
 
 
 def _child_alone(*_: object) -> object:

@@ -1,7 +1,6 @@
 """The built-in ops, one file each: the file's name is the op's name and its `OP` the declaration.
 
-The overheads, which compute nothing, stand here: what a device costs before and around any work. Each has the name of
-the call of the session that it times instead of an expression. Listing names imports nothing. Other packages add ops
+Listing them imports nothing. Other packages add ops
 through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported: one that
 breaks, hangs or exits costs itself.
 """
@@ -12,18 +11,31 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import wings
-from gpubench.kernels.contract.op import EXACT, Ladder, Op, Operand, Overhead, Params, SessionCall, always_fits
+
+if TYPE_CHECKING:
+    from gpubench.kernels.contract.op import Op
+
+# The calls of a session that are timed by themselves, and compute nothing.
+OVERHEADS = {
+    "open": "import the library and open the device, in a fresh process",
+    "launch": "enqueue an empty launch, without waiting",
+    "roundtrip": "an empty launch and the wait for it",
+    "sync": "wait with nothing enqueued",
+    "allocate": "take n bytes on the device and give them back: library from the driver, tuned from the pool",
+    "upload": "n bytes to the device: library from ordinary memory, tuned pinned or mapped",
+    "download": "n bytes to the host: library into ordinary memory, tuned pinned or mapped",
+}
 
 # Functions of a user's own as ops, once they were described: by file and id.
 _own: dict[str, dict[str, Op]] = {}
 
 _ROOT = Path(__file__).parents[2]
-# The two fields of a declaration that a listing shows: literals, one behind the other.
-_DECLARED = re.compile(r'\bgroup="(\w+)",\s+summary="([^"]*)"')
+# The fields of a declaration that a listing shows: literals, one behind the other.
+_DECLARED = re.compile(r'\bname="(\w+)",\s+group="(\w+)",\s+summary="([^"]*)"')
 
 # The groups in the order of listings and reports; one of another package comes after these. Those in the second line
 # are measured on request: `--ops all` leaves them out.
@@ -47,22 +59,22 @@ class ListedOp(NamedTuple):
 
 @cache
 def listing() -> dict[str, ListedOp]:
-    """The built-in ops by name, and those of wings that can be used. Read from the text of the files where it is there
-    as a literal: nothing else is imported."""
-    entries = {op.name: ListedOp(op.group, op.summary) for op in OVERHEADS.values()}
-    places = wings.brought("ops")
-    for name in names():
-        if name not in entries:
-            module = places.get(name, f"{__name__}.{name}:OP").partition(":")[0]
-            path = _ROOT.joinpath(*module.split(".")).with_suffix(".py")
-            declared = _DECLARED.search(path.read_text(encoding="utf-8"))
-            try:
-                words = declared.groups() if declared else (load(name).group, load(name).summary)
-            except BadPlugin as error:
-                wings.tell(error.message, error.why)
-                continue
-            entries[name] = ListedOp(*words)
+    """The built-in ops by name, and those of wings that can be used. Read from the text of the files, where they stand
+    as literals: nothing is imported."""
+    entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
+    for module in {_place(name).partition(":")[0] for name in names() if name not in OVERHEADS}:
+        text = _ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        entries |= {name: ListedOp(group, summary) for name, group, summary in _DECLARED.findall(text)}
+    for name in set(names()) - entries.keys():
+        try:
+            entries[name] = ListedOp(load(name).group, load(name).summary)
+        except BadPlugin as error:
+            wings.tell(error.message, error.why)
     return {name: entries[name] for name in names() if name in entries}
+
+
+def _place(name: str) -> str:
+    return wings.brought("ops").get(name, f"{__name__}.{name}:OP")
 
 
 def computed() -> tuple[str, ...]:
@@ -128,8 +140,10 @@ def load_untried(name: str) -> Op:
 
 def _built_in(name: str) -> Op:
     if name in OVERHEADS:
-        return OVERHEADS[name]
-    op: Op = wings.find(wings.brought("ops").get(name, f"{__name__}.{name}:OP"))
+        from gpubench.kernels.contract.op import overhead
+
+        return overhead(name, OVERHEADS[name])
+    op: Op = wings.find(_place(name))
     return op
 
 
@@ -172,57 +186,3 @@ def reduction(**declaration: Any) -> Op:
     from gpubench.kernels.templates import reduce as family
 
     return family.reduction(**declaration)
-
-
-# ---------------------------------------------------------------- overheads
-
-_ONCE = Ladder(low=1, high=1)
-# From less than a page to what fills a link for a fifth of a second.
-_BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
-
-
-def _overhead(call: SessionCall, summary: str, *, of_bytes: bool = False) -> Op:
-    """The op that times `call`: with n bytes, in the plain form and in the best one, or once, where n is 1."""
-    return Op(
-        name=call, group="overhead", summary=summary,
-        params={"n": "number of bytes" if of_bytes else "always 1"}, sizes=_BYTES if of_bytes else _ONCE,
-        dtypes=("float32",), inputs=(), output=Operand("nothing", lambda params: (0,)),
-        flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)), tolerance=EXACT,
-        fits=_whole_words if of_bytes else always_fits,
-        overhead=Overhead(call, ("library", "tuned") if of_bytes else ("library",)),
-    )  # fmt: skip
-
-
-def _whole_words(params: Params) -> str | None:
-    if params["n"] % 4:
-        return f"n is a number of bytes, and devices move words of 4: {params['n']} is no multiple"
-    return None
-
-
-OVERHEADS: dict[str, Op] = {
-    op.name: op
-    for op in (
-        # Each sample is the first context of a fresh process.
-        _overhead("open", "import the library and open the device, in a fresh process"),
-        # Host time, while earlier launches may still run.
-        _overhead("launch", "enqueue an empty launch, without waiting"),
-        # The least that any result costs.
-        _overhead("roundtrip", "an empty launch and the wait for it"),
-        _overhead("sync", "wait with nothing enqueued"),
-        _overhead(
-            "allocate",
-            "take n bytes on the device and give them back: library from the driver, tuned from the pool",
-            of_bytes=True,
-        ),
-        _overhead(
-            "upload",
-            "n bytes to the device: library from ordinary memory, tuned pinned or mapped",
-            of_bytes=True,
-        ),
-        _overhead(
-            "download",
-            "n bytes to the host: library into ordinary memory, tuned pinned or mapped",
-            of_bytes=True,
-        ),
-    )
-}

@@ -15,6 +15,7 @@ WIDTH = ITEMSIZE["float32"]
 _MASK = 0xFFFFFFFF
 # Odd factors that spread bits over a word, as in MurmurHash3.
 _RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
+Length = Callable[[int, int], int]
 
 
 def value(xp: Any, rank: Any, i: Array) -> Array:
@@ -26,6 +27,11 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
     word = (i ^ spread) * xp.uint32(_INDEX)
     word = (word ^ (word >> xp.uint32(13))) * xp.uint32(_MIX)
     return ((word ^ (word >> xp.uint32(16))) % xp.uint32(17)).astype("float32") - xp.float32(8)
+
+
+def _whole(count: int, ranks: int) -> int:
+    """A buffer of the full length."""
+    return count
 
 
 def _share(count: int, ranks: int) -> int:
@@ -44,12 +50,12 @@ def _others(ranks: int) -> float:
 
 
 def _collective(
-    name: str, summary: str,
-    expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
-    *, bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), **lengths: Any,
+    *, name: str, expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
+    bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = _whole, gets: Length = _whole,
+    **declared: Any,
 ) -> Op:  # fmt: skip
     """Return the op that times one exchange among the ranks of a gang: a copy between the ranks of each of `pairs`,
-    else the collective of that name. `lengths`: `sends` and `gets` of Collective where they are not all."""
+    else the collective of that name. `declared`: its group and summary."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
         if pairs:
@@ -58,15 +64,15 @@ def _collective(
             links.collect(name, sent, got)
 
     return Op(
-        name=name, group="collective", summary=summary,
-        params={"n": "bytes of the largest buffer that a rank holds"},
+        name=name, params={"n": "bytes of the largest buffer that a rank holds"},
         sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
         output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
         tolerance=EXACT, options={"ranks": "GPUs that take part: a gang has as many"}, fits=_whole_shares,
         overhead=Collective(
-            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1, **lengths,
+            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1,
+            sends=sends, gets=gets,
             receivers=tuple(target for _, target in pairs) or None,
-        ),
+        ), **declared,
     )  # fmt: skip
 
 
@@ -78,38 +84,40 @@ def _whole_shares(params: Params) -> str | None:
 
 
 p2p = _collective(
-    "p2p", "n bytes from rank 0 to rank 1",
-    lambda value, rank, ranks, i, part: value(0, i),
+    name="p2p", group="collective", summary="n bytes from rank 0 to rank 1",
+    expected=lambda value, rank, ranks, i, part: value(0, i),
     bus=_once, pairs=((0, 1),),
 )  # fmt: skip
 p2p_both = _collective(
-    "p2p_both", "n bytes from rank 0 to rank 1 and n bytes back, at once",
-    lambda value, rank, ranks, i, part: value(1 - rank, i),
+    name="p2p_both", group="collective", summary="n bytes from rank 0 to rank 1 and n bytes back, at once",
+    expected=lambda value, rank, ranks, i, part: value(1 - rank, i),
     bus=_once, pairs=((0, 1), (1, 0)),
 )  # fmt: skip
 broadcast = _collective(
-    "broadcast", "every rank gets the n bytes of rank 0",
-    lambda value, rank, ranks, i, part: value(0, i),
+    name="broadcast", group="collective", summary="every rank gets the n bytes of rank 0",
+    expected=lambda value, rank, ranks, i, part: value(0, i),
     bus=_once,
 )  # fmt: skip
 allreduce = _collective(
-    "allreduce", "every rank gets the sum of all buffers of n bytes",
-    lambda value, rank, ranks, i, part: sum(value(other, i) for other in range(ranks)),
+    name="allreduce", group="collective", summary="every rank gets the sum of all buffers of n bytes",
+    expected=lambda value, rank, ranks, i, part: sum(value(other, i) for other in range(ranks)),
     bus=lambda ranks: 2 * (ranks - 1) / ranks,
 )  # fmt: skip
 reducescatter = _collective(
-    "reducescatter", "every rank gets its share of the sum of all buffers of n bytes",
-    lambda value, rank, ranks, i, part: sum(value(other, i + i.dtype.type(rank * part)) for other in range(ranks)),
+    name="reducescatter", group="collective", summary="every rank gets its share of the sum of all buffers of n bytes",
+    expected=lambda value, rank, ranks, i, part: sum(
+        value(other, i + i.dtype.type(rank * part)) for other in range(ranks)
+    ),
     bus=_others, gets=_share,
 )  # fmt: skip
 allgather = _collective(
-    "allgather", "every rank gets the shares of all, n bytes in the end",
-    lambda value, rank, ranks, i, part: value(i // i.dtype.type(part), i % i.dtype.type(part)),
+    name="allgather", group="collective", summary="every rank gets the shares of all, n bytes in the end",
+    expected=lambda value, rank, ranks, i, part: value(i // i.dtype.type(part), i % i.dtype.type(part)),
     bus=_others, sends=_share,
 )  # fmt: skip
 alltoall = _collective(
-    "alltoall", "every rank sends each its share of n bytes",
-    lambda value, rank, ranks, i, part: value(
+    name="alltoall", group="collective", summary="every rank sends each its share of n bytes",
+    expected=lambda value, rank, ranks, i, part: value(
         i // i.dtype.type(part), i % i.dtype.type(part) + i.dtype.type(rank * part)
     ),
     bus=_others,

@@ -22,10 +22,10 @@ class ScalingOptions(SelectionOptions):
     def more_settings(self) -> dict[str, Any]:
         """Return what of scaling is measured, on gangs of how many GPUs. Raises UsageError."""
         from gpubench.base import units
-        from gpubench.cli import health
+        from gpubench.cli import presets
 
         require_choice(self.scaling or "off", self.declared["scaling"].choices, "--scaling")
-        scaling = self.scaling or ("weak" if health.asked(self.ops) else "off")
+        scaling = self.scaling or ("weak" if presets.HEALTH in presets.named(self.ops) else "off")
         if scaling == "off":
             return super().more_settings()
         ranks = units.parse_sizes(self.ranks, option="--ranks") if self.ranks is not None else []
@@ -35,9 +35,9 @@ class ScalingOptions(SelectionOptions):
 
     def wish(self, request: Any, settings: Any) -> Any:
         """Ask for gangs of the GPUs that are found; with --ops health for every pair, where there are some."""
-        from gpubench.cli import health
+        from gpubench.cli import presets
 
-        strong, pairs = settings.scales("strong"), health.asked(self.ops) and request.mode != "cpu"
+        strong, pairs = settings.scales("strong"), presets.HEALTH in presets.named(self.ops) and request.mode != "cpu"
         if strong or pairs:
             from functools import partial
 

@@ -2,8 +2,6 @@
 
 Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
 measured is None with a reason beside it, never 0. Readers ignore unknown fields.
-Version history: 1 = first version. 2 = data that stays on a GPU has two regimes, `resident-waited` and
-`resident-queued`; the `resident` of a GPU in version 1 is read as the latter, which it was.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpubench.base.cpu_load import BUSY_SHARE
-from gpubench.base.messages import Reason, WarningCode
+from gpubench.base.messages import WARNINGS, Reason, WarningCode
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import COMPOSED, FORMS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
 from gpubench.result.machine import Machine
@@ -418,6 +416,14 @@ class RunWarning(Record, frozen=True, kw_only=True):
     id: str | None = None
     session: int | None = None
     data: dict[str, float | str] = {}
+
+
+def warning(
+    code: WarningCode, message: str = "", hint: str = "", *, severity: Severity = "warning"
+) -> RunWarning:
+    """Return a warning of the whole run, in the words of the list of messages where no better ones are given."""
+    sentence, remedy = WARNINGS[code]
+    return RunWarning(code=code, severity=severity, message=message or sentence, hint=hint or remedy)
 
 
 class Selection(Record, frozen=True, kw_only=True):

@@ -128,7 +128,7 @@ def _fits(params: Params) -> str | None:
 _UNITS = 2 * 8 * (2 + LAYERS * len(_LAYER.stages))
 
 inference = workload(
-    name="inference", summary=f"a GPT of {LAYERS} layers reads n tokens of a text and writes {NEW}",
+    name="inference", group="network", summary="a GPT of 4 layers reads n tokens of a text and writes 16",
     params={"n": "tokens of the prompt"}, sizes=Ladder(low=16, high=1024, granule=16), options=HEADED,
     stages=STAGES, inputs={"text": Given(lambda params: bpe.text_of(params["n"]))}, weights=WEIGHTS,
     outputs={"sequence": "activation"}, state=("sequence", *(f"cache.{layer}" for layer in range(LAYERS))),

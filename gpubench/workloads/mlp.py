@@ -89,20 +89,23 @@ def flipped(gradient: str) -> Callable[..., Array]:
 
 
 mlp_forward = workload(
-    name="mlp_forward", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10", params=PARAMS, sizes=SIZES,
+    name="mlp_forward", group="network", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10",
+    params=PARAMS, sizes=SIZES,
     stages=FORWARD, inputs={"x": "normal"}, weights=WEIGHTS, outputs={"p": "activation"},
 )  # fmt: skip
 
 
 mlp_backward = workload(
-    name="mlp_backward", summary="gradients of the weights of mlp_forward", params=PARAMS, sizes=SIZES,
+    name="mlp_backward", group="network", summary="gradients of the weights of mlp_forward",
+    params=PARAMS, sizes=SIZES,
     stages=BACKWARD, inputs={"x": "normal", "h": "relu", "dz": "normal"}, weights={"w2": "fan-in"},
     outputs={"dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
 )  # fmt: skip
 
 
 mlp_step = workload(
-    name="mlp_step", summary="forward pass, cross entropy and gradients of mlp_forward", params=PARAMS, sizes=SIZES,
+    name="mlp_step", group="network", summary="forward pass, cross entropy and gradients of mlp_forward",
+    params=PARAMS, sizes=SIZES,
     stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
     weights=WEIGHTS, judged={name: flipped(name) for name in ("dw1", "db1")},
     outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},

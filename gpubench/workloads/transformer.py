@@ -99,19 +99,22 @@ BLOCK_WEIGHTS: dict[str, Values] = {**NORM_WEIGHTS, **ATTENTION_WEIGHTS, **FFN_W
 
 
 ffn = workload(
-    name="ffn", summary="gelu(x win + bin) wout + bout", params=PARAMS, sizes=SIZES, options=WIDE, stages=FFN,
+    name="ffn", group="network", summary="gelu(x win + bin) wout + bout",
+    params=PARAMS, sizes=SIZES, options=WIDE, stages=FFN,
     inputs={"x": "normal"}, weights=FFN_WEIGHTS, outputs={"y": "activation"},
 )  # fmt: skip
 
 
 multi_head_attention = workload(
-    name="multi_head_attention", summary="x + attention(x wqkv + bqkv) wo + bo, causal", params=PARAMS, sizes=SIZES,
+    name="multi_head_attention", group="network", summary="x + attention(x wqkv + bqkv) wo + bo, causal",
+    params=PARAMS, sizes=SIZES,
     options=HEADED, stages=attend("x", "y"), inputs={"x": "normal"}, weights=ATTENTION_WEIGHTS,
     outputs={"y": "activation"},
 )  # fmt: skip
 
 
 transformer_block = workload(
-    name="transformer_block", summary="one layer of a GPT of n tokens", params=PARAMS, sizes=SIZES, options=HEADED,
+    name="transformer_block", group="network", summary="one layer of a GPT of n tokens",
+    params=PARAMS, sizes=SIZES, options=HEADED,
     stages=block("x", "y"), inputs={"x": "normal"}, weights=BLOCK_WEIGHTS, outputs={"y": "activation"},
 )  # fmt: skip

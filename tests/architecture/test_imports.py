@@ -69,7 +69,14 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
         ),
         (
             ["ops"],
-            {"psutil", "gpubench.result.store", "gpubench.measure", "gpubench.detect", "gpubench.report"},
+            {
+                "psutil",
+                "msgspec",
+                "gpubench.result",
+                "gpubench.measure",
+                "gpubench.detect",
+                "gpubench.kernels.contract",
+            },
         ),
         (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels.templates"}),
         (

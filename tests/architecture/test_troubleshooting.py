@@ -36,7 +36,7 @@ def _text(*rooms: str) -> str:
     ("table", "pattern", "rooms", "few"),
     [
         (REASONS, r'\breason(?:=|: Reason = )"([^"]+)"', ("kernels", "backends", "measure"), 15),
-        (WARNINGS, r'\b(?:RunWarning\(\s*code=|note\(\s*)"([^"]+)"', ("",), 20),
+        (WARNINGS, r'\b(?:RunWarning\(\s*code=|note\(\s*|warning\()"([^"]+)"', ("",), 20),
         (ERRORS, r'\b(?:Config|Gpubench|Input|Usage|Unavailable)Error\(\s*"([^"]+)"', ("",), 60),
     ],
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gpubench.base import disk
 from gpubench.base.errors import BadPlugin
 
 if TYPE_CHECKING:
@@ -58,18 +60,34 @@ def names(group: str) -> list[str]:
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Our entry points of all packages on the path. Of two packages with one name only the first counts; names are
-    asked for only where somebody has such entry points, because reading them takes 60 ms and more."""
+    """Our entry points of all packages on the path. Of two packages with one name only the first counts. The library
+    that reads them takes 60 ms and more, so it is asked only where somebody has such entry points."""
+    if not any(map(_may_have_ours, path)):
+        return ()
     from importlib.metadata import distributions  # it loads the parser of e-mail
 
-    found = [(package, _ours(package)) for package in distributions()]
-    if not any(entries for _, entries in found):
-        return ()
     first: dict[str, tuple[EntryPoint, ...]] = {}
-    for package, entries in found:
+    for package in distributions():
         with contextlib.suppress(Exception):  # a package without a readable name is none
-            first.setdefault(package.name, entries)
+            first.setdefault(package.name, _ours(package))
     return tuple(entry for entries in first.values() for entry in entries)
+
+
+def _may_have_ours(folder: str) -> bool:
+    """Tell whether a package in the folder may have entry points of ours; an archive has to be looked into."""
+    files = (os.path.join(folder, name, "entry_points.txt") for name in _metadata_folders(folder))
+    for file in files:
+        with contextlib.suppress(OSError):
+            if b"[gpubench." in disk.read_regular(file):
+                return True
+    return os.path.isfile(folder)
+
+
+def _metadata_folders(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder or ".") if name.lower().endswith(("-info", ".egg"))]
+    except OSError:
+        return []
 
 
 def _ours(package: Distribution) -> tuple[EntryPoint, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import msgspec
@@ -530,3 +530,31 @@ class Op(msgspec.Struct, frozen=True):
         """What a device holds for one launch: all operands, and what lies between stages."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
         return sum(operand.bytes(params, dtype) for operand in held.values())
+
+
+# ---------------------------------------------------------------- overheads: what a device costs around any work
+
+_OF_BYTES = ("allocate", "upload", "download")
+_ONCE = Ladder(low=1, high=1)
+# From less than a page to what fills a link for a fifth of a second.
+_BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
+
+
+@cache
+def overhead(call: Any, summary: str) -> Op:
+    """Return the op that times `call`: with n bytes, in the plain form and in the best one, or once, where n is 1."""
+    of_bytes = call in _OF_BYTES
+    return Op(
+        name=call, group="overhead", summary=summary,
+        params={"n": "number of bytes" if of_bytes else "always 1"}, sizes=_BYTES if of_bytes else _ONCE,
+        dtypes=("float32",), inputs=(), output=Operand("nothing", lambda params: (0,)),
+        flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)), tolerance=EXACT,
+        fits=_whole_words if of_bytes else always_fits,
+        overhead=Overhead(call, ("library", "tuned") if of_bytes else ("library",)),
+    )  # fmt: skip
+
+
+def _whole_words(params: Params) -> str | None:
+    if params["n"] % 4:
+        return f"n is a number of bytes, and devices move words of 4: {params['n']} is no multiple"
+    return None

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpubench.base import disk, installation
-from gpubench.base.messages import WARNINGS, WarningCode
-from gpubench.result.run import RunWarning, Severity
+from gpubench.base.messages import WarningCode
+from gpubench.result.run import RunWarning, Severity, warning
 
 SUFFIX = ".sealed"
 _SEAL = re.compile(rb"gpubench-cache 1 ([0-9a-f]{64})\n")
@@ -195,5 +195,4 @@ def _reason(error: Exception) -> str:
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:
     """Remember what the user should know, once."""
-    warning = RunWarning(code=code, severity=severity, message=message, hint=WARNINGS[code].remedy)
-    _notes.setdefault((code, message), warning)
+    _notes.setdefault((code, message), warning(code, message, severity=severity))

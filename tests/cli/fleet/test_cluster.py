@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.cli import health
-from gpubench.cli.roofline import Host
+from gpubench.cli import presets
 from gpubench.fleet.cluster import node_arguments, worst
 from gpubench.fleet.driver import Absent, EngineNode, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
 from gpubench.fleet.journal import FleetJournal
@@ -118,13 +117,20 @@ def test_a_fleet_that_was_cut_short_is_not_complete(tmp_path):
     assert (fleet.nodes[0].status, fleet.nodes[0].reason, fleet.complete) == ("ok", "partial", False)
 
 
+HEALTH_OPS = tuple(op for op in presets.OPS["health"] if op not in presets.LINKS)
+
+
 def test_health_measures_gpus_alone_and_each_op_at_one_size():
-    asked = Selection(ops=list(health.OPS), regimes=["resident-queued"])
-    found, _ = health.chosen(asked, [CPU, GPU], Host(None, None), None)
+    asked = Selection(ops=list(HEALTH_OPS), regimes=["resident-queued"])
+    found, _ = presets.chosen("health", asked, [CPU, GPU], presets.Host(None, None), None)
     assert found.sizes == {"matmul": [8192], "copy": [2**26], "upload": [2**28], "download": [2**28]}
     given = msgspec.structs.replace(asked, sizes={"matmul": [64]})
-    assert health.chosen(given, [CPU, GPU], Host(None, None), None)[0].sizes["matmul"] == [64]
-    assert set(health.chosen(asked, [CPU], Host(None, None), None)[0].sizes) <= set(health.OPS)
+    assert presets.chosen("health", given, [CPU, GPU], presets.Host(None, None), None)[0].sizes["matmul"] == [
+        64
+    ]
+    assert set(presets.chosen("health", asked, [CPU], presets.Host(None, None), None)[0].sizes) <= set(
+        HEALTH_OPS
+    )
 
 
 def test_health_is_planned_for_the_gpu(gpubench):
@@ -133,5 +139,5 @@ def test_health_is_planned_for_the_gpu(gpubench):
     )
     assert done.returncode == 0, done.stderr
     cases = [line for line in done.stdout.splitlines() if "@" in line]
-    assert {line.partition("/")[0] for line in cases} == set(health.OPS)
+    assert {line.partition("/")[0] for line in cases} == set(HEALTH_OPS)
     assert all("@fake:gpu" in line for line in cases)
