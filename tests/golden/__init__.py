@@ -6,7 +6,10 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from gpubench.analysis.analyse import Analysis
+from gpubench.base.plugins import sections, wings
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
 from gpubench.result.run import Run
@@ -23,6 +26,7 @@ from tests.unit.report.samples import (
 )
 
 FOLDER = Path(__file__).parent
+NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"
 SUFFIXES = {"table": "table.txt", "plain": "txt", "markdown": "md", "json": "json", "csv": "csv"}
 # What other programs read, of a run that is short enough to be looked at.
 TOOL_SUFFIXES = {
@@ -34,7 +38,7 @@ RUNS = {
     "full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run,
     "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
-# One section alone.
+# One section of a network alone.
 SECTIONS = {"stages": (stages_run, "stages"), "placement": (placement_run, "hybrid")}
 # The final screen alone.
 SCREENS = {
@@ -44,13 +48,13 @@ SCREENS = {
 CASES = [("full", name) for name in SUFFIXES]
 CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted", "hybrid")]
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
-CASES += [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
-CASES += [("placement", name) for name in ("plain", "markdown", "json", "csv")]
 CASES += [(screen, "plain") for screen in SCREENS] + [("answer-suite", "markdown")]
+NETWORK_CASES = [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
+NETWORK_CASES += [("placement", name) for name in ("plain", "markdown", "json", "csv")]
 
 
 def path(run: str, format: str) -> Path:
-    return FOLDER / f"{run}.{(SUFFIXES | TOOL_SUFFIXES)[format]}"
+    return (NETWORKS if run in SECTIONS else FOLDER) / f"{run}.{(SUFFIXES | TOOL_SUFFIXES)[format]}"
 
 
 def text(run: str, format: str) -> str:
@@ -59,7 +63,17 @@ def text(run: str, format: str) -> str:
     if run in SECTIONS:
         make, section = SECTIONS[run]
         return drawn(_analyses(make), format, RenderOptions(sections=(section,)))
-    return drawn(_analyses(RUNS[run]), format)
+    found = drawn(_analyses(RUNS[run]), format)
+    return _without_wings(found) if (run, format) == ("full", "json") else found
+
+
+def _without_wings(document: str) -> str:
+    """The rows of the core: those of a wing are there with it alone, and empty here."""
+    found = msgspec.json.decode(document)
+    for rows in sections.all_rows():
+        if rows.kind.__module__.split(".")[1] in wings.OWN:
+            found.pop(rows.name.partition(".")[0], None)
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
 
 @functools.cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.golden import CASES, path, text
+from tests.golden import CASES, NETWORK_CASES, path, text
 
-for run, name in CASES:
+for run, name in (*CASES, *NETWORK_CASES):
     path(run, name).write_text(text(run, name), encoding="utf-8", newline="\n")
     print(path(run, name).name)

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
+from gpubench.analysis.claims import load
 from gpubench.backends.shared import choices
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import references, widened
@@ -298,3 +299,8 @@ def test_a_package_may_declare_what_the_page_shows():
     assert op.fits({"n": 3}) is None
     assert [stage.op for stage in op.stages] == ["linear_relu", "linear"]
     assert op.output.shape({"n": 3}) == (3, 64)
+
+
+def test_the_claims_that_come_with_gpubench_name_ops_that_are_there():
+    named = {text for claim in load("builtin") for text in (*claim.cases, claim.also) if text}
+    assert {text.partition("/")[0] for text in named} <= set(kernels.names())
