@@ -51,8 +51,8 @@ class CallSession(Session, LaunchClock, CoreClock):
         self._to_device = _mover(inner, function)
         self._wait = _device_wait(inner)
         self._idle: list[ObjectBuffer] = []
-        # By the holders that they read: to build a launch for each call would be timed with it.
-        self._launches: dict[tuple[str, ...], Launch] = {}
+        # By case and the holders that they read: to build a launch for each call would be timed with it.
+        self._launches: dict[tuple[int, ...], tuple[Case, Launch]] = {}
 
     @property
     def lacks(self) -> str | None:  # type: ignore[override]
@@ -124,6 +124,7 @@ class CallSession(Session, LaunchClock, CoreClock):
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
         """Wait for the whole device, and move a result to the host, as the caller has it then."""
+        host.value = None
         self.sync()
         with Translated(self._function):
             # The scripted device keeps its results in arrays.
@@ -146,23 +147,29 @@ class CallSession(Session, LaunchClock, CoreClock):
 
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
         """A launch that calls the function on what the holders have by then."""
-        key = (case.id, *(str(id(holder)) for holder in inputs))
-        if key not in self._launches:
-            self._launches[key] = self._build(op, case, list(inputs))
-        return self._launches[key]
+        key = (id(case), *map(id, inputs))
+        known = self._launches.get(key)
+        if known is None or known[0] is not case:
+            known = self._launches[key] = case, self._build(op, case, list(inputs))
+        return known[1]
 
     def _build(self, op: Op, case: Case, inputs: list[ObjectBuffer]) -> Launch:
         function, on_cpu = self._function, self._inner.device.kind == "cpu"
         program = function.cpu if function.gpu is None or on_cpu else function.gpu
         translated = Translated(function)
+        last = CallResult(None)
 
         def expr(xp: Any, *_: Any) -> Any:
+            nonlocal last
+            last.value = None  # as of a call whose result nobody keeps: its memory serves the next one
+            last = CallResult(None)
             arguments = [holder.value for holder in inputs]
             with translated:
                 result = program(*arguments) if function.gpu is not None else program(namespace(xp), *arguments)
                 if function.wait is not None:
                     function.wait(result)
-            return CallResult(result)
+            last.value = result
+            return last
 
         tensors = self._inner.device.backend == "torch"
         if tensors and not on_cpu:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.contract.protocols import LaunchClock, Places, transfers_of
 from gpubench.backends.shared.host import calls_library
-from gpubench.kernels.contract.op import each
+from gpubench.kernels.contract.op import Operand, Shape, Stored, each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
 from gpubench.measure.worker.parts import Observer, Times, observers_of
@@ -119,6 +119,10 @@ class Timer(Timed):
         # Which of the inputs travel, and which of the outputs.
         op = workspace.op
         self.sent = [i for i, operand in enumerate(op.inputs) if operand.travels]
+        # What a call allocates, found here: to ask for it costs a call as much as a launch.
+        self._fresh = calls_library(op, case)
+        self._sent_shapes = [(i, *self._shape(op.inputs[i])) for i in self.sent]
+        self._output_shapes = [] if self._fresh else [self._shape(operand) for operand in op.outputs]
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
         # Outputs that stay on the device where the others come from the pool, and what the last call left in them.
         self._staying: dict[int, Buffer] = {}
@@ -284,13 +288,11 @@ class Timer(Timed):
     def take(self) -> tuple[list[Buffer], Buffer | None]:
         """Buffers for the inputs and, in the tuned form, the outputs: from the warm pool for what travels, of the
         workspace or of this timer for what stays."""
-        workspace, params, dtype = self.workspace, self.case.params, self.case.dtype
-        op, allocate = workspace.op, self.session.allocate
-        buffers = list(workspace.buffers)
-        for i in self.sent:
-            operand = op.inputs[i]
-            buffers[i] = allocate(operand.shape(params), operand.stored(dtype))
-        if calls_library(op, self.case):
+        op, allocate = self.workspace.op, self.session.allocate
+        buffers = list(self.workspace.buffers)
+        for i, shape, dtype in self._sent_shapes:
+            buffers[i] = allocate(shape, dtype)
+        if self._fresh:
             return buffers, None
         outputs = []
         for i, operand in enumerate(op.outputs):
@@ -299,11 +301,14 @@ class Timer(Timed):
                 continue
             buffer = self._staying.get(i)
             if buffer is None:
-                buffer = allocate(operand.shape(params), operand.stored(dtype))
+                buffer = allocate(*self._output_shapes[i])
                 if not operand.travels:
                     self._staying[i] = buffer
             outputs.append(buffer)
         return buffers, tuple(outputs) if op.more_outputs else outputs[0]
+
+    def _shape(self, operand: Operand) -> tuple[Shape, Stored]:
+        return operand.shape(self.case.params), operand.stored(self.case.dtype)
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
         """The inverse of `take`."""
