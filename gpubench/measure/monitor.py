@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gpubench.base import processes
+from gpubench.base.groups import group_by
 from gpubench.base.messages import WARNINGS
 from gpubench.curves.stats import median
 from gpubench.result.case import GANG
 from gpubench.result.machine import Machine
 from gpubench.result.run import Block, Device, RunWarning, Telemetry
-from gpubench.result.run import Telemetry as Record
 
 # A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
 # stall. A monitor that has not answered by then hangs in its driver and is given up.
@@ -37,8 +37,8 @@ class Monitor:
         self._ids = [target.device_id for target in targets]
         self._absent = dict(absent or {})
         self._number = 0
-        self._watched: tuple[str, ...] = ()
-        self._known: dict[str, list[Reading]] = {}
+        self._watched: list[str] = []
+        self._readings: list[Reading] = []
         self._clocks: dict[str, list[float]] = {}
         self._child: processes.Child | None = None
         self._ready = False
@@ -53,36 +53,29 @@ class Monitor:
     def users(self) -> dict[str, Users]:
         """Who is on the devices before a worker opens one: none of them is ours. To be asked once, and by then."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
-        return {
-            name: found
-            for answer in answers
-            if isinstance(answer, Ready)
-            for name, found in answer.users.items()
-            if found
-        }
+        ready = [answer for answer in answers if isinstance(answer, Ready)]
+        return {name: users for answer in ready for name, users in answer.users.items() if users}
 
     def watch(self, *device_ids: str) -> None:
         """Begin to read those of these devices that can be read. Returns at once."""
         if self._child is None:
             return
-        readable = [name for name in device_ids if name in self._ids and name not in self._absent]
-        self._watched = tuple(readable)
-        if readable:
-            self._send(Watch(readable))
+        self._watched = [name for name in device_ids if name in self._ids and name not in self._absent]
+        if self._watched:
+            self._send(Watch(self._watched))
 
     def rest(self) -> list[Reading]:
         """Stop reading, and be still. Returns what was read since `watch`, in order of time."""
         if not self._watched:
             return []
-        watched, self._watched = self._watched, ()
+        watched, self._watched = self._watched, []
         self._number += 1
+        paused = Paused(self._number)
         self._send(Pause(self._number))
-        number = self._number
-        answers = self._answers(lambda answer: isinstance(answer, Paused) and answer.number == number)
-        found = [one for one in answers if isinstance(one, Reading) and one.device_id in watched]
-        for one in found:
-            self._known.setdefault(one.device_id, []).append(one)
-        return found
+        answers = self._answers(lambda answer: answer == paused)
+        readings = [answer for answer in answers if isinstance(answer, Reading) and answer.device_id in watched]
+        self._readings += readings
+        return readings
 
     def judge(
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
@@ -98,9 +91,10 @@ class Monitor:
         """A monotonic time in seconds from the session's start, as the records have it."""
         return moment - self._since
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[Telemetry]:
         """What was read so far, for the result file."""
-        return [columns(name, found, self._since) for name, found in self._known.items() if found]
+        by_device = group_by(self._readings, lambda reading: reading.device_id)
+        return [columns(name, readings, self._since) for name, readings in by_device.items()]
 
     def absent(self) -> dict[str, str]:
         """The devices that cannot be read, and why, as far as it is known."""
@@ -269,8 +263,12 @@ IDLE_BYTES = 256 * 2**20
 UNKNOWN_GPU = "it is not known which GPU this is"
 
 
-class MonitorMessage(msgspec.Struct, frozen=True, tag_field="kind"):
-    """Base of all messages."""
+class ToMonitor(msgspec.Struct, frozen=True, tag=True):
+    """Base of what a monitor is asked for."""
+
+
+class FromMonitor(msgspec.Struct, frozen=True, tag=True):
+    """Base of its answers."""
 
 
 class MonitorTarget(msgspec.Struct, frozen=True):
@@ -287,19 +285,19 @@ class MonitorTarget(msgspec.Struct, frozen=True):
         return bool(self.uuid or self.pci)
 
 
-class Begin(MonitorMessage, frozen=True, tag="begin"):
+class Begin(ToMonitor, frozen=True):
     """The devices of the session; the monitor answers Ready."""
 
     targets: list[MonitorTarget]
 
 
-class Watch(MonitorMessage, frozen=True, tag="watch"):
+class Watch(ToMonitor, frozen=True):
     """Read these devices now, and again and again until Pause."""
 
     device_ids: list[str]
 
 
-class Pause(MonitorMessage, frozen=True, tag="pause"):
+class Pause(ToMonitor, frozen=True):
     """Read once more, then be still; the monitor answers Paused with this number."""
 
     number: int
@@ -322,14 +320,14 @@ class Users(msgspec.Struct, frozen=True):
         return bool(self.computing or self.drawing) or self.unseen
 
 
-class Ready(MonitorMessage, frozen=True, tag="ready"):
+class Ready(FromMonitor, frozen=True):
     """Why a device cannot be read, by its id; all others can. `users` are those of the devices that tell."""
 
     absent: dict[str, str]
     users: dict[str, Users] = {}
 
 
-class Reading(MonitorMessage, frozen=True, tag="reading"):
+class Reading(FromMonitor, frozen=True):
     """One reading. `t_s` is of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in
     steps of 1/64 s. None: this device does not tell.
 
@@ -347,32 +345,20 @@ class Reading(MonitorMessage, frozen=True, tag="reading"):
     pcie_width: int | None = None
 
 
-class Paused(MonitorMessage, frozen=True, tag="paused"):
+class Paused(FromMonitor, frozen=True):
     """All readings up to the Pause of this number have been sent."""
 
     number: int
 
 
-ToMonitor = Begin | Watch | Pause
-FromMonitor = Ready | Reading | Paused
-
-_encoder = msgspec.json.Encoder()
-_to_monitor: msgspec.json.Decoder[ToMonitor] = msgspec.json.Decoder(ToMonitor)
-_from_monitor: msgspec.json.Decoder[FromMonitor] = msgspec.json.Decoder(FromMonitor)
-
-
 def encode(message: ToMonitor | FromMonitor) -> bytes:
-    return _encoder.encode(message) + b"\n"
+    """Return the line of a message."""
+    return msgspec.json.encode(message) + b"\n"
 
 
-def decode_order(line: bytes) -> ToMonitor:
-    """Raises msgspec.DecodeError or ValidationError."""
-    return _to_monitor.decode(line)
-
-
-def decode_answer(line: bytes) -> FromMonitor:
-    """Raises msgspec.DecodeError or ValidationError."""
-    return _from_monitor.decode(line)
+# Both raise msgspec.DecodeError.
+decode_order = msgspec.json.Decoder(Begin | Watch | Pause).decode
+decode_answer = msgspec.json.Decoder(Ready | Reading | Paused).decode
 
 
 def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:

@@ -7,6 +7,8 @@ announce the phase it is in, so that a crash or a hang can be blamed on that pha
 from __future__ import annotations
 
 import operator
+from functools import reduce
+from operator import or_
 from typing import SupportsFloat, SupportsIndex
 
 import msgspec
@@ -31,30 +33,36 @@ from gpubench.result.run import (
 PART_SAMPLES = 5
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="kind"):
+class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
     """Base of all messages."""
 
 
-class Numbered(Message, frozen=True, kw_only=True):
-    """A request, or the reply that carries its number."""
+class Request(Message, frozen=True, kw_only=True):
+    """Base of what a worker is asked for."""
 
     id: int
 
 
-class ListDevices(Numbered, frozen=True, kw_only=True, tag="devices"):
+class Reply(Message, frozen=True, kw_only=True):
+    """Base of the answers, each with the number of its request."""
+
+    id: int
+
+
+class ListDevices(Request, frozen=True):
     """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
 
     backend: str
     host_only: bool = False
 
 
-class Preload(Numbered, frozen=True, kw_only=True, tag="preload"):
+class Preload(Request, frozen=True):
     """Import what opening a device of this backend needs. Nobody waits for the reply."""
 
     backend: str
 
 
-class Open(Numbered, frozen=True, kw_only=True, tag="open"):
+class Open(Request, frozen=True, kw_only=True):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
@@ -80,7 +88,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     dtypes: list[Dtype] = []
 
 
-class MeasureOverhead(Numbered, frozen=True, kw_only=True, tag="overhead"):
+class MeasureOverhead(Request, frozen=True):
     """How long do an empty launch and its wait take, and how fine is the clock? Apart from `Open`, because devices are
     opened side by side, and measured one after the other."""
 
@@ -100,13 +108,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
 
 
-class MeasureCeilings(Numbered, frozen=True, kw_only=True, tag="ceilings"):
+class MeasureCeilings(Request, frozen=True):
     """How fast is this device at best?"""
 
     wanted: Wanted
 
 
-class Load(Numbered, frozen=True, kw_only=True, tag="load"):
+class Load(Request, frozen=True):
     """Make the inputs of a case, with `reference` also its float64 answer. Workers may do so side by side: nothing is
     timed meanwhile."""
 
@@ -114,21 +122,21 @@ class Load(Numbered, frozen=True, kw_only=True, tag="load"):
     reference: bool
 
 
-class Build(Numbered, frozen=True, kw_only=True, tag="build"):
+class Build(Request, frozen=True):
     """Build the launch of a case and check its output, beside other workers. Whatever goes wrong is left to
     `Prepare`."""
 
     case: Case
 
 
-class Choose(Numbered, frozen=True, kw_only=True, tag="choose"):
+class Choose(Request, frozen=True):
     """Choose the kernel of a case by trials, while no other worker does anything. Whatever goes wrong is left to
     `Prepare`, which tells the time of these trials, too."""
 
     case: Case
 
 
-class Prepare(Numbered, frozen=True, kw_only=True, tag="prepare"):
+class Prepare(Request, frozen=True):
     """Inputs, buffers, build, correctness gate, parts.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
@@ -148,7 +156,7 @@ class Prepare(Numbered, frozen=True, kw_only=True, tag="prepare"):
     expected_s: float | None = None
 
 
-class Sample(Numbered, frozen=True, kw_only=True, tag="sample"):
+class Sample(Request, frozen=True):
     """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds. Without `warm_up` the
     first sample counts: of launches so long that what goes before them is forgotten soon."""
 
@@ -162,7 +170,7 @@ class Sample(Numbered, frozen=True, kw_only=True, tag="sample"):
     warm_up: bool = True
 
 
-class Work(Numbered, frozen=True, kw_only=True, tag="work"):
+class Work(Request, frozen=True):
     """Warm up a prepared case, wait until the monotonic time `start_at`, then work for so long: other workers begin at
     the same moment."""
 
@@ -172,7 +180,7 @@ class Work(Numbered, frozen=True, kw_only=True, tag="work"):
     work_s: float
 
 
-class TimeStages(Numbered, frozen=True, kw_only=True, tag="time-stages"):
+class TimeStages(Request, frozen=True):
     """Where does the time of a prepared workload go, or where could its stages run (`placing`)? In at most about
     `limit_s` seconds."""
 
@@ -182,7 +190,7 @@ class TimeStages(Numbered, frozen=True, kw_only=True, tag="time-stages"):
     placing: bool = False
 
 
-class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
+class Finish(Request, frozen=True):
     """Check the output that the last launch left behind. A function is called with other values if that takes no longer
     than `limit_s` seconds. None means that it may take its time."""
 
@@ -190,15 +198,15 @@ class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
     limit_s: float | None = None
 
 
-class Reallocate(Numbered, frozen=True, kw_only=True, tag="reallocate"):
+class Reallocate(Request, frozen=True):
     """Free all that is prepared: what comes next lies in memory that is allocated anew."""
 
 
-class Close(Numbered, frozen=True, kw_only=True, tag="close"):
+class Close(Request, frozen=True):
     """Close the device and end."""
 
 
-class Phase(Message, frozen=True, kw_only=True, tag="phase"):
+class Phase(Message, frozen=True):
     """What the worker is about to do; no reply."""
 
     name: str
@@ -241,13 +249,13 @@ class Listing(msgspec.Struct, frozen=True):
         }
 
 
-class Devices(Numbered, frozen=True, kw_only=True, tag="devices-reply"):
+class Devices(Reply, frozen=True):
     """What a backend lists."""
 
     listing: Listing
 
 
-class Opened(Numbered, frozen=True, kw_only=True, tag="opened"):
+class Opened(Reply, frozen=True):
     """The device is open. `once_s`: seconds of what the machine remembers from now on."""
 
     device: Device
@@ -255,7 +263,7 @@ class Opened(Numbered, frozen=True, kw_only=True, tag="opened"):
     once_s: float = 0.0
 
 
-class MeasuredOverhead(Numbered, frozen=True, kw_only=True, tag="overhead-reply"):
+class MeasuredOverhead(Reply, frozen=True):
     """Seconds of each empty launch with its wait, and of the clock: its smallest step, and the cost of a reading."""
 
     overhead_s: list[float]
@@ -263,13 +271,13 @@ class MeasuredOverhead(Numbered, frozen=True, kw_only=True, tag="overhead-reply"
     clock_cost_s: float
 
 
-class Ceilings(Numbered, frozen=True, kw_only=True, tag="ceilings-reply"):
+class Ceilings(Reply, frozen=True):
     """What was asked for, each with a rate or with the reason for none."""
 
     ceilings: list[Ceiling]
 
 
-class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
+class Prepared(Reply, frozen=True, kw_only=True):
     """The case is right and ready. `cut`: of a case that is split the GPU's share, in whole units; of a workload on two
     sides where its stages run. `notes`: what the worker has found wrong with the cache."""
 
@@ -290,7 +298,7 @@ class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     cut: float | str | None = None
 
 
-class Sampled(Numbered, frozen=True, kw_only=True, tag="sampled"):
+class Sampled(Reply, frozen=True):
     """One block. `times_s`: the monotonic times at which it began and at which each entry of `wall_s` ended;
     `parts`: those of the calls that were taken apart between its samples."""
 
@@ -299,7 +307,7 @@ class Sampled(Numbered, frozen=True, kw_only=True, tag="sampled"):
     parts: dict[str, list[float]] = {}
 
 
-class Worked(Numbered, frozen=True, kw_only=True, tag="worked"):
+class Worked(Reply, frozen=True):
     """When the work really began, and when each sample of `repeat` launches ended, in seconds from `start_at`."""
 
     repeat: int
@@ -307,24 +315,24 @@ class Worked(Numbered, frozen=True, kw_only=True, tag="worked"):
     ends_s: list[float]
 
 
-class TimedStages(Numbered, frozen=True, kw_only=True, tag="stages-reply"):
+class TimedStages(Reply, frozen=True):
     """The times of the stages, or those on both sides and what they promise; None where a device cannot tell them."""
 
     times: StageTimes | None = None
     placing: Placing | None = None
 
 
-class Done(Numbered, frozen=True, kw_only=True, tag="done"):
+class Done(Reply, frozen=True):
     """The request was carried out."""
 
     notes: list[RunWarning] = []
 
 
-class Undecided(Numbered, frozen=True, kw_only=True, tag="undecided"):
+class Undecided(Reply, frozen=True):
     """The case was not built: its kernel is still to be chosen by trials."""
 
 
-class Refused(Numbered, frozen=True, kw_only=True, tag="refused"):
+class Refused(Reply, frozen=True):
     """The case was not attempted, or the device is not to be had."""
 
     reason: Reason
@@ -332,7 +340,7 @@ class Refused(Numbered, frozen=True, kw_only=True, tag="refused"):
     hint: str = ""
 
 
-class Broke(Numbered, frozen=True, kw_only=True, tag="broke"):
+class Broke(Reply, frozen=True):
     """The case was attempted and failed; `fatal` means that only a fresh worker can go on."""
 
     reason: Reason
@@ -343,37 +351,6 @@ class Broke(Numbered, frozen=True, kw_only=True, tag="broke"):
     fatal: bool = False
 
 
-Request = (
-    ListDevices
-    | Preload
-    | Open
-    | MeasureOverhead
-    | MeasureCeilings
-    | Load
-    | Build
-    | Choose
-    | Prepare
-    | Sample
-    | Work
-    | TimeStages
-    | Finish
-    | Reallocate
-    | Close
-)
-Reply = (
-    Devices
-    | Opened
-    | MeasuredOverhead
-    | Ceilings
-    | Prepared
-    | Sampled
-    | Worked
-    | TimedStages
-    | Done
-    | Undecided
-    | Refused
-    | Broke
-)
 FromWorker = Phase | Reply
 
 
@@ -389,8 +366,8 @@ def _plain(value: object) -> str | int | float:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
-_request_decoder = msgspec.json.Decoder(Request)
-_reply_decoder = msgspec.json.Decoder(FromWorker)
+_request_decoder = msgspec.json.Decoder(reduce(or_, Request.__subclasses__()))
+_reply_decoder = msgspec.json.Decoder(reduce(or_, [Phase, *Reply.__subclasses__()]))
 
 
 def encode(message: Request | FromWorker) -> bytes:
