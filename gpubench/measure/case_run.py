@@ -199,16 +199,14 @@ class CaseRun:
         self.purpose = purpose
         self.before = before
         self.left_s = runtime.settings.case_timeout_s
-        self.kept: list[float] = []
         self.prepared: protocol.Prepared | None = None
         self.worker: Worker | None = None
         self.cut: float | str | None = None
         self.over = False
         self._workload, self._explained = workload, workload.explained
         self._part_samples = protocol.PART_SAMPLES if workload.explained and workload.parted(case) else 0
-        self._blocks: list[list[float]] = []
-        self._taken: list[float] = []
-        self._unthrottled: list[float] = []
+        self._used: list[list[float]] = []  # samples of each block
+        self._clean: list[list[float]] = []  # those that were not throttled, of each block that has some
         self._pauses_s = list(PAUSES_S)
         self._number = 0
         self._sampling_s = 0.0
@@ -246,14 +244,22 @@ class CaseRun:
     def leave_out(self) -> None:
         """End the case before it begins if its launches are known to take longer than the budget lasts."""
         needed_s = LEAST_LAUNCHES * self.call_s
-        if self.call_s < ONCE_S or needed_s <= self.runtime.budget.left_s():
-            return
-        self.over = True
+        if self.call_s >= ONCE_S and needed_s > self.runtime.budget.left_s():
+            self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
+
+    def lose(self, gone: WorkerGone) -> None:
+        """End the case whose worker ended: it is out of time, or broken."""
+        if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
+            self._run_late(f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}")
+        else:
+            self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
+
+    def _run_late(self, detail: str) -> None:
+        """End the case for which the budget has no time."""
+        self.over, self.prepared = True, None
         if self.before is None or isinstance(self.before, Planned):
-            detail = f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s"
-            skip = Skip(
-                id=self.case.id, case=self.case, reason="budget", detail=detail, hint=REASONS["budget"].remedy
-            )
+            hint = REASONS["budget"].remedy
+            skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
             self.runtime.recorder.put(skip)
 
     def begin(self) -> None:
@@ -400,7 +406,7 @@ class CaseRun:
     @property
     def _to_be_finished(self) -> bool:
         """Whether there is anything to check: one that the budget left without a sample has passed its check."""
-        return self.measured and (bool(self._taken) or self.runtime.check_only)
+        return self.measured and (bool(self._used) or self.runtime.check_only)
 
     @property
     def call_s(self) -> float:
@@ -486,10 +492,7 @@ class CaseRun:
             return None
         except WorkerGone as gone:
             pool.drop(device_id)
-            if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
-                self.over, self.prepared = True, None
-            else:
-                self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
+            self.lose(gone)
             return None
         finally:
             self.left_s -= time.monotonic() - began
@@ -560,8 +563,14 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, block by block."""
-        return self._blocks if self.kept is self._unthrottled else [[value] for value in self._taken]
+        """The samples that count, block by block: all of the session, where throttling would leave too few."""
+        enough = sum(map(len, self._clean)) >= self.runtime.settings.min_samples
+        return self._clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
+
+    @property
+    def kept(self) -> list[float]:
+        """The samples that count."""
+        return [value for block in self._counted for value in block]
 
     def _block_size(self) -> int:
         if self.purpose.samples is not None:
@@ -570,14 +579,10 @@ class CaseRun:
         return max(1, min(left, 1 if self._long else BLOCK_SAMPLES))
 
     def _add(self, block: Block) -> None:
-        """Count the samples of a block: all of the session, where too few of them would be left by throttling."""
-        used = block.wall_s[block.warmup :]
-        clean = [x for i, x in enumerate(used, block.warmup) if str(i) not in block.discarded]
-        self._blocks += [clean] if clean else []
-        self._taken += used
-        self._unthrottled += clean
-        enough = len(self._unthrottled) >= self.runtime.settings.min_samples
-        self.kept = self._unthrottled if enough or self._pauses_s else self._taken
+        """Count the samples of a block."""
+        self._used.append(block.wall_s[block.warmup :])
+        clean = [x for i, x in enumerate(self._used[-1], block.warmup) if str(i) not in block.discarded]
+        self._clean += [clean] if clean else []
 
     # ---------------------------------------------------------------- its outcome
 

@@ -13,7 +13,7 @@ import msgspec
 
 from gpubench.base import cpu_load, units
 from gpubench.base.errors import ExitCode, GpubenchError
-from gpubench.base.messages import REASONS, WARNINGS
+from gpubench.base.messages import WARNINGS
 from gpubench.measure import monitor, split_search
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import (
@@ -23,8 +23,6 @@ from gpubench.measure.case_run import (
     WRONG_RESULT,
     CaseRun,
     Runtime,
-    broken,
-    out_of_time,
     to_be_tried,
     warn_once,
 )
@@ -33,7 +31,6 @@ from gpubench.measure.pace import Pace
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Step, Workload, asked
 from gpubench.measure.recorder import (
-    CaseDone,
     Progress,
     Recorder,
     RunDone,
@@ -57,9 +54,7 @@ from gpubench.result.run import (
     Planned,
     Run,
     RunWarning,
-    SessionFailure,
     SessionRecord,
-    Skip,
     failures_of,
 )
 
@@ -302,24 +297,9 @@ class _Runner:
             known = self.recorder.outcome(case.id) if case is not None else None
             if case is None or not to_be_tried(known, runtime.session, self.first_session):
                 self.recorder.warn(_restarted(device_id, gone.detail, runtime.session))
-            elif out_of_time(
-                gone, self._budget, Workload(self.spec.ops[case.op], case.params, case.dtype, ()).slow_s
-            ):
-                detail = f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}"
-                self.recorder.put(
-                    Skip(id=case.id, case=case, reason="budget", detail=detail, hint=REASONS["budget"].remedy)
-                )
             else:
-                failure = SessionFailure(
-                    session=runtime.session, reason=gone.reason, detail=gone.detail, phase=gone.phase,
-                    stderr_tail=gone.stderr_tail or None,
-                )  # fmt: skip
-                outcome = broken(case, known, failure)
-                self.recorder.put(outcome)
-                done = CaseDone(
-                    outcome, self.progress.number, self.progress.cases, runtime.session, None, None, None
-                )
-                self.sink(done)
+                item = Workload(self.spec.ops[case.op], case.params, case.dtype, (case,))
+                CaseRun(case, runtime, item, before=known).lose(gone)
 
     def _try_lost_devices_again(self) -> None:
         """A lost device may be back in the next session; one that is lost in two sessions in a row stays so."""
@@ -376,8 +356,9 @@ class _Runner:
         for record in busy:
             turn = [record]
             while len(turn) <= REPEATS and turn[-1].contended and self._budget.left_s() >= longest_s:
-                if self._is_always_busy():
-                    return
+                sessions = self.recorder.run.sessions
+                if len(sessions) > 1 and all(session.contended for session in sessions):
+                    return  # a repeat would be disturbed, too
                 self.progress.cases += self._schedule.count
                 self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
@@ -387,11 +368,6 @@ class _Runner:
                 least = min(turn, key=lambda session: (session.disturbance, session.index))
                 for session in turn:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
-
-    def _is_always_busy(self) -> bool:
-        """Return whether every session so far was disturbed, of at least two: then a repeat would be too."""
-        sessions = self.recorder.run.sessions
-        return len(sessions) > 1 and all(session.contended for session in sessions)
 
     def _search_left_s(self) -> float:
         """The search may use the first session's share of the budget."""

@@ -257,11 +257,9 @@ class WorkerPool:
         machine: Machine | None = None, spares: Spares | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
-        self._scratch = scratch
         self._gone = gone
-        self._since = time.perf_counter()
+        since = time.perf_counter()
         self._spares = spares or Spares()
-        self._tuned = Selection(ops=[])
         self.once_s = 0.0
         self.losses: dict[str, Loss] = {}  # by device, as long as nobody was told
         self.workers: dict[str, Worker] = {}
@@ -274,12 +272,15 @@ class WorkerPool:
         self._ceilings: list[Ceiling] = []
         machine = machine or Machine()
         usable = machine.memory.usable_bytes.value
-        self._host_bytes = None if usable is None else usable // max(1, len(devices))
-        self._cpus = machine.cpu.available.value
-        self._alike = alike_cpus(machine)
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
-        self._flush_bytes = 2 * caches if settings.cache == "cold" else None
-        self.monitor = of_session(devices, machine, self._since)
+        self._opening = protocol.Open(
+            id=0, device_id="", threads=settings.threads, seed=settings.seed, inputs=settings.inputs,
+            scratch=str(scratch), since=since, autotune=settings.autotune, sample_s=settings.sample_s,
+            flush_bytes=2 * caches if settings.cache == "cold" else None,
+            host_bytes=None if usable is None else usable // max(1, len(devices)),
+            cpus=machine.cpu.available.value, alike=alike_cpus(machine),
+        )  # fmt: skip
+        self.monitor = of_session(devices, machine, since)
 
     def worker(self, device_id: str) -> Worker:
         """The open worker of this device. Raises DeviceGone."""
@@ -302,7 +303,8 @@ class WorkerPool:
     def begin(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
         """Have workers open these devices, and do not wait for them. `selection`: what is to be measured on them."""
         if selection is not None and "tuned" in selection.forms:
-            self._tuned = selection
+            opening = msgspec.structs.replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
+            self._opening = opening
         for device_id in device_ids:
             if device_id not in self._gone and device_id not in self._starting:
                 with contextlib.suppress(WorkerGone):  # tried again, and counted, where it is waited for
@@ -496,13 +498,7 @@ class WorkerPool:
         WorkerGone."""
         spare = self._spares.take(_backend(device_id))
         worker = spare or Worker(self._settings.threads)
-        request = protocol.Open(
-            id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
-            inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
-            autotune=self._settings.autotune, flush_bytes=self._flush_bytes, host_bytes=self._host_bytes,
-            cpus=self._cpus, alike=self._alike,
-            sample_s=self._settings.sample_s, ops=self._tuned.ops, dtypes=self._tuned.dtypes,
-        )  # fmt: skip
+        request = msgspec.structs.replace(self._opening, id=worker.next_id, device_id=device_id)
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)
         return Start(worker, request, ahead=spare is not None)

@@ -105,11 +105,7 @@ class OpenDevice:
         self._announce("supports")
         refused = refusal(session, op, case)
         if refused is not None:
-            raise (
-                refused
-                if isinstance(refused, Unsupported)
-                else Unsupported(refused.detail, hint=refused.hint, reason=refused.reason)
-            )
+            raise Unsupported(refused.detail, hint=refused.hint, reason=refused.reason)
         if op.overhead is not None:
             return self._prepare_overhead(op, request)
         workload = self._workload(case)

@@ -9,6 +9,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -61,9 +62,7 @@ class Timed:
     settled = True  # a block has confirmed the count
     flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
     steps: Times | None = None  # where the seconds of each step of a copying call are noted, if anywhere
-    sides: Mapping[
-        str, tuple[str, int]
-    ] = {}  # by its name each side alone: its placement, and launches of a sample
+    sides: Mapping[str, Callable[[], float]] = {}  # by its name what samples each side alone
     observers: Sequence[Observer] = ()
     resident_launch: Launch | None = None  # what other regimes with data on the device share
 
@@ -89,14 +88,6 @@ class Timed:
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
         """Add samples of the device's clock, where there are any."""
-
-    def fenced_launch(self) -> Times:
-        """Return the seconds of one launch and its wait, and of a wait for nothing, where it has a launch."""
-        return {}
-
-    def seconds_at(self, placement: str, repeat: int) -> float:
-        """Return what `seconds` does, with the stages of a workload elsewhere."""
-        raise NotImplementedError
 
 
 class Timer(Timed):
@@ -140,8 +131,8 @@ class Timer(Timed):
             self.places.place(self.placement)
         return regime(repeat)
 
-    def seconds_at(self, placement: str, repeat: int) -> float:
-        """As `seconds`, with the stages elsewhere."""
+    def _seconds_at(self, placement: str, repeat: int) -> float:
+        """Return what `seconds` does, with the stages elsewhere."""
         before, self.placement = self.placement, placement
         try:
             return self.seconds(repeat)
@@ -153,7 +144,8 @@ class Timer(Timed):
         chosen = self.placement
         for name, placement in placements.items():
             self.placement = placement
-            self.sides = {**self.sides, name: (placement, calibrate(self, target_s))}
+            side = partial(self._seconds_at, placement, calibrate(self, target_s))
+            self.sides = {**self.sides, name: side}
         self.placement = chosen
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
@@ -187,9 +179,6 @@ class Timer(Timed):
         if turn is None or not turn % 2:
             seconds = device_seconds(self.session, self.launch, 1, cold=True)
             cold_s += [] if seconds is None else [seconds]
-
-    def fenced_launch(self) -> Times:
-        return parts.fenced_launch(self)
 
     def _queued(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock
@@ -449,10 +438,10 @@ def sample_block(
             if time.perf_counter() - began > request.limit_s:
                 break
         # Neighbours in time of the samples that they are compared with.
-        beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
+        beside_s = {name: seconds() for name, seconds in timer.sides.items()}
         # Of a call so long, the steps of every second block do.
-        if timer.steps and (wall[-1] < IN_TURNS_S or not request.round % 2):
-            of_calls = {**timer.steps, **timer.fenced_launch()}
+        if isinstance(timer, Timer) and timer.steps and (wall[-1] < IN_TURNS_S or not request.round % 2):
+            of_calls = {**timer.steps, **parts.fenced_launch(timer)}
     block = Block(
         session=request.session, round=request.round, position=request.position,
         repeat=timer.repeat * (timer.case.calls or 1),
