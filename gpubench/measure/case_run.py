@@ -212,7 +212,7 @@ class CaseRun:
         self._sampling_s = 0.0
         self._block_s = 0.0
         self._launch_s = 0.0
-        self._asked: protocol.Request | None = None
+        self._asked: protocol.WorkerRequest | None = None
 
     @property
     def unsettled(self) -> bool:
@@ -436,13 +436,13 @@ class CaseRun:
     def _expected_s(self) -> float | None:
         return self.runtime.pace.expected_s(self.case)
 
-    def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.Request]) -> None:
+    def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.WorkerRequest]) -> None:
         """Send a request whose reply `_exchange` waits for later."""
         self._asked = request(worker)
         with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
             worker.send(self._asked)
 
-    def _prepare_request(self, worker: Worker) -> protocol.Request:
+    def _prepare_request(self, worker: Worker) -> protocol.WorkerRequest:
         self.worker, block = worker, self._counts
         if self.cut is None and block is not None:
             self.cut = block.cut
@@ -453,19 +453,21 @@ class CaseRun:
             cut=self.cut, expected_s=self._expected_s,
         )  # fmt: skip
 
-    def _finish_request(self, worker: Worker) -> protocol.Request:
+    def _finish_request(self, worker: Worker) -> protocol.WorkerRequest:
         left_s = self.runtime.budget.left_s()
         limit_s = max(0.0, left_s) if math.isfinite(left_s) else None
         return protocol.Finish(id=worker.next_id, case_id=self.case.id, limit_s=limit_s)
 
-    def _ask_of_session(self, kind: Callable[..., protocol.Request], **fields: object) -> protocol.Reply | None:
+    def _ask_of_session(
+        self, kind: Callable[..., protocol.WorkerRequest], **fields: object
+    ) -> protocol.Reply | None:
         """Ask for what belongs to this case and session, once it is prepared."""
         session = self.runtime.session
         return self._exchange_prepared(
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
         )
 
-    def _exchange_prepared(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
+    def _exchange_prepared(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
         """As `_exchange`; a case whose worker died under a neighbour is first prepared on the new one."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
             self.prepared = None
@@ -474,7 +476,7 @@ class CaseRun:
                 return None
         return self._exchange(request)
 
-    def _exchange(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
+    def _exchange(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
         """One request for this case; None once whatever went wrong has become the case's outcome."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
         asked, self._asked = self._asked, None
@@ -506,7 +508,7 @@ class CaseRun:
             return None
         return reply
 
-    def _patience_s(self, request: protocol.Request) -> float:
+    def _patience_s(self, request: protocol.WorkerRequest) -> float:
         """Seconds to wait for the reply; what begins a case, or times it, is not waited for when the budget is over."""
         limit_s, budget = max(self.left_s, SHORTEST_DEADLINE_S), self.runtime.budget
         if isinstance(request, protocol.Prepare):

@@ -37,7 +37,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
     """Base of all messages."""
 
 
-class Request(Message, frozen=True, kw_only=True):
+class WorkerRequest(Message, frozen=True, kw_only=True):
     """Base of what a worker is asked for."""
 
     id: int
@@ -49,20 +49,20 @@ class Reply(Message, frozen=True, kw_only=True):
     id: int
 
 
-class ListDevices(Request, frozen=True):
+class ListDevices(WorkerRequest, frozen=True):
     """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
 
     backend: str
     host_only: bool = False
 
 
-class Preload(Request, frozen=True):
+class Preload(WorkerRequest, frozen=True):
     """Import what opening a device of this backend needs. Nobody waits for the reply."""
 
     backend: str
 
 
-class Open(Request, frozen=True, kw_only=True):
+class Open(WorkerRequest, frozen=True, kw_only=True):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
@@ -88,7 +88,7 @@ class Open(Request, frozen=True, kw_only=True):
     dtypes: list[Dtype] = []
 
 
-class MeasureOverhead(Request, frozen=True):
+class MeasureOverhead(WorkerRequest, frozen=True):
     """How long do an empty launch and its wait take, and how fine is the clock? Apart from `Open`, because devices are
     opened side by side, and measured one after the other."""
 
@@ -108,13 +108,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
 
 
-class MeasureCeilings(Request, frozen=True):
+class MeasureCeilings(WorkerRequest, frozen=True):
     """How fast is this device at best?"""
 
     wanted: Wanted
 
 
-class Load(Request, frozen=True):
+class Load(WorkerRequest, frozen=True):
     """Make the inputs of a case, with `reference` also its float64 answer. Workers may do so side by side: nothing is
     timed meanwhile."""
 
@@ -122,21 +122,21 @@ class Load(Request, frozen=True):
     reference: bool
 
 
-class Build(Request, frozen=True):
+class Build(WorkerRequest, frozen=True):
     """Build the launch of a case and check its output, beside other workers. Whatever goes wrong is left to
     `Prepare`."""
 
     case: Case
 
 
-class Choose(Request, frozen=True):
+class Choose(WorkerRequest, frozen=True):
     """Choose the kernel of a case by trials, while no other worker does anything. Whatever goes wrong is left to
     `Prepare`, which tells the time of these trials, too."""
 
     case: Case
 
 
-class Prepare(Request, frozen=True):
+class Prepare(WorkerRequest, frozen=True):
     """Inputs, buffers, build, correctness gate, parts.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
@@ -156,7 +156,7 @@ class Prepare(Request, frozen=True):
     expected_s: float | None = None
 
 
-class Sample(Request, frozen=True):
+class Sample(WorkerRequest, frozen=True):
     """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds. Without `warm_up` the
     first sample counts: of launches so long that what goes before them is forgotten soon."""
 
@@ -170,7 +170,7 @@ class Sample(Request, frozen=True):
     warm_up: bool = True
 
 
-class Work(Request, frozen=True):
+class Work(WorkerRequest, frozen=True):
     """Warm up a prepared case, wait until the monotonic time `start_at`, then work for so long: other workers begin at
     the same moment."""
 
@@ -180,7 +180,7 @@ class Work(Request, frozen=True):
     work_s: float
 
 
-class TimeStages(Request, frozen=True):
+class TimeStages(WorkerRequest, frozen=True):
     """Where does the time of a prepared workload go, or where could its stages run (`placing`)? In at most about
     `limit_s` seconds."""
 
@@ -190,7 +190,7 @@ class TimeStages(Request, frozen=True):
     placing: bool = False
 
 
-class Finish(Request, frozen=True):
+class Finish(WorkerRequest, frozen=True):
     """Check the output that the last launch left behind. A function is called with other values if that takes no longer
     than `limit_s` seconds. None means that it may take its time."""
 
@@ -198,11 +198,11 @@ class Finish(Request, frozen=True):
     limit_s: float | None = None
 
 
-class Reallocate(Request, frozen=True):
+class Reallocate(WorkerRequest, frozen=True):
     """Free all that is prepared: what comes next lies in memory that is allocated anew."""
 
 
-class Close(Request, frozen=True):
+class Close(WorkerRequest, frozen=True):
     """Close the device and end."""
 
 
@@ -366,17 +366,17 @@ def _plain(value: object) -> str | int | float:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
-_request_decoder = msgspec.json.Decoder(reduce(or_, Request.__subclasses__()))
+_request_decoder = msgspec.json.Decoder(reduce(or_, WorkerRequest.__subclasses__()))
 _reply_decoder = msgspec.json.Decoder(reduce(or_, [Phase, *Reply.__subclasses__()]))
 
 
-def encode(message: Request | FromWorker) -> bytes:
+def encode(message: WorkerRequest | FromWorker) -> bytes:
     return _encoder.encode(message) + b"\n"
 
 
-def decode_request(line: bytes) -> Request:
+def decode_request(line: bytes) -> WorkerRequest:
     """Raises msgspec.DecodeError or ValidationError."""
-    request: Request = _request_decoder.decode(line)
+    request: WorkerRequest = _request_decoder.decode(line)
     return request
 
 

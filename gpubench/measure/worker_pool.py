@@ -80,19 +80,19 @@ class Worker:
         self._number += 1
         return self._number
 
-    def ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply:
+    def ask(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
         """Send one request and wait for its reply. Raises WorkerGone; the worker is then dead."""
         self.send(request)
         return self.wait(request, deadline_s)
 
-    def send(self, request: protocol.Request) -> None:
+    def send(self, request: protocol.WorkerRequest) -> None:
         """Hand over a request. Raises WorkerGone."""
         try:
             self._child.write(protocol.encode(request))
         except OSError:
             raise self._crashed() from None
 
-    def wait(self, request: protocol.Request, deadline_s: float) -> protocol.Reply:
+    def wait(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
         """The reply to a request that was sent. Raises WorkerGone; the worker is then dead."""
         until = time.monotonic() + deadline_s
         while True:
@@ -371,7 +371,7 @@ class WorkerPool:
         reference too; then build and check these cases. Where trials have to choose a kernel first, each device has
         them in turn, if `choosing`, and builds then. What goes wrong with a case shows again when it is prepared, and
         is told there. Nothing is waited for when the budget is over."""
-        inputs: dict[str, list[protocol.Request]] = {}
+        inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
             firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
             for place, (device_id, case) in enumerate(firsts):
@@ -409,7 +409,7 @@ class WorkerPool:
         return undecided
 
     def _ask_all(
-        self, requests: Mapping[str, Sequence[protocol.Request]], budget: Budget = ENDLESS
+        self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget = ENDLESS
     ) -> dict[str, list[protocol.Reply]]:
         """Have the workers carry out requests side by side, as long as the budget lasts, and return the replies. One
         that dies over it is dropped, and noted."""

@@ -149,15 +149,15 @@ class EqualGpus:
         for device, case in cases:
             self.ask(device, lambda number, case=case: protocol.Finish(id=number, case_id=case.id))  # type: ignore[misc]
 
-    def ask(self, device: Device, request: Callable[[int], protocol.Request]) -> protocol.Reply | None:
+    def ask(self, device: Device, request: Callable[[int], protocol.WorkerRequest]) -> protocol.Reply | None:
         """The answer; None from a GPU that failed, now or before."""
         return next(iter(self.ask_all([(device, request)], ENOUGH_S).values()), None)
 
     def ask_all(
-        self, requests: Sequence[tuple[Device, Callable[[int], protocol.Request]]], within_s: float
+        self, requests: Sequence[tuple[Device, Callable[[int], protocol.WorkerRequest]]], within_s: float
     ) -> dict[str, protocol.Reply]:
         """The answers of GPUs that are asked at the same time, without those of GPUs that failed."""
-        sent: list[tuple[str, Worker, protocol.Request]] = []
+        sent: list[tuple[str, Worker, protocol.WorkerRequest]] = []
         found: dict[str, protocol.Reply] = {}
         for device, request in requests:
             if device.id in self.failed:

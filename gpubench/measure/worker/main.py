@@ -61,7 +61,7 @@ class DeviceWorker:
         self._phase: str | None = None
         self._device: OpenDevice | None = None
 
-    def answer(self, request: protocol.Request) -> protocol.Reply:
+    def answer(self, request: protocol.WorkerRequest) -> protocol.Reply:
         """Carry out one request; every exception becomes a reply."""
         try:
             return self._carry_out(request)
@@ -76,7 +76,7 @@ class DeviceWorker:
                 id=request.id, reason="out-of-memory", detail=f"host memory: {str(error) or NO_MEMORY}"
             )
 
-    def _carry_out(self, request: protocol.Request) -> protocol.Reply:
+    def _carry_out(self, request: protocol.WorkerRequest) -> protocol.Reply:
         reply: protocol.Reply | None = None
         match request:
             case protocol.ListDevices():
@@ -97,7 +97,7 @@ class DeviceWorker:
                 reply = _ASKED[type(request)](self._device, request)
         return reply or protocol.Done(id=request.id)
 
-    def unforeseen(self, request: protocol.Request, error: BaseException) -> protocol.Reply:
+    def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
         """Anything else is a defect, or a limit of the system: it costs the case and is shown with its type."""
         limit = limit_reached(error)
         detail = f"{described(error)}: {limit}" if limit else described(error)
