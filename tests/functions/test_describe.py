@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from gpubench import kernels
 from gpubench.functions import trial
@@ -164,6 +165,19 @@ class Sparse:
 def test_a_sparse_matrix_is_compared_by_its_elements() -> None:
     assert equal([Sparse(2.0)], [Sparse(2.0)])
     assert not equal([Sparse(2.0)], [Sparse(2.5)])
+
+
+def test_a_sparse_matrix_is_the_same_once_its_elements_are_sorted_and_summed() -> None:
+    """CuPy's product does that to its input."""
+    parts = np.array([1.0, 2.0, 4.0, 8.0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])
+    matrix = scipy.sparse.csr_matrix(parts, shape=(2, 3))
+    sorted_matrix = matrix.copy()
+    sorted_matrix.sum_duplicates()
+    assert len(sorted_matrix.data) == 3
+    assert equal(matrix, sorted_matrix)
+    assert len(matrix.data) == 4
+    assert not equal(matrix, 2 * sorted_matrix)
+    assert not equal(matrix, sorted_matrix[:, [1, 0, 2]])
 
 
 def test_counts_may_differ_where_numpy_differs_from_itself() -> None:

@@ -35,7 +35,6 @@ def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", sorted((FOLDER / "pairs").glob("*.py")), ids=lambda file: file.stem)
 def test_pairs_run_on_the_cpu(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declare, "MEASURES", False)  # this process imports a user's file, as a child does
-    pytest.importorskip(file.stem.partition("_")[0])
     source = CodeSource(file.stem, "file", str(file))
     for name, function in load_source(source).functions.items():
         assert [d.pair for d in describe(name, function, TrialRequest(source, sizes=[100]))] == [True]
