@@ -26,7 +26,6 @@ from gpubench.cli.exit import tell
 from gpubench.cli.options import DetectedOptions
 from gpubench.cli.report import document
 from gpubench.fleet.driver import (
-    Absent,
     Engine,
     FleetDriver,
     FleetLimits,
@@ -64,7 +63,7 @@ class Answers(NamedTuple):
     """The nodes that were asked and how each ended, those that could not be, and what ended it early."""
 
     ends: list[NodeEnd]
-    absent: list[Absent]
+    absent: list[NodeEnd]
     interrupted: KeyboardInterrupt | None
 
 
@@ -154,7 +153,7 @@ def _ask(
         nodes = {}
     there, expect = len(nodes) + len(whole), options.expect
     if (absent and expect is None) or there < (expect or 1):
-        missing = "; ".join(f"{node.name}: {node.why}" for node in absent[:5])
+        missing = "; ".join(f"{end.name}: {end.error}" for end in absent[:5])
         raise RequiredUnavailable(
             "few-nodes", f"{there} of {expect or there + len(absent)} nodes can be asked",
             why=missing or f"the cluster has {there}",

@@ -26,8 +26,9 @@ import msgspec
 
 from gpubench.base import disk
 from gpubench.base.escaping import visible
+from gpubench.base.groups import group_by
 from gpubench.fleet import node as wire
-from gpubench.fleet.inventory import DetectedNode, Inventory, inventory_of
+from gpubench.fleet.inventory import Inventory, ListedNode, inventory_of, list_node
 from gpubench.fleet.journal import BadMessage, FleetJournal
 from gpubench.fleet.node import ChildEnd, NodeIdentity
 from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeAttempt, NodeFile, NodeReason, node_of
@@ -156,7 +157,7 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     reason: NodeReason | None
     error: str | None
-    last_event: str | None
+    last_event: str | None = None
     cut: Cut | None = None
     attempts: Sequence[NodeAttempt] = ()
     identity: NodeIdentity | None = None
@@ -293,49 +294,42 @@ _OVERDUE: Mapping[Overdue, str] = {
 }
 
 
-class Absent(msgspec.Struct, frozen=True):
-    """A node that is not asked, and why."""
-
-    name: str
-    reason: NodeReason
-    why: str
-
-
 def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
-    """The nodes by the names that the fleet stores: host names, or digests of them. Hosts that are called the same
-    are distinguished by the engine's id."""
-    words = [
-        visible(one.host) if hostnames else hashlib.sha256(one.host.encode()).hexdigest()[:12] for one in nodes
-    ]
+    """Return the nodes by the names that the fleet stores: host names, or digests of them. Hosts that are called the
+    same are distinguished by the engine's id."""
+    by_word = group_by(
+        nodes,
+        lambda node: visible(node.host) if hostnames else hashlib.sha256(node.host.encode()).hexdigest()[:12],
+    )
     return {
-        word if words.count(word) == 1 else f"{word}-{one.id[:8]}": one
-        for word, one in zip(words, nodes, strict=True)
+        word if len(same) == 1 else f"{word}-{node.id[:8]}": node
+        for word, same in by_word.items()
+        for node in same
     }
 
 
 def choose_nodes(
-    found: Mapping[str, EngineNode], wanted: Sequence[str], min_gpus: int | None
-) -> tuple[dict[str, EngineNode], list[Absent]]:
-    """The nodes to ask, of those that are `wanted` (none: all), and those that cannot be asked. A node answers to its
-    name, its host name and the engine's id."""
-    asked = dict(found)
+    nodes: Mapping[str, EngineNode], words: Sequence[str], min_gpus: int | None
+) -> tuple[dict[str, EngineNode], list[NodeEnd]]:
+    """Return the nodes to ask, of those that the words name (none: all), and those that cannot be asked. A node answers
+    to its name, its host name and the engine's id."""
+    chosen = {} if words else dict(nodes)
     absent = []
-    if wanted:
-        asked = {}
-        for word in wanted:
-            ours = {name: one for name, one in found.items() if word in (name, one.host, one.id)}
-            asked |= ours
-            if not ours:
-                absent.append(Absent(word, "unreachable", "the cluster has no such node"))
-    for name, one in list(asked.items()):
-        if min_gpus is not None and one.gpus < min_gpus:
-            absent.append(Absent(name, "too-few-gpus", f"it has {one.gpus:g} GPUs of {min_gpus}"))
-            del asked[name]
-    return asked, absent
+    for word in words:
+        same = {name: node for name, node in nodes.items() if word in (name, node.host, node.id)}
+        chosen |= same
+        if not same:
+            absent.append(NodeEnd(name=word, reason="unreachable", error="the cluster has no such node"))
+    for name, node in list(chosen.items()):
+        if min_gpus is not None and node.gpus < min_gpus:
+            why = f"it has {node.gpus:g} GPUs of {min_gpus}"
+            absent.append(NodeEnd(name=name, reason="too-few-gpus", error=why))
+            del chosen[name]
+    return chosen, absent
 
 
 def fleet_of_ends(
-    ends: Iterable[NodeEnd], absent: Iterable[Absent], kept: Iterable[Node], journal: FleetJournal,
+    ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], kept: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
     """The document of a fleet that was measured; `kept` are nodes of a saved one that are not asked again."""
@@ -344,7 +338,8 @@ def fleet_of_ends(
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
     nodes += [_node(end, journal, engine, embeds=embeds) for end in ends]
     nodes += [
-        Node(key=one.name, label=one.name, status="failed", reason=one.reason, error=one.why) for one in absent
+        Node(key=end.name, label=end.name, status="failed", reason=end.reason, error=end.error)
+        for end in absent
     ]
     nodes.sort(key=lambda node: (node.name, node.key))
     brought = sum(node.status == "ok" for node in nodes)
@@ -383,18 +378,19 @@ def load_machine(path: Path) -> Machine:
 
 
 def inventory_of_ends(
-    ends: Iterable[NodeEnd], absent: Iterable[Absent], journal: FleetJournal, *, expected: int | None
+    ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
     """What a fleet is made of; `journal` holds the machine of each node that answered."""
-    asked = (_detected(end, journal) for end in ends)  # one machine in memory at a time
-    others = (DetectedNode(name=one.name, reason=one.reason, why=one.why) for one in absent)
-    return inventory_of(itertools.chain(asked, others), expected=expected)
+    listed = (
+        _list_end(end, journal) for end in itertools.chain(ends, absent)
+    )  # one machine in memory at a time
+    return inventory_of(listed, expected=expected)
 
 
-def _detected(end: NodeEnd, journal: FleetJournal) -> DetectedNode:
-    runs = None if end.identity is None else str(end.identity)
+def _list_end(end: NodeEnd, journal: FleetJournal) -> ListedNode:
+    code = None if end.identity is None else str(end.identity)
     if end.reason is None:
         machine = without_uuids(load_machine(journal.path(end.name)))  # GPUs are named as in results
-        return DetectedNode(name=end.name, gpubench=runs, machine=machine)
+        return list_node(end.name, machine, gpubench=code)
     reason = "failed" if end.reason == "partial" else end.reason  # half an answer is none
-    return DetectedNode(name=end.name, reason=reason, why=end.error, gpubench=runs)
+    return list_node(end.name, reason=reason, why=end.error, gpubench=code)

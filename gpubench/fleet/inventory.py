@@ -13,21 +13,10 @@ import msgspec
 
 from gpubench.analysis.machine import gpu_text
 from gpubench.fleet.nodes import NodeReason
-from gpubench.fleet.survey import WORST_FIRST, Drift, VersionCount, system_versions
-from gpubench.result.machine import Gpu, Machine
+from gpubench.fleet.survey import WORST_FIRST, Drift, find_drift, system_versions
+from gpubench.result.machine import Machine
 
 SAME_MEMORY = 0.01  # the kernel keeps a share of RAM for itself, which differs from boot to boot
-
-
-class DetectedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that was asked what it is made of: its machine, or why it did not answer. `gpubench`: the code that it
-    runs, if it said so."""
-
-    name: str
-    reason: NodeReason | None = None
-    why: str | None = None
-    gpubench: str | None = None
-    machine: Machine | None = None
 
 
 class ListedGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,35 +65,34 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     drift: tuple[Drift, ...]
 
 
-def inventory_of(nodes: Iterable[DetectedNode], *, expected: int | None = None) -> Inventory:
+def inventory_of(nodes: Iterable[ListedNode], *, expected: int | None = None) -> Inventory:
     """What the nodes add up to. `expected`: how many of them are needed to be complete (None: all)."""
-    listed = sorted(
-        map(_listed, nodes), key=lambda node: (WORST_FIRST.index(node.reason or "complete"), node.name)
-    )
+    listed = sorted(nodes, key=lambda node: (WORST_FIRST.index(node.reason or "complete"), node.name))
     answered = [node for node in listed if node.reason is None]
-    versions = VersionCount()
-    for node in listed:
-        versions.add(node.name, node.software)
     wanted = len(listed) if expected is None else expected
     return Inventory(
         nodes_expected=wanted, nodes_answered=len(answered), complete=len(answered) >= wanted,
         gpus=sum(gpu.usable is not False for node in answered for gpu in node.gpus), nodes=listed,
-        groups=_groups(answered), drift=versions.drift(),
+        groups=_groups(answered), drift=find_drift((node.name, node.software) for node in listed),
     )  # fmt: skip
 
 
-def _listed(node: DetectedNode) -> ListedNode:
-    machine = node.machine or Machine()
-    software = {"gpubench": node.gpubench} if node.gpubench else {}
+def list_node(
+    name: str, machine: Machine | None = None, *, reason: NodeReason | None = None, why: str | None = None,
+    gpubench: str | None = None,
+) -> ListedNode:  # fmt: skip
+    """Return a node that was asked what it is made of: its machine, or why it did not answer. `gpubench`: the code that
+    it runs, if it said so."""
+    machine = machine or Machine()
+    gpus = [
+        ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))
+        for gpu in machine.gpus
+    ]
+    software = {"gpubench": gpubench} if gpubench else {}
     return ListedNode(
-        name=node.name, reason=node.reason, why=node.why, cpu=machine.cpu.model.value,
-        cpus=machine.cpu.available.value, memory_bytes=machine.memory.total_bytes.value,
-        gpus=[_listed_gpu(gpu) for gpu in machine.gpus], software={**software, **system_versions(machine)},
+        name=name, reason=reason, why=why, cpu=machine.cpu.model.value, cpus=machine.cpu.available.value,
+        memory_bytes=machine.memory.total_bytes.value, gpus=gpus, software={**software, **system_versions(machine)},
     )  # fmt: skip
-
-
-def _listed_gpu(gpu: Gpu) -> ListedGpu:
-    return ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))
 
 
 def _groups(nodes: Sequence[ListedNode]) -> list[EqualNodes]:

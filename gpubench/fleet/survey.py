@@ -39,28 +39,22 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     others: dict[str, list[str]]
 
 
-class VersionCount:
-    """The versions of each part of the software, each with the nodes that have it."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, dict[str, list[str]]] = {}
-
-    def add(self, node: str, versions: Mapping[str, str]) -> None:
-        for what, version in versions.items():
-            self._nodes.setdefault(what, {}).setdefault(version, []).append(node)
-
-    def drift(self) -> tuple[Drift, ...]:
-        """The parts that differ. The usual version is that of most nodes; of two that are as frequent, the first by
-        name."""
-        found = []
-        for what, nodes in sorted(self._nodes.items()):
-            if len(nodes) > 1:
-                usual = max(sorted(nodes), key=lambda version: len(nodes[version]))
-                others = {
-                    version: sorted(names) for version, names in sorted(nodes.items()) if version != usual
-                }
-                found.append(Drift(what=what, usual=usual, others=others))
-        return tuple(found)
+def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift, ...]:
+    """Return the parts of the software that differ, from the versions on each node. The usual version is that of most
+    nodes; of two that are as frequent, the first by name."""
+    nodes: dict[str, dict[str, list[str]]] = {}
+    for node, software in versions:
+        for what, version in software.items():
+            nodes.setdefault(what, {}).setdefault(version, []).append(node)
+    drift = []
+    for what, by_version in sorted(nodes.items()):
+        if len(by_version) > 1:
+            usual = max(sorted(by_version), key=lambda version: len(by_version[version]))
+            others = {
+                version: sorted(names) for version, names in sorted(by_version.items()) if version != usual
+            }
+            drift.append(Drift(what=what, usual=usual, others=others))
+    return tuple(drift)
 
 
 def system_versions(machine: Machine) -> dict[str, str]:
@@ -461,7 +455,7 @@ class FleetSurvey:
         self.figures: list[Figure] = []
         self._rows: list[NodeRow] = []
         self._without: list[NotCompared] = []
-        self._versions = VersionCount()
+        self._versions: list[tuple[str, dict[str, str]]] = []
 
     def add(self, node: Node) -> None:
         """Keep what counts of `node`."""
@@ -488,7 +482,8 @@ class FleetSurvey:
             NodeRow(name=node.name, key=node.key, word=_word(node), why=node.error, gpus=len(seen))
         )
         if node.result is not None:
-            self._versions.add(node.name, {**node.result.tool, **system_versions(node.result.machine)})
+            software = {**node.result.tool, **system_versions(node.result.machine)}
+            self._versions.append((node.name, software))
 
     def report(
         self,
@@ -510,7 +505,7 @@ class FleetSurvey:
             nodes_expected=wanted, nodes_complete=complete, complete=complete >= wanted,
             nodes_collected=sum(row.word in _USABLE for row in rows), gpus=sum(row.gpus for row in rows),
             peers=peers, expected_by_chance=peers.expected_by_chance, nodes=tuple(rows),
-            drift=self._versions.drift(),
+            drift=find_drift(self._versions),
         )  # fmt: skip
 
 

@@ -1,15 +1,8 @@
-"""Equal GPUs, asked beside the plan: which case each of them computes, and what became of those that failed.
+"""Equal GPUs, measured beside the plan: all at once and each alone (weak scaling), and those that a search leaves out.
 
-Weak scaling: the same case on several equal GPUs, on each of them alone and on all of them at once.
-
-All workers wait for one moment, and each tells when each of its samples ended. Which of them count, those inside the
-window that all GPUs worked in, is left to the analysis.
-
-
-A look at the equal GPUs that a search leaves out: the same three cases on each of them and on the one that is
-measured, in turns, inside a share of the budget.
-
-Measurements of equal GPUs beside the cases: all at once, and those that a search leaves out.
+At once all workers wait for one moment, and each tells when each of its samples ended. Which of them count, those
+inside the window that all GPUs worked in, is left to the analysis. Of the GPUs that a search leaves out the same three
+cases run on each, and on the one that is measured, in turns, inside a share of the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +12,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -105,21 +97,21 @@ OnDevice = tuple[Device, Case]
 def cases_of(
     series: Series, n: int, group: Sequence[Target], constraints: Constraints, form: Form = "tuned"
 ) -> list[OnDevice]:
-    """The op on each GPU in that form, or in the one that there is, with data that stays there; none where one of them
-    lacks it."""
+    """Return the op on each GPU in that form, or in the one that there is, with data that stays there. Returns none if
+    a GPU lacks it."""
     selection = msgspec.structs.replace(
         constraints.selection, forms=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
     within = msgspec.structs.replace(
         constraints, targets=tuple(group), keep=None, named_forms=False, selection=selection
     )
-    cases = workload(series, n, within).cases
-    found = []
-    for target in group:
-        ours = [case for case in cases if case.device_id == target.device.id]
-        best = max(ours, key=lambda case: case.form == form, default=None)
-        found += [(target.device, best)] if best is not None else []
-    return found if len(found) == len(group) else []
+    by_device = group_by(workload(series, n, within).cases, lambda case: case.device_id)
+    if any(target.device.id not in by_device for target in group):
+        return []
+    return [
+        (target.device, max(by_device[target.device.id], key=lambda case: case.form == form))
+        for target in group
+    ]
 
 
 class EqualGpus:
@@ -131,62 +123,61 @@ class EqualGpus:
         self.failed: dict[str, str] = {}
 
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:
-        """Inputs, launch and check on all of them at once, then what a sample takes, one by one."""
+        """Have inputs, launch and check on all of them at once, then what a sample takes, one by one."""
         if cases[0][1].group != "overhead":
             self._pool.load([{device.id: [case] for device, case in cases}])
             lost = self._pool.take_losses({device.id for device, _ in cases})
             self.failed |= {name: loss.gone.detail for name, loss in lost.items()}
         for device, case in cases:
             self.ask(
-                device,
-                lambda number, case=case: protocol.Prepare(  # type: ignore[misc]
-                    id=number, case=case, session=session, part_samples=0, device_clock=False
-                ),
+                device, protocol.Prepare(id=0, case=case, session=session, part_samples=0, device_clock=False)
             )
 
     def finish(self, cases: Sequence[OnDevice]) -> None:
         """Check what the last launch left."""
         for device, case in cases:
-            self.ask(device, lambda number, case=case: protocol.Finish(id=number, case_id=case.id))  # type: ignore[misc]
+            self.ask(device, protocol.Finish(id=0, case_id=case.id))
 
-    def ask(self, device: Device, request: Callable[[int], protocol.WorkerRequest]) -> protocol.Reply | None:
-        """The answer; None from a GPU that failed, now or before."""
-        return next(iter(self.ask_all([(device, request)], ENOUGH_S).values()), None)
+    def ask(self, device: Device, request: protocol.WorkerRequest) -> protocol.Reply | None:
+        """Return the answer. Returns None from a GPU that failed, now or before."""
+        return self.ask_all([(device, request)], ENOUGH_S).get(device.id)
 
     def ask_all(
-        self, requests: Sequence[tuple[Device, Callable[[int], protocol.WorkerRequest]]], within_s: float
+        self, requests: Sequence[tuple[Device, protocol.WorkerRequest]], within_s: float
     ) -> dict[str, protocol.Reply]:
-        """The answers of GPUs that are asked at the same time, without those of GPUs that failed."""
+        """Return the answers of GPUs that are asked at the same time, without those of GPUs that failed."""
         sent: list[tuple[str, Worker, protocol.WorkerRequest]] = []
-        found: dict[str, protocol.Reply] = {}
+        replies: dict[str, protocol.Reply] = {}
         for device, request in requests:
             if device.id in self.failed:
                 continue
             try:
                 worker = self._pool.worker(device.id)
-                message = request(worker.next_id)
+                message = msgspec.structs.replace(request, id=worker.next_id)
                 worker.send(message)
                 sent.append((device.id, worker, message))
             except DeviceGone as gone:
                 self.failed[device.id] = gone.detail
             except WorkerGone as gone:
-                self._lost(device.id, gone)
+                self._lose(device.id, gone)
         for device_id, worker, message in sent:
             try:
                 reply = worker.wait(message, within_s)
             except WorkerGone as gone:
-                self._lost(device_id, gone)
+                self._lose(device_id, gone)
                 continue
             if isinstance(reply, protocol.Refused | protocol.Broke):
                 self.failed[device_id] = f"{reply.reason}: {reply.detail}"
             else:
-                found[device_id] = reply
-        return found
+                replies[device_id] = reply
+        return replies
 
-    def _lost(self, device_id: str, gone: WorkerGone) -> None:
+    def _lose(self, device_id: str, gone: WorkerGone) -> None:
         self._pool.drop(device_id)
         self.failed[device_id] = gone.detail
 
+
+# ---------------------------------------------------------------- all at once, and each alone
 
 WARM_UP_S, ALONE_S, TOGETHER_S = 1.0, 3.0, 10.0
 # From the moment at which the GPUs are asked until they begin: time for the message and for the warm-up.
@@ -196,79 +187,71 @@ _SLACK_S = 30.0
 
 
 def seconds(gpus: int) -> float:
-    """About what one case takes on so many GPUs."""
+    """Return about what one case takes on so many GPUs."""
     return gpus * (WARM_UP_S + AHEAD_S + ALONE_S) + WARM_UP_S + AHEAD_S + TOGETHER_S
 
 
 def largest(workloads: Iterable[Workload]) -> list[Workload]:
-    """Of each curve the largest size that has cases, in the order of the plan; of overheads those that move data."""
-    found: dict[str, Workload] = {}
-    for item in workloads:
-        if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves):
-            known = found.get(item.series.key)
-            found[item.series.key] = item if known is None or item.n > known.n else known
-    return list(found.values())
+    """Return the largest size of each curve that has cases, in the order of the plan; of overheads those that move
+    data."""
+    measured = (
+        item for item in workloads
+        if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves)
+    )  # fmt: skip
+    by_curve = group_by(measured, lambda item: item.series.key)
+    return [max(items, key=lambda item: item.n) for items in by_curve.values()]
 
 
 def weak(
     pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
 ) -> list[TogetherTimes]:  # fmt: skip
-    """What each GPU of the group did, alone and with the others; in every second session with the others first. Of
-    transfers both forms."""
-    found: list[TogetherTimes] = []
+    """Return what each GPU of the group did, alone and with the others; in every second session with the others first.
+    Of transfers both forms."""
+    times: list[TogetherTimes] = []
     forms: tuple[Form, ...] = ("tuned",) if item.op.overhead is None else ("library", "tuned")
-    series: Series = item.series
     for form in forms:
-        cases = cases_of(series, item.n, group, constraints, form)
-        if cases:
-            found += _one_case(pool, cases, session)
-    return found
-
-
-def _one_case(pool: WorkerPool, cases: Sequence[OnDevice], session: int) -> list[TogetherTimes]:
-    gpus = EqualGpus(pool)
-    gpus.prepare(cases, session)
-    found: list[TogetherTimes] = []
-    phases: list[Callable[[], list[TogetherTimes]]] = [
-        lambda: [one for case in cases for one in _at_once(gpus, [case], session, "alone", ALONE_S)],
-        lambda: _at_once(gpus, cases, session, "together", TOGETHER_S),
-    ]
-    for phase in phases if session % 2 == 0 else reversed(phases):
-        found += phase()
-    gpus.finish(cases)
-    return [one for one in found if one.device_id not in gpus.failed] + [
-        TogetherTimes(session=session, case_id=case.id, device_id=device.id, reason=gpus.failed[device.id])
-        for device, case in cases
-        if device.id in gpus.failed
-    ]
-
-
-def _at_once(
-    gpus: EqualGpus, cases: Sequence[OnDevice], session: int, phase: Literal["alone", "together"], work_s: float
-) -> list[TogetherTimes]:
-    """All of these GPUs, from one moment on."""
-    gpus.monitor.watch(*(device.id for device, _ in cases))
-    start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
-
-    def request(case_id: str) -> Callable[[int], protocol.Work]:
-        return lambda number: protocol.Work(
-            id=number, case_id=case_id, start_at=start_at, warmup_s=WARM_UP_S, work_s=work_s
+        cases = cases_of(item.series, item.n, group, constraints, form)
+        if not cases:
+            continue
+        gpus = EqualGpus(pool)
+        gpus.prepare(cases, session)
+        turns = (
+            [*([case] for case in cases), cases] if session % 2 == 0 else [cases, *([case] for case in cases)]
         )
+        work = [worked for turn in turns for worked in _work(gpus, turn, session, alone=turn is not cases)]
+        gpus.finish(cases)
+        times += [worked for worked in work if worked.device_id not in gpus.failed]
+        times += [
+            TogetherTimes(session=session, case_id=case.id, device_id=device.id, reason=gpus.failed[device.id])
+            for device, case in cases
+            if device.id in gpus.failed
+        ]
+    return times
 
+
+def _work(gpus: EqualGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
+    """Have all of these GPUs work from one moment on."""
+    gpus.monitor.watch(*(device.id for device, _ in cases))
+    work_s, start_at = ALONE_S if alone else TOGETHER_S, time.perf_counter() + AHEAD_S + WARM_UP_S
+    work = {"start_at": start_at, "warmup_s": WARM_UP_S, "work_s": work_s}
     replies = gpus.ask_all(
-        [(device, request(case.id)) for device, case in cases], AHEAD_S + WARM_UP_S + work_s + _SLACK_S
+        [(device, protocol.Work(id=0, case_id=case.id, **work)) for device, case in cases],
+        AHEAD_S + WARM_UP_S + work_s + _SLACK_S,
     )
     gpus.monitor.rest()
     at_s = gpus.monitor.seconds(start_at)
     return [
         TogetherTimes(
-            session=session, case_id=case.id, device_id=device.id, gpu_id=device.gpu_id, phase=phase, gpus=len(cases),
-            repeat=reply.repeat, at_s=at_s, begin_s=reply.begin_s, ends_s=reply.ends_s,
+            session=session, case_id=case.id, device_id=device.id, gpu_id=device.gpu_id,
+            phase="alone" if alone else "together", gpus=len(cases), repeat=reply.repeat, at_s=at_s,
+            begin_s=reply.begin_s, ends_s=reply.ends_s,
         )
         for device, case in cases
         if isinstance(reply := replies.get(device.id), protocol.Worked)
     ]  # fmt: skip
 
+
+# ---------------------------------------------------------------- those that a search leaves out
 
 # Of the budget, and in it the time for opening the GPUs.
 SHARE = 0.15
@@ -281,23 +264,23 @@ SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 
 
 def check(pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]) -> list[TwinTimes]:
-    """What each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
-    left = [target.device.id for group in spec.left_out for target in group[1:]]
-    pool.open_all([device_id for device_id in left if device_id not in pool.workers])
-    found: list[TwinTimes] = []
+    """Return what each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
+    device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
+    pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
+    times: list[TwinTimes] = []
     for group in spec.left_out:
         gpus = EqualGpus(pool)
         for name, n in SIZES.items():
             cases = cases_of(Series(spec.equip(kernels.load(name)), "float32"), n, group, spec.constraints)
             if cases and left_s() > 0:
-                found += _times(gpus, cases, session, left_s)
-    return found
+                times += _times(gpus, cases, session, left_s)
+    return times
 
 
 def _times(
     gpus: EqualGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
 ) -> list[TwinTimes]:
-    """Blocks in turns, every second round from the last GPU to the first."""
+    """Take blocks in turns, every second round from the last GPU to the first."""
     gpus.prepare(cases, session)
     until = time.monotonic() + max(left_s(), LEAST_S)
     blocks: dict[str, list[float]] = {device.id: [] for device, _ in cases}
@@ -305,16 +288,13 @@ def _times(
         if time.monotonic() >= until:
             break
         for position, (device, case) in enumerate(list(cases)[:: -1 if number % 2 else 1]):
-            reply = gpus.ask(
-                device,
-                lambda n, case=case, at=(number, position): protocol.Sample(  # type: ignore[misc]
-                    id=n, case_id=case.id, session=session, round=at[0], position=at[1], samples=SAMPLES,
-                    warmup_s=0.0, limit_s=1.0,
-                ),
+            request = protocol.Sample(
+                id=0, case_id=case.id, session=session, round=number, position=position, samples=SAMPLES,
+                warmup_s=0.0, limit_s=1.0,
             )  # fmt: skip
+            reply = gpus.ask(device, request)
             if isinstance(reply, protocol.Sampled):
-                block = reply.block
-                blocks[device.id].append(median(block.wall_s[block.warmup :]))
+                blocks[device.id].append(median(reply.block.wall_s[reply.block.warmup :]))
     gpus.finish(cases)
     return [
         TwinTimes(

@@ -7,7 +7,7 @@ import pytest
 
 from gpubench.cli import presets
 from gpubench.fleet.cluster import node_arguments, worst
-from gpubench.fleet.driver import Absent, EngineNode, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
+from gpubench.fleet.driver import EngineNode, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
 from gpubench.fleet.journal import FleetJournal
 from gpubench.fleet.nodes import Node
 from gpubench.fleet.options import ClusterRunOptions as RunOptions
@@ -97,7 +97,7 @@ def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
         NodeEnd(name="late", reason="partial", error="no time", last_event="run-start", cut="deadline"),
     ]
     kept = [Node(key="k", label="kept", status="ok")]
-    absent = [Absent("gone", "unreachable", "not there")]
+    absent = [NodeEnd(name="gone", reason="unreachable", error="not there")]
     fleet = fleet_of_ends(ends, absent, kept, journal, expected=None, engine={"fake": "1"})
     journal.close()
     rows = {one.name: (one.status, one.reason, one.result is not None) for one in fleet.nodes}

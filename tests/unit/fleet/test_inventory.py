@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.fleet.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
+from gpubench.fleet.inventory import SAME_MEMORY, Inventory, inventory_of, list_node
 from gpubench.fleet.tables import inventory_document, inventory_headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import text
@@ -41,7 +41,7 @@ def node(
         cpu=Cpu(model=known("Test CPU"), available=known(64)), gpus=found,
         memory=Memory(total_bytes=known(int(memory * GIB))), platform=Platform(kernel=known(kernel)),
     )  # fmt: skip
-    return DetectedNode(name=name, gpubench="0.1.0 (abc)", machine=machine)
+    return list_node(name, machine, gpubench="0.1.0 (abc)")
 
 
 def text_of(found: Inventory) -> str:
@@ -59,9 +59,9 @@ def test_equal_nodes_that_all_answer_are_one_line_and_one_row():
 def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
     nodes = [
         node("a"), node("b", driver="550.2", cuda="12.4"), node("c", gpus=4), node("d"),
-        DetectedNode(name="e", reason="busy", why="others hold it"),
-        DetectedNode(name="f", reason="hung", why="nothing came from it"),
-        DetectedNode(name="g", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
+        list_node(name="e", reason="busy", why="others hold it"),
+        list_node(name="f", reason="hung", why="nothing came from it"),
+        list_node(name="g", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
     ]  # fmt: skip
     found = inventory_of(nodes, expected=8)
     assert inventory_headline(found) == (
@@ -99,14 +99,14 @@ def test_the_order_of_nodes_changes_nothing():
         node("a"),
         node("b", gpus=4),
         node("c", kernel="6.9"),
-        DetectedNode(name="d", reason="died", why="x"),
+        list_node(name="d", reason="died", why="x"),
     ]
     assert inventory_of(nodes) == inventory_of(nodes[::-1])
 
 
 def test_of_a_thousand_nodes_few_lines_are_printed():
     nodes = [node(f"n{i}", gpus=2, memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
-    absent = [DetectedNode(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
+    absent = [list_node(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
     found = inventory_of([*nodes, *absent])
     assert len(text_of(found).splitlines()) <= 300
     assert len(found.nodes) == 1000
