@@ -9,8 +9,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from gpubench.analysis.anatomy import Anatomy
-from gpubench.analysis.estimate import case_results
+from gpubench.analysis.estimate import Anatomy, case_results
 from gpubench.curves.stats import median
 from gpubench.result import store
 

@@ -1,22 +1,31 @@
-"""One outcome of a run -> one row: estimate, interval, spread, rates, label; or the reason for none."""
+"""One outcome of a run -> one row: estimate, interval, spread, rates, label, and where the time of a copying call goes;
+or the reason for no number."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import ClassVar, Literal
 
 import msgspec
 
-from gpubench.analysis.anatomy import Anatomy, Residents, anatomy, residents, single_s
-from gpubench.analysis.labels import Label, Mark, condition_findings, gravest, implausible, noise_findings
+from gpubench.analysis.labels import (
+    Label,
+    Mark,
+    condition_findings,
+    gravest,
+    implausible,
+    noise_findings,
+    workers,
+)
 from gpubench.analysis.samples import (
     block_values,
     device_time,
     empty_launch_s,
     kept_samples,
     main_blocks,
+    used_sessions,
 )
 from gpubench.base.errors import BadPlugin
 from gpubench.base.messages import NoNumber, Reason
@@ -24,7 +33,7 @@ from gpubench.curves import stats
 from gpubench.curves.stats import IntervalKind
 from gpubench.kernels.contract.op import Op
 from gpubench.result.case import GANG, REGIMES, RESIDENT, Case, beside_size
-from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Run, Skip
+from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Parts, Run, Skip
 
 OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 
@@ -58,50 +67,62 @@ class CaseTime(Estimate, frozen=True):
     median_s: float  # the median over sessions of the medians of their blocks
 
 
-class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One case; `time` is null when `reason` says why. What is implausible has samples, and no estimate.
+class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the wall time of one `transfer-always` launch.
 
-    `kernel`: what the device took of several candidates. `label` is the gravest of `findings`, None without samples.
-    `single_s`: one launch that is waited for, with resident data. Aside: `sessions` holds the kept samples of each used
-    session, by index, `blocks` the medians of its blocks; `prior`: what was known of its noise before.
+    The parts and `residual_s` add up to `whole_s`; a negative residual is overlap, `residual_share` is signed.
+    `kernel_derived` says that the device has no clock and the kernel's time is single - launch - sync. `mismatch`: the
+    parts miss the whole by more than 10 % and more than 20 us; then nothing is predicted from them, and
+    `first_result_s` is None.
     """
 
+    alloc_s: float
+    upload_s: float
+    launch_s: float
+    kernel_s: float
+    sync_s: float
+    download_s: float
+    residual_s: float
+    residual_share: float
+    whole_s: float
+    kernel_derived: bool
+    mismatch: bool
+    single_s: float | None
+    compile_s: float | None
+    first_launch_s: float | None
+    first_result_s: float | None
+
+
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One case; `time` is null when `reason` says why. What is implausible has samples, and no estimate."""
+
     aside: ClassVar = (
-        "case",
-        "device_kind",
-        "blas",
-        "sessions",
-        "blocks",
-        "prior",
-        "outliers",
-        "flops",
-        "bytes",
-        "written_bytes",
-    )
+        "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
+    )  # fmt: skip
     id: str
     outcome: OutcomeType
-    kernel: str | None
-    label: Label | None
-    time: CaseTime | None
-    min_s: float | None
-    q1_s: float | None
-    q3_s: float | None
-    mad_s: float | None
-    device_cold_s: float | None
-    device_hot_s: float | None
-    single_s: float | None
-    rates: Rates | None
-    anatomy: Anatomy | None
-    reason: Reason | NoNumber | None
-    detail: str | None
-    hint: str | None
-    findings: tuple[Mark, ...] = msgspec.field(name="warnings")
+    kernel: str | None = None  # what the device took of several candidates
+    label: Label | None = None  # the gravest of `findings`; None without samples
+    time: CaseTime | None = None
+    min_s: float | None = None
+    q1_s: float | None = None
+    q3_s: float | None = None
+    mad_s: float | None = None
+    device_cold_s: float | None = None
+    device_hot_s: float | None = None
+    single_s: float | None = None  # one launch that is waited for, with resident data
+    rates: Rates | None = None
+    anatomy: Anatomy | None = None
+    reason: Reason | NoNumber | None = None
+    detail: str | None = None
+    hint: str | None = None
+    findings: tuple[Mark, ...] = msgspec.field(default=(), name="warnings")
     case: Case
     device_kind: DeviceKind
     blas: bool | None = None
-    sessions: dict[int, tuple[float, ...]] = {}
-    blocks: dict[int, tuple[float, ...]] = {}
-    prior: stats.Prior = stats.USUAL
+    sessions: dict[int, tuple[float, ...]] = {}  # the kept samples of each used session, by index
+    blocks: dict[int, tuple[float, ...]] = {}  # the medians of its blocks
+    prior: stats.Prior = stats.USUAL  # of its noise
     outliers: int = 0
     flops: int = 0
     bytes: int = 0
@@ -137,7 +158,7 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
     rows = [row(outcome, {}) for outcome in run.outcomes if outcome.case.resident]
     # No kernel of a doubtful time explains another one's.
-    beside = residents(run, {found.id for found in rows if found.reason == IMPLAUSIBLE})
+    beside = residents(run, {result.id for result in rows if result.reason == IMPLAUSIBLE})
     rows += [row(outcome, beside) for outcome in run.outcomes if not outcome.case.resident]
     return tuple(sorted(rows, key=_order))
 
@@ -153,36 +174,35 @@ def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
 
 def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
     if isinstance(outcome, Measurement):
-        return _measured(run, outcome, kind, beside)
+        return _measure(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):
-        row = _without_time(outcome, kind, outcome.reason, outcome.detail)
-        return msgspec.structs.replace(
-            row, outcome="skip" if isinstance(outcome, Skip) else "failure", hint=outcome.hint
-        )
-    row = _without_time(outcome, kind, "not-reached", "the run ended before this case was measured")
-    return msgspec.structs.replace(row, outcome="planned")
-
-
-def _without_time(
-    outcome: Outcome, kind: DeviceKind, reason: Reason | NoNumber | None, detail: str
-) -> CaseResult:
-    """The row of a case that was measured, but has no number for this reason."""
+        return CaseResult(
+            id=outcome.id, case=outcome.case, device_kind=kind, hint=outcome.hint, reason=outcome.reason,
+            outcome="skip" if isinstance(outcome, Skip) else "failure", detail=outcome.detail or None,
+        )  # fmt: skip
+    detail = "the run ended before this case was measured"
     return CaseResult(
-        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
-        kernel=outcome.kernel if isinstance(outcome, Measurement) else None,
-        blas=outcome.blas if isinstance(outcome, Measurement) else None, label=None, findings=(), time=None,
-        min_s=None, q1_s=None, q3_s=None, mad_s=None, device_cold_s=None, device_hot_s=None, single_s=None, rates=None,
-        anatomy=None, reason=reason, detail=detail or None, hint=None,
+        id=outcome.id,
+        case=outcome.case,
+        device_kind=kind,
+        outcome="planned",
+        reason="not-reached",
+        detail=detail,
+    )
+
+
+def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:
+    case = CaseResult(
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", kernel=outcome.kernel,
+        blas=outcome.blas,
     )  # fmt: skip
-
-
-def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:
     blocks = main_blocks(run, outcome)
-    kept, throttled = kept_samples(run, outcome, blocks)
-    if not kept:
-        return _without_number(run, outcome, kind)
-    sessions = {session: tuple(itertools.chain(*ours)) for session, ours in kept.items()}
-    values = block_values(kept)
+    cached, throttled = kept_samples(run, outcome, blocks)
+    if not cached:
+        reason, detail = _why_no_number(run, outcome)
+        return msgspec.structs.replace(case, reason=reason, detail=detail)
+    sessions = {session: tuple(itertools.chain(*samples)) for session, samples in cached.items()}
+    values = block_values(cached)
     prior = stats.prior_of(stats.run_value(values.values()), empty_launch_s(run, outcome.case.device_id))
     time = stats.run_interval(list(values.values()), prior)
     cold_s, hot_s = device_time(blocks, "cold"), device_time(blocks, "hot")
@@ -193,21 +213,22 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     if kind == "gpu" and alone and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
     parts = anatomy(run, outcome, time.estimate, cold_s, beside)
-    if parts is not None and parts.mismatch:
-        findings.append("transfer-mismatch")
+    findings += ["transfer-mismatch"] if parts is not None and parts.mismatch else []
     doubt = implausible(run, outcome, kind, time.estimate, blocks)
-    row = msgspec.structs.replace(
-        _without_time(outcome, kind, IMPLAUSIBLE if doubt else None, doubt or ""),
-        label=IMPLAUSIBLE if doubt else gravest(findings), sessions=sessions, blocks=values, prior=prior,
-        flops=outcome.flops, bytes=outcome.bytes, written_bytes=outcome.output_bytes or 0,
-        findings=(*findings, IMPLAUSIBLE) if doubt else tuple(findings),
+    case = msgspec.structs.replace(
+        case, sessions=sessions, blocks=values, prior=prior, flops=outcome.flops, bytes=outcome.bytes,
+        written_bytes=outcome.output_bytes or 0,
     )  # fmt: skip
     if doubt:
-        return row
+        return msgspec.structs.replace(
+            case, reason=IMPLAUSIBLE, detail=doubt, label=IMPLAUSIBLE, findings=(*findings, IMPLAUSIBLE)
+        )
     samples = list(itertools.chain(*sessions.values()))
     spread = stats.spread(samples)
+    middle_s = stats.median([stats.median(session) for session in values.values()])
     return msgspec.structs.replace(
-        row, time=CaseTime(**time._asdict(), k=len(sessions), n=len(samples), median_s=_middle(list(values.values()))),
+        case, label=gravest(findings), findings=tuple(findings),
+        time=CaseTime(**time._asdict(), k=len(sessions), n=len(samples), median_s=middle_s),
         min_s=spread.minimum, q1_s=spread.q1, q3_s=spread.q3, mad_s=spread.mad,
         outliers=spread.outliers, device_cold_s=cold_s, device_hot_s=hot_s,
         single_s=single_s(run, outcome) if outcome.case.queued else None,
@@ -215,30 +236,19 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     )  # fmt: skip
 
 
-def _middle(sessions: Sequence[Sequence[float]]) -> float:
-    return stats.median([stats.median(values) for values in sessions])
-
-
 def _has_clock(run: Run, device_id: str) -> bool:
     return any(device.id == device_id and device.own_clock is not None for device in run.devices)
 
 
-def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
-    """A case that passed its check but has too few samples: no estimate, with the reason for it."""
-    if _check_only(run, outcome):
-        return _without_time(outcome, kind, CHECK_ONLY, "checked and right; nothing was timed")
-    ended = {stop.reason for stop in outcome.stops}
-    reason: Reason | NoNumber = (
-        "budget" if "budget" in ended else "timeout" if "timeout" in ended else NO_SAMPLES
-    )
-    short = f"fewer than {run.settings.min_samples} samples in every session, so there is no estimate"
-    return _without_time(outcome, kind, reason, short)
-
-
-def _check_only(run: Run, outcome: Measurement) -> bool:
-    """Whether timing was never meant to begin. A run that was cut short looks the same, but for its options."""
+def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
+    """Return why a case that passed its check has no estimate."""
+    # A run that was cut short looks the same as one that was never meant to time, but for its options.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
-    return untouched and (run.complete or "--check-only" in run.argv)
+    if untouched and (run.complete or "--check-only" in run.argv):
+        return CHECK_ONLY, "checked and right; nothing was timed"
+    short = f"fewer than {run.settings.min_samples} samples in every session, so there is no estimate"
+    ended = {stop.reason for stop in outcome.stops}
+    return "budget" if "budget" in ended else "timeout" if "timeout" in ended else NO_SAMPLES, short
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
@@ -255,12 +265,12 @@ def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
 _REGIME_ORDER = {regime: place for place, regime in enumerate((RESIDENT, *REGIMES))}
 
 
-def _order(row: CaseResult) -> tuple[object, ...]:
-    case = row.case
+def _order(item: CaseResult) -> tuple[object, ...]:
+    case = item.case
     rest = beside_size(case.params)
     return (
         case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
-        row.device_kind != "cpu", case.device_id, case.form_id,
+        item.device_kind != "cpu", case.device_id, case.form_id,
     )  # fmt: skip
 
 
@@ -272,3 +282,91 @@ def declaration(op: str) -> Op | None:
     with contextlib.suppress(BadPlugin):
         return kernels.load(op) if op in kernels.names() else None
     return None
+
+
+# ---------------------------------------------------------------- where the time of a copying call goes
+
+PARTS = ("alloc_s", "upload_s", "launch_s", "kernel_s", "sync_s", "download_s")
+
+
+Residents = Mapping[tuple[str, str, str], Measurement]
+
+
+def residents(run: Run, without: Collection[str] = ()) -> Residents:
+    """The cases with resident data by workload, form and device, but for the ids in `without`: their kernel is that of
+    the other regimes."""
+    return {
+        _kernel_key(outcome): outcome
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement) and outcome.case.queued and outcome.id not in without
+    }
+
+
+def anatomy(
+    run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
+) -> Anatomy | None:
+    """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured.
+
+    Where the parts miss the whole, nothing is predicted from them.
+    """
+    if outcome.case.regime != "transfer-always":
+        return None
+    resident = beside.get(_kernel_key(outcome))
+    parts = _used_parts(run, outcome) or (_used_parts(run, resident) if resident else [])
+    times = {name: _typical(getattr(part, name) for part in parts) for name in (*_LISTED, "single_s")}
+    result_s = _typical(part.result_s for part in parts)
+    kernel_s = cold_s
+    if kernel_s is None and resident is not None:
+        kernel_s = device_time(main_blocks(run, resident), "cold")
+    derived, single, launch, sync = kernel_s is None, times["single_s"], times["launch_s"], times["sync_s"]
+    if kernel_s is None and single is not None and launch is not None and sync is not None:
+        kernel_s = max(0.0, single - launch - sync)  # without a device clock
+    if result_s is not None and kernel_s is not None:
+        # That step waits for the kernel before it fetches, so it is no shorter: alone, on caches that were flushed, a
+        # kernel may take longer than in the call.
+        kernel_s = min(kernel_s, result_s)
+        times["download_s"] = max(0.0, result_s - kernel_s - (times["sync_s"] or 0.0))
+    listed = {name: times[name] for name in _LISTED}
+    if kernel_s is None or any(value is None for value in listed.values()):
+        return None
+    answer = {name: value for name, value in listed.items() if value is not None}
+    open_s = _typical([worker.open_s] for worker in workers(run, outcome.case.device_id) if worker.open_s)
+    compile_s = _typical([part.compile_s] for part in parts if part.compile_s is not None)
+    first_s = _typical([part.first_launch_s] for part in parts if part.first_launch_s is not None)
+    residual_s = wall_s - sum(answer.values()) - kernel_s
+    mismatch = abs(residual_s / wall_s) > 0.10 and abs(residual_s) > 20e-6
+    result_once_s = None
+    if not (mismatch or open_s is None or compile_s is None or first_s is None):
+        result_once_s = (
+            open_s + compile_s + first_s + answer["alloc_s"] + answer["upload_s"] + answer["download_s"]
+        )
+    return Anatomy(
+        **answer, kernel_s=kernel_s, residual_s=residual_s, residual_share=residual_s / wall_s, whole_s=wall_s,
+        kernel_derived=derived, mismatch=mismatch, single_s=times["single_s"], compile_s=compile_s,
+        first_launch_s=first_s, first_result_s=result_once_s,
+    )  # fmt: skip
+
+
+_LISTED = tuple(name for name in PARTS if name != "kernel_s")
+
+
+def single_s(run: Run, outcome: Measurement) -> float | None:
+    """One launch and its wait: the typical one of a session, the middle one of them; None if it was not timed."""
+    return _typical(part.single_s for part in _used_parts(run, outcome))
+
+
+def _used_parts(run: Run, outcome: Measurement) -> list[Parts]:
+    allowed = used_sessions(run)
+    return [part for part in outcome.parts if allowed is None or part.session in allowed]
+
+
+def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:
+    """Return the median over sessions of the session medians; None when no session has a sample."""
+    sessions = ([value for value in samples if value is not None] for samples in samples_by_session)
+    medians = [stats.median(values) for values in sessions if values]
+    return stats.median(medians) if medians else None
+
+
+def _kernel_key(outcome: Measurement) -> tuple[str, str, str]:
+    case = outcome.case
+    return (case.workload, case.form_id, case.device_id)

@@ -1,4 +1,4 @@
-"""What is wrong with a run: warnings, which are those that its cases carry, those about the run as a whole, and the
+"""The faults of a run: warnings, which are those that its cases carry, those about the run as a whole, and the
 stored ones; and gates, conditions whose breach is exit 3 (docs/ci.md)."""
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ _SEVERITIES: dict[WarningCode, Severity] = {
     "software-device": "warning", "no-device-clock": "info", "transfer-mismatch": "warning",
     "stage-mismatch": "warning", "placement-mismatch": "warning", "call-waits": "info",
 }  # fmt: skip
-# Advice never names an option that was given already.
-_GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
 
 
 @derive_once
@@ -43,73 +41,69 @@ def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
     """Return all warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
-    known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
-    known |= {(finding.code, "") for finding in stored if not finding.ids}
-    about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
-    about_cases = [*_about_cases(run, cases, known), *_retaken(run, cases), *_failed_sessions(run, cases)]
-    waiting = find_waiting(run)
-    about_cases += [_case_finding(run, "call-waits", waiting)] if waiting else []
+    answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
+    about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in answer]
+    ids: dict[WarningCode, list[str]] = {"call-waits": find_waiting(run)}
     for code, find_missed in wings.find_all(wings.brought("warnings")).items():
-        ids = find_missed(analysis)
-        about_cases += [_case_finding(run, code, ids)] if ids else []
-    found = [*stored, *about_run, *about_cases]
+        ids[code] = find_missed(analysis)
+    for case in cases:
+        for mark in case.findings:
+            named: WarningCode = "software-device" if mark == "software" else mark
+            if not answer & {(named, case.id), (named, "")}:
+                ids.setdefault(named, []).append(case.id)
+    about_cases = [_about_cases(run, code, members) for code, members in ids.items() if members]
+    every = [*stored, *about_run, *about_cases, *_taken_again(run, cases), *_failed_sessions(run, cases)]
     gravity = {"error": 0, "warning": 1, "info": 2}
-    return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
+    return tuple(sorted(every, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
 
 
 def stored_finding(warning: RunWarning) -> ReportWarning:
+    ids = [warning.id] if warning.id else []
+    return _warn(warning.code, warning.severity, warning.message, warning.hint, ids)
+
+
+def _warn(
+    code: WarningCode, severity: Severity, message: str = "", hint: str = "", ids: Sequence[str] = ()
+) -> ReportWarning:
+    """Return a warning; by default in the words of its code."""
+    usual, remedy = WARNINGS[code]
     return ReportWarning(
-        code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
-        ids=(warning.id,) if warning.id else (),
-    )  # fmt: skip
+        code=code, severity=severity, message=message or usual, hint=hint or remedy, ids=tuple(ids)
+    )
 
 
-def _about_cases(
-    run: Run, cases: Sequence[CaseResult], known: set[tuple[WarningCode, str]]
-) -> list[ReportWarning]:
-    ids: dict[WarningCode, list[str]] = {}
-    for row in cases:
-        for name in row.findings:
-            code: WarningCode = "software-device" if name == "software" else name
-            if (code, row.id) not in known and (code, "") not in known:
-                ids.setdefault(code, []).append(row.id)
-    return [_case_finding(run, code, where) for code, where in ids.items()]
+def _about_cases(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarning:
+    # Advice never names an option that was given already.
+    again = "--rigorous" in WARNINGS[code].remedy and run.settings.preset == "rigorous"
+    hint = "close other programs; on a shared machine only a quieter hour helps" if again else ""
+    return _warn(code, _SEVERITIES[code], hint=hint, ids=ids)
 
 
-def _retaken(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """What was set aside is reported, although enough samples were left to do without it."""
-    quiet = {row.id for row in cases if row.time is not None and "throttled" not in row.findings}
-    ids = [
+def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
+    """Return what was set aside, although enough samples were left to do without it."""
+    quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
+    ids = sorted(
         outcome.id
         for outcome in run.outcomes
         if isinstance(outcome, Measurement)
         and outcome.id in quiet
         and any(block.discarded for block in outcome.blocks)
-    ]
-    if not ids:
-        return []
+    )
     message = "samples taken while the device was throttled were set aside and taken again"
     hint = "they are in the file; better cooling or power would spare the time"
-    return [
-        ReportWarning(code="throttled", severity="info", message=message, hint=hint, ids=tuple(sorted(ids)))
-    ]
+    return [_warn("throttled", "info", message, hint, ids)] if ids else []
 
 
-def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """What broke cases that have a number all the same, from their other sessions."""
-    numbered = {row.id for row in cases if row.time is not None}
+def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWarning]:
+    """Yield what broke cases that have a number all the same, from their other sessions."""
+    numbered = {case.id for case in cases if case.time is not None}
     ids: dict[tuple[int, str, str], list[str]] = {}
     for outcome in run.outcomes:
         for failure in failures_of(outcome) if outcome.id in numbered else ():
             ids.setdefault((failure.session, failure.reason, failure.detail), []).append(outcome.id)
-    return [
-        ReportWarning(
-            code="session-failed", severity="error", ids=tuple(where),
-            message=f"these cases went without session {_session_name(run, session)}: {reason}: {detail}",
-            hint=WARNINGS["session-failed"].remedy,
-        )
-        for (session, reason, detail), where in sorted(ids.items())
-    ]  # fmt: skip
+    for (session, reason, detail), members in sorted(ids.items()):
+        message = f"these cases went without session {_session_name(run, session)}: {reason}: {detail}"
+        yield _warn("session-failed", "error", message, ids=members)
 
 
 # A launch that takes such a share of a call that is waited for, and grows so many times over the sizes, waits itself.
@@ -145,35 +139,19 @@ def _session_name(run: Run, index: int) -> str:
     return f"{record.planned_index + 1} when it was measured again"
 
 
-def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    found = []
-    used = max((len(row.sessions) for row in cases), default=0)
+def _about_run(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWarning]:
+    used = max((len(case.sessions) for case in cases), default=0)
     if 0 < used < stats.MIN_SESSIONS:
         sessions = "1 session" if used == 1 else f"{used} sessions"
         message = f"{sessions}: how far another one would lie is not seen but assumed, and widens the intervals"
-        found.append(_of_run("few-sessions", "info", message))
+        yield _warn("few-sessions", "info", message)
     if limit := cpu_limit(run):
-        found.append(_of_run("cpu-limited", "warning", limit))
+        yield _warn("cpu-limited", "warning", limit)
     if run.settings.inputs != "random":
         message = f"inputs are {run.settings.inputs}, which can be faster than real data"
-        found.append(_of_run("inputs-not-random", "warning", message, hint="leave out --inputs"))
+        yield _warn("inputs-not-random", "warning", message, hint="leave out --inputs")
     if run.exit_reason == "budget":
-        message = "the time budget ended before every case had its samples"
-        found.append(_of_run("budget", "warning", message))
-    return found
-
-
-def _of_run(code: WarningCode, severity: Severity, message: str, hint: str = "") -> ReportWarning:
-    hint = hint or WARNINGS[code].remedy
-    return ReportWarning(code=code, severity=severity, message=message, hint=hint, ids=())
-
-
-def _case_finding(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarning:
-    message, hint = WARNINGS[code]
-    if "--rigorous" in hint and run.settings.preset == "rigorous":
-        hint = _GIVEN_ALREADY
-    severity = _SEVERITIES[code]
-    return ReportWarning(code=code, severity=severity, message=message, hint=hint, ids=tuple(ids))
+        yield _warn("budget", "warning", "the time budget ended before every case had its samples")
 
 
 FailOn = Literal["noisy", "skipped", "incomplete"]
@@ -183,21 +161,18 @@ FailOn = Literal["noisy", "skipped", "incomplete"]
 
 
 class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate and the cases that decide it.
-
-    `low`: the whole interval lies below what was asked for, or the case is what `--fail-on` names. `missing`: a
-    selected case without a number. Either fails the gate. `near`: the interval contains what was asked for, which
-    is reported and fails nothing. `reason`: why a gate on the whole run failed.
-    """
+    """One gate and the cases that decide it."""
 
     name: str
-    selector: str | None
-    least: float | None
+    selector: str | None = None
+    least: float | None = None
     passed: bool
-    low: tuple[str, ...]
-    missing: tuple[str, ...]
-    near: tuple[str, ...]
-    reason: str | None
+    low: tuple[
+        str, ...
+    ]  # the whole interval lies below what was asked for, or the case is what `--fail-on` names
+    missing: tuple[str, ...] = ()  # selected, without a number: this fails the gate, too
+    near: tuple[str, ...] = ()  # the interval contains what was asked for, which fails nothing
+    reason: str | None = None  # why a gate on the whole run failed
 
 
 FAIL_ON: tuple[FailOn, ...] = ("noisy", "skipped", "incomplete")
@@ -223,9 +198,9 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
     """Return the gates asked for, in that order."""
-    asked, compared = analysis.asked_gates or Gates(), analysis.shown_of(analysis.compared)
-    fast_enough = [_fast_enough(least, compared, analysis.speedups) for least in asked.min_speedups]
-    return (*fast_enough, *(_on_run(name, analysis.run, analysis.cases) for name in asked.fail_on))
+    named, compared = analysis.asked_gates or Gates(), analysis.shown_of(analysis.compared)
+    fast_enough = [_fast_enough(least, compared, analysis.speedups) for least in named.min_speedups]
+    return (*fast_enough, *(_on_run(name, analysis.run, analysis.cases) for name in named.fail_on))
 
 
 def failed(analyses: Iterable[Analysis]) -> bool:
@@ -233,36 +208,35 @@ def failed(analyses: Iterable[Analysis]) -> bool:
     return any(not gate.passed for analysis in analyses for gate in gates(analysis))
 
 
-def competes(row: CaseResult) -> bool:
+def competes(case: CaseResult) -> bool:
     """Whether the case is on the side that has a speedup: a CPU's case is what others are measured by."""
-    return row.device_kind != "cpu"
+    return case.device_kind != "cpu"
 
 
 def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequence[Speedup]) -> ReportGate:
-    baselines = {row.baseline.id for row in speedups}
-    ratios = {
-        row.case.id: row for row in sorted(speedups, key=lambda row: _PREFERENCE.index(row.kind), reverse=True)
-    }
-    chosen = [row.id for row in cases if competes(row) and row.id not in baselines and demand.selects(row.case)]
-    known = [(case_id, ratios[case_id]) for case_id in chosen if case_id in ratios]
-    low = tuple(case_id for case_id, ratio in known if ratio.hi < demand.least)
-    missing = tuple(case_id for case_id in chosen if case_id not in ratios)
+    baselines = {ratio.baseline.id for ratio in speedups}
+    by_preference = sorted(speedups, key=lambda ratio: _PREFERENCE.index(ratio.kind), reverse=True)
+    ratios = {ratio.case.id: ratio for ratio in by_preference}
+    chosen = [
+        case.id for case in cases if competes(case) and case.id not in baselines and demand.selects(case.case)
+    ]
+    spans = {case_id: ratios[case_id].interval for case_id in chosen if case_id in ratios}
+    low = tuple(case_id for case_id, span in spans.items() if span.high < demand.least)
+    missing = tuple(case_id for case_id in chosen if case_id not in spans)
+    near = tuple(case_id for case_id, span in spans.items() if span.low < demand.least <= span.high)
     return ReportGate(
         name="min-speedup", selector=demand.text, least=demand.least, passed=not low and not missing,
-        low=low, missing=missing, reason=None,
-        near=tuple(case_id for case_id, ratio in known if ratio.lo < demand.least <= ratio.hi),
+        low=low, missing=missing, near=near,
     )  # fmt: skip
 
 
 def _on_run(name: FailOn, run: Run, cases: Sequence[CaseResult]) -> ReportGate:
     breaches: dict[FailOn, Callable[[CaseResult], bool]] = {
-        "noisy": lambda row: bool({"noisy", "unstable"} & {*row.findings}),
-        "skipped": lambda row: row.outcome == "skip",
-        "incomplete": lambda row: row.outcome == "planned",
+        "noisy": lambda case: bool({"noisy", "unstable"} & {*case.findings}),
+        "skipped": lambda case: case.outcome == "skip",
+        "incomplete": lambda case: case.outcome == "planned",
     }
-    low = tuple(row.id for row in cases if breaches[name](row))
-    ended_early = name == "incomplete" and (not run.complete or run.exit_reason == "budget")
-    return ReportGate(
-        name=name, selector=None, least=None, passed=not low and not ended_early, low=low, missing=(),
-        near=(), reason=f"the run ended early ({run.exit_reason})" if ended_early else None,
-    )  # fmt: skip
+    low = tuple(case.id for case in cases if breaches[name](case))
+    early = name == "incomplete" and (not run.complete or run.exit_reason == "budget")
+    reason = f"the run ended early ({run.exit_reason})" if early else None
+    return ReportGate(name=name, passed=not low and not early, low=low, reason=reason)

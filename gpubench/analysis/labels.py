@@ -71,16 +71,16 @@ def noise_findings(
     lie apart. So more sessions make the label surer, and none makes it worse. Of a session with one block, which cannot
     lie apart from another, its samples speak: blocks differ by that at least.
     """
-    found: list[Mark] = []
+    marks: list[Mark] = []
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
     if noise > NOISY:
-        found.append("unstable" if noise > UNSTABLE else "noisy")
+        marks.append("unstable" if noise > UNSTABLE else "noisy")
     if any(_first_slow(samples) for samples in sessions.values()):
-        found.append("first-slow")
+        marks.append("first-slow")
     long_enough = [samples for samples in sessions.values() if len(samples) >= DRIFT_SAMPLES]
     if any(abs(order_correlation(samples)) > DRIFT for samples in long_enough):
-        found.append("drift")
-    return found
+        marks.append("drift")
+    return marks
 
 
 def _first_slow(samples: Sequence[float]) -> bool:
@@ -93,17 +93,17 @@ def condition_findings(
     run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
 ) -> list[Mark]:
     """Findings about the length of a sample, other load on the machine and the power limit."""
-    found: list[Mark] = []
+    marks: list[Mark] = []
     shortest = sample_seconds(blocks)
     if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
-        found.append("too-short")
+        marks.append("too-short")
     if any(session.contended for session in run.sessions if session.index in sessions):
-        found.append("contended")
-    if any(POWER_CAP in block.throttle for ours in blocks.values() for block in ours):
-        found.append("power-cap")
+        marks.append("contended")
+    if any(POWER_CAP in block.throttle for own in blocks.values() for block in own):
+        marks.append("power-cap")
     if any(_concerns(warning, outcome.case.device_id) for warning in run.warnings):
-        found.append(OTHER_USERS)
-    return found
+        marks.append(OTHER_USERS)
+    return marks
 
 
 def implausible(
@@ -118,7 +118,7 @@ def implausible(
     # and two of the wall time: only if all of the device lie well above all of the wall time is there no doubt.
     clock = _device_clock(run, outcome)
     hot = [value for values in device_samples(blocks, "hot") for value in values] if clock else []
-    longest_s = max((value for ours in blocks.values() for value in wall_samples(ours)), default=math.inf)
+    longest_s = max((value for own in blocks.values() for value in wall_samples(own)), default=math.inf)
     if clock and hot and outcome.case.queued and min(hot) > OVER_MEASURED * longest_s + clock.step_s:
         return f"device time {min(hot):.3g} s exceeds wall time {longest_s:.3g} s"
     overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
@@ -133,7 +133,7 @@ def implausible(
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
-    """What the workers of one device reported, of the sessions that count."""
+    """Return the reports of the workers of one device, of the sessions that count."""
     allowed = used_sessions(run) or frozenset()
     return [
         worker
@@ -155,7 +155,7 @@ def _host_step(run: Run, outcome: Measurement) -> float:
 
 
 def _device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
-    """Of its own: what is derived from wall times cannot contradict them."""
+    """Return the device's own clock: what is derived from wall times cannot contradict them."""
     return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)
 
 
@@ -172,35 +172,32 @@ Direction = Literal["upload", "download"]
 
 
 def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Which ceiling the case breaks at `seconds` a launch, with both numbers; None: none of them."""
+    """Return which ceiling the case breaks at `seconds` a launch, with both numbers; None: none of them."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no ceiling of their own; copies have the link's
-    device = next((device for device in run.devices if device.id == case.device_id), None)
-    measured = list(_measured(run, case.device_id, kind))
-    vendors = _theoretical(run, case.device_id)
+    measured, vendors = list(_ceilings(run, case.device_id, kind)), _theoretical(run, case.device_id)
+    why = None
     if case.variant != TF32:  # tensor cores: the ceilings of float32 are none of theirs
-        best = max(
-            (c.flops_per_s for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)), default=None
-        )
-        vendor = max((t.flops_per_s[case.dtype] for t in vendors if case.dtype in t.flops_per_s), default=None)
-        if why := _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind):
-            return why
-    if outcome.bytes > CACHES * last_level_cache(run, device, kind):
-        best = max((c.bytes_per_s for c in measured if c.bytes_per_s), default=None)
-        vendor = max((t.bytes_per_s for t in vendors if t.bytes_per_s), default=None)
-        return _breach(outcome.bytes / seconds, "B/s", best, vendor, kind)
-    return None
+        best = [ceiling.flops_per_s for ceiling in measured if ceiling.dtype in (None, case.dtype)]
+        vendor = [device.flops_per_s.get(case.dtype) for device in vendors]
+        why = _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind)
+    if why is None and outcome.bytes > CACHES * last_level_cache(run, case.device_id, kind):
+        best = [ceiling.bytes_per_s for ceiling in measured]
+        vendor = [device.bytes_per_s for device in vendors]
+        why = _breach(outcome.bytes / seconds, "B/s", best, vendor, kind)
+    return why
 
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
-    """Which transfer of the case is faster than the link to its device, with both numbers; None: none of them."""
+    """Return which transfer of the case is faster than the link to its device, with both numbers; None: none of
+    them."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
         if size >= LINK_BYTES and seconds > 0:
             measured, vendor = link_ceiling(run, outcome.case.device_id, direction)
-            if why := _breach(size / seconds, "B/s over the link", measured, vendor, "gpu"):
+            if why := _breach(size / seconds, "B/s over the link", [measured], [vendor], "gpu"):
                 return why
     return None
 
@@ -209,7 +206,8 @@ COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  
 
 
 def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
-    """What the case moved, with the seconds that this took at most; None: both directions, one after the other."""
+    """Yield what the case moved, with the seconds that this took at most; None: both directions, one after the
+    other."""
     case = outcome.case
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s
@@ -219,11 +217,12 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
         yield None, total, wall_s * (case.calls or 1)
         uploads = [value for part in outcome.parts for value in part.upload_s]
         downloads = [value for part in outcome.parts for value in part.download_s]
-        if uploads and downloads and (up is None or down is None):
-            yield None, total, median(uploads) + median(downloads)
-        elif uploads and downloads:
-            yield "upload", up or 0, median(uploads)
-            yield "download", down or 0, median(downloads)
+        if uploads and downloads:
+            if up is None or down is None:
+                yield None, total, median(uploads) + median(downloads)
+            else:
+                yield "upload", up, median(uploads)
+                yield "download", down, median(downloads)
 
 
 def link_ceiling(
@@ -231,9 +230,9 @@ def link_ceiling(
 ) -> tuple[float | None, float | None]:
     """Bytes/s that the link to a device carried in one direction (None: in the better one), and where that was not
     measured, what PCIe of its generation and width can."""
-    found = list(_measured(run, device_id, "gpu"))
-    sent = [c.upload_bytes_per_s or 0.0 for c in found if direction != "download"]
-    fetched = [c.download_bytes_per_s or 0.0 for c in found if direction != "upload"]
+    ceilings = list(_ceilings(run, device_id, "gpu"))
+    sent = [c.upload_bytes_per_s or 0.0 for c in ceilings if direction != "download"]
+    fetched = [c.download_bytes_per_s or 0.0 for c in ceilings if direction != "upload"]
     if measured := max([*sent, *fetched], default=0.0):
         return measured, None
     gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
@@ -242,29 +241,27 @@ def link_ceiling(
     return None, lane * link.width_max.value if link and lane and link.width_max.value else None
 
 
-def last_level_cache(run: Run, device: Device | None, kind: DeviceKind) -> int:
-    """Bytes; of a GPU as one of the backends that see it tells."""
+def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
+    """Return its bytes; of a GPU as one of the backends that see it tells."""
     if kind == "cpu":
         return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
-    if device is None:
-        return UNKNOWN_CACHE_BYTES
-    same = (other.cache_bytes or 0 for other in _same_hardware(run, device.id))
-    return max(same, default=0) or UNKNOWN_CACHE_BYTES
+    seen = (device.cache_bytes or 0 for device in _same_hardware(run, device_id))
+    return max(seen, default=0) or UNKNOWN_CACHE_BYTES
 
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
-    """The device, under all names that backends have for it: its limits are the hardware's. Of a GPU that is not told
-    from its equals, as WebGPU tells none of two alike, those of its model."""
-    known = next((device for device in run.devices if device.id == device_id), None)
-    if known is None:
+    """Return the device, under all names that backends have for it: its limits are the hardware's. Of a GPU that is not
+    told from its equals, as WebGPU tells none of two alike, those of its model."""
+    answer = next((device for device in run.devices if device.id == device_id), None)
+    if answer is None:
         return []
     return [
         other
         for other in run.devices
         if other.id == device_id
-        or (known.gpu_id and other.gpu_id == known.gpu_id)
-        or known.kind == other.kind == "cpu"
-        or (not known.gpu_id and known.kind == other.kind == "gpu" and other.name == known.name)
+        or (answer.gpu_id and other.gpu_id == answer.gpu_id)
+        or answer.kind == other.kind == "cpu"
+        or (not answer.gpu_id and answer.kind == other.kind == "gpu" and other.name == answer.name)
     ]
 
 
@@ -272,8 +269,8 @@ def _theoretical(run: Run, device_id: str) -> list[Theoretical]:
     return [device.theoretical for device in _same_hardware(run, device_id)]
 
 
-def _measured(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
-    """Of all sessions that count, and of all backends that drive the same hardware, but for what is one's own.
+def _ceilings(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
+    """Yield the ceilings of the used sessions and of all backends on the same hardware, but for a backend's own.
 
     Of a CPU that others used at the time what it reached is no ceiling: later it may have been alone.
     """
@@ -287,11 +284,15 @@ def _measured(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
 
 
 def _breach(
-    rate: float, unit: Unit, measured: float | None, vendor: float | None, kind: DeviceKind
+    rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    most = OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED
-    if measured is not None and rate > most * measured:
-        return f"{rate:.3g} {unit} is above {most:.2f} x the measured ceiling of {measured:.3g}"
-    if vendor is not None and rate > OVER_THEORETICAL * vendor:
-        return f"{rate:.3g} {unit} is above {OVER_THEORETICAL:.2f} x the vendor's ceiling of {vendor:.3g}"
+    """Return in which words the rate is above the best measured ceiling, or the vendor's; None: above none."""
+    limits = (
+        ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
+        ("vendor's", OVER_THEORETICAL, vendor),
+    )
+    for whose, most, ceilings in limits:
+        best = max(filter(None, ceilings), default=None)
+        if best is not None and rate > most * best:
+            return f"{rate:.3g} {unit} is above {most:.2f} x the {whose} ceiling of {best:.3g}"
     return None

@@ -1,4 +1,4 @@
-"""What a device costs beside its kernels: opening, launching, waiting, memory, transfers."""
+"""The costs of a device beside its kernels: opening, launching, waiting, memory, transfers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import OVERHEAD, CaseResult
 from gpubench.analysis.labels import workers
 from gpubench.curves.stats import median
+from gpubench.result.case import Case
 from gpubench.result.run import Run
 
 
@@ -31,7 +32,7 @@ class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device costs beside its kernels; such cases have no CPU side and take no part in any comparison.
+    """The costs of a device beside its kernels; such cases have no CPU side and take no part in any comparison.
 
     `empty`: by device id the seconds of an empty launch and its wait, as every session measures them.
     """
@@ -51,47 +52,47 @@ _FIRST = "add"  # the op that is preferred, where several were measured
 @derive_once
 def overheads(analysis: Analysis) -> Overheads:
     """Return the overheads shown, device by device, and what the pool costs as far as the whole run tells."""
-    rows = [row for row in analysis.cases if row.case.group == OVERHEAD and row.time is not None]
-    devices = sorted({row.case.device_id for row in rows})
-    pools = [pool for device_id in devices if (pool := _pool(analysis.everything, device_id)) is not None]
-    everywhere = sorted({row.case.device_id for row in analysis.cases})
-    empty = {name: seconds for name in everywhere if (seconds := _empty(analysis.run, name)) is not None}
-    return Overheads(rows=tuple(sorted(rows, key=_order)), pools=tuple(pools), empty=empty)
+    cases = [case for case in analysis.cases if case.case.group == OVERHEAD and case.time is not None]
+    pools = [
+        _pool(analysis.everything, device_id) for device_id in sorted({case.case.device_id for case in cases})
+    ]
+    everywhere = sorted({case.case.device_id for case in analysis.cases})
+    empty = {name: seconds for name in everywhere if (seconds := _empty(analysis.run, name))}
+    return Overheads(rows=tuple(sorted(cases, key=_order)), pools=tuple(filter(None, pools)), empty=empty)
 
 
 def _empty(run: Run, device_id: str) -> float | None:
-    """The typical one of a worker, the middle one of the workers; None where none took any time."""
-    found = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
-    return median(found) or None if found else None
+    """Return the middle one of the workers' typical times; None where no worker has any."""
+    medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
+    return median(medians) if medians else None
 
 
-def _order(row: CaseResult) -> tuple[object, ...]:
-    case = row.case
+def _order(item: CaseResult) -> tuple[object, ...]:
+    case = item.case
     rank = _ORDER.index(case.op) if case.op in _ORDER else len(_ORDER)
     return (case.device_id, rank, case.op, case.params.get("n", 0), case.form_id)
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Memory for the output of 1 Mi elements of float32, or the size next to it that was measured."""
-    ours = [row for row in cases if row.case.device_id == device_id and row.time is not None]
-    pooled = [row for row in ours if row.case.op == "allocate" and row.case.form_id == "tuned"]
-    ops = [row for row in ours if _is_elementwise(row)]
+    """Return what memory for the output of 1 Mi elements of float32 costs, or for the size next to it that was
+    measured."""
+    walls = [
+        (case, case.time.estimate)
+        for case in cases
+        if case.case.device_id == device_id and case.time is not None and case.case.variant is None
+    ]
+    pooled = [pair for pair in walls if (pair[0].case.op, pair[0].case.form) == ("allocate", "tuned")]
+    ops = [pair for pair in walls if _is_elementwise(pair[0].case)]
     if not pooled or not ops:
         return None
-    allocate = min(pooled, key=lambda row: abs(math.log(row.case.params["n"] / OUTPUT_BYTES)))
-    op = min(ops, key=lambda row: (row.case.op != _FIRST, row.case.op, _wall(row)))
+    allocate, allocate_s = min(pooled, key=lambda pair: abs(math.log(pair[0].n / OUTPUT_BYTES)))
+    op, op_s = min(ops, key=lambda pair: (pair[0].case.op != _FIRST, pair[0].case.op, pair[1]))
     return PoolOverhead(
-        id=allocate.id, op_id=op.id, allocate=allocate, op=op, share=_wall(allocate) / _wall(op),
-        single_share=None if op.single_s is None else _wall(allocate) / op.single_s,
+        id=allocate.id, op_id=op.id, allocate=allocate, op=op, share=allocate_s / op_s,
+        single_share=None if op.single_s is None else allocate_s / op.single_s,
     )  # fmt: skip
 
 
-def _is_elementwise(row: CaseResult) -> bool:
-    case = row.case
-    plain = case.queued and case.variant is None and case.dtype == "float32"
-    return plain and case.group in _ELEMENTWISE and case.params == {"n": ELEMENTS}
-
-
-def _wall(row: CaseResult) -> float:
-    assert row.time is not None
-    return row.time.estimate
+def _is_elementwise(case: Case) -> bool:
+    plain = case.queued and case.dtype == "float32" and case.group in _ELEMENTWISE
+    return plain and case.params == {"n": ELEMENTS}

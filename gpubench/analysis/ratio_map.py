@@ -11,12 +11,14 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer, answer_rows
-from gpubench.analysis.estimate import CALLS, IMPLAUSIBLE
+from gpubench.analysis.answer import AnswerRow, answer, answer_rows, op_cases
+from gpubench.analysis.break_even import BreakEven
+from gpubench.analysis.estimate import IMPLAUSIBLE
 from gpubench.analysis.speedup import EQUAL
 from gpubench.analysis.thresholds import AnswerCell, declared_sizes
+from gpubench.base.groups import group_by
 from gpubench.curves import TAIL, Margin
-from gpubench.result.case import REGIMES, WAITED, SeriesKey, beside_size
+from gpubench.result.case import REGIMES, WAITED, CellKey, SeriesKey, beside_size
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
 FIRST_TINT = 0.25  # the step at 10 %: weaker colours look like grey to some eyes
@@ -132,78 +134,60 @@ def tint(ratio: float) -> float:
 
 
 def ratio_map(analysis: Analysis) -> RatioMap:
-    """The map of all GPUs of a run; without lanes where none was timed beside a CPU."""
-    found = answer(analysis)
-    devices = tuple(dict.fromkeys(row.device_id for row in analysis.break_even))
-    cases = [row for row in analysis.cases if row.case.group not in CALLS and row.case.variant is None]
-    rows = {
-        device: {
-            (row.op, row.dtype, beside_size(row.params)): row
-            for row in answer_rows(analysis.break_even, cases, device)
-            if not row.on_host
-        }
+    """Return the map of all GPUs of a run; without lanes where none was timed beside a CPU."""
+    summary, cases = answer(analysis), op_cases(analysis)
+    curves = {curve.case.cell: curve for curve in analysis.break_even}
+    devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
+    rows = [
+        item
         for device in devices
-    }
-    failed = _failed(analysis)
-    margins = {
-        (row.case.series, row.device_id, row.regime): row.threshold.margins
-        for row in analysis.break_even
-        if row.threshold is not None
+        for item in answer_rows(analysis.break_even, cases, device)
+        if not item.on_host
+    ]
+    broken = [case for case in cases if case.outcome == "failure" or case.reason == IMPLAUSIBLE]
+    failed = {
+        cell: {case.n for case in same} for cell, same in group_by(broken, lambda case: case.case.cell).items()
     }
     lanes = []
-    for series in dict.fromkeys(key for ours in rows.values() for key in ours):
-        ours = {device: ours[series] for device, ours in rows.items() if series in ours}
-        lane = _lane(ours, margins, failed)
+    for series, same in group_by(rows, _series).items():
+        lane = _lane(series, same, curves, failed)
         lanes += [lane] if lane is not None else []
     if not lanes:
         return RatioMap()
     regimes = {regime for lane in lanes for _, regime in lane.strips}
     # GPUs that do not differ are one row of the answer.
-    shown = tuple(dict.fromkeys(row.device_id for row in found.rows))[:MOST_DEVICES]
-    lanes.sort(key=lambda lane: _place(lane, shown, found))
+    shown = tuple(dict.fromkeys(item.device_id for item in summary.rows))[:MOST_DEVICES]
+    lanes.sort(key=lambda lane: _place(lane, shown, summary.regimes or (WAITED,)))
     return RatioMap(
         lanes=tuple(lanes), devices=devices, regimes=tuple(sorted(regimes, key=_regime_order)), shown=shown,
-        situations=found.regimes, low=min(lane.start for lane in lanes), high=max(lane.end for lane in lanes),
+        situations=summary.regimes, low=min(lane.start for lane in lanes), high=max(lane.end for lane in lanes),
     )  # fmt: skip
 
 
-def _failed(analysis: Analysis) -> dict[CellKey, set[int]]:
-    """Return the sizes that gave no true number, by series, device and regime."""
-    found: dict[CellKey, set[int]] = {}
-    for row in analysis.cases:
-        broken = row.outcome == "failure" or row.reason == IMPLAUSIBLE
-        if broken and row.case.variant is None:
-            key = (row.case.series, row.case.device_id, row.case.regime_id)
-            found.setdefault(key, set()).add(row.case.params["n"])
-    return found
-
-
-CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
+def _series(case: AnswerRow) -> SeriesKey:
+    return case.op, case.dtype, beside_size(case.params)
 
 
 def _lane(
-    rows: dict[str, AnswerRow], margins: Mapping[CellKey, Sequence[Margin]], failed: Mapping[CellKey, set[int]]
-) -> MapLane | None:
+    series: SeriesKey, rows: Sequence[AnswerRow], curves: Mapping[CellKey, BreakEven],
+    failed: Mapping[CellKey, set[int]],
+) -> MapLane | None:  # fmt: skip
     """Return one lane; None where neither a declaration nor a measurement says how long it is."""
-    row = next(iter(rows.values()))
-    points = {
-        (device, regime): tuple(MapPoint(other.elements(gain.n), gain.ratio) for gain in cell.gains)
-        for device, other in rows.items()
-        for regime, cell in other.cells.items()
-    }
-    ladder = declared_sizes(row.op, row.params)
-    sizes = [point.size for measured in points.values() for point in measured]
-    sizes += [] if ladder is None else [row.elements(ladder.low), row.elements(ladder.high)]
+    first = rows[0]
+    ladder = declared_sizes(first.op, first.params)
+    sizes = [gain.n for case in rows for cell in case.cells.values() for gain in cell.gains]
+    sizes += [] if ladder is None else [ladder.low, ladder.high]
     if not sizes:
         return None
-    lane = MapLane(row=row, start=min(sizes), end=max(sizes), strips={})
-    series = (row.op, row.dtype, beside_size(row.params))
-    for (device, regime), measured in points.items():
-        key = (series, device, regime)
-        cell = rows[device].cells[regime]
-        bad = {float(row.elements(n)) for n in failed.get(key, ())}
-        stretches = _stretches(lane, cell, measured, margins.get(key, ()), bad)
-        lane.strips[device, regime] = Strip(cell=cell, points=measured, stretches=tuple(stretches))
+    lane = MapLane(row=first, start=first.elements(min(sizes)), end=first.elements(max(sizes)), strips={})
+    for case in rows:
+        for regime, cell in case.cells.items():
+            key = (series, case.device_id, regime)
+            points = tuple(MapPoint(case.elements(gain.n), gain.ratio) for gain in cell.gains)
+            threshold = curves[key].threshold if key in curves else None
+            bad = {float(case.elements(n)) for n in failed.get(key, ())}
+            stretches = _stretches(lane, cell, points, threshold.margins if threshold else (), bad)
+            lane.strips[case.device_id, regime] = Strip(cell=cell, points=points, stretches=tuple(stretches))
     return lane
 
 
@@ -261,26 +245,22 @@ def _regime_order(regime: str) -> tuple[int, int]:
     return (REGIMES.index(kinds[0]) if kinds else len(REGIMES), int(calls) if calls.isdigit() else 0)
 
 
-def _place(lane: MapLane, shown: Sequence[str], found: MachineAnswer) -> tuple[object, ...]:
-    """Where the lane stands on the staircase: by the first situation, then by the next one."""
+def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
+    """Return where the lane stands on the staircase: by the first situation, then by the next one."""
     steps = []
-    for regime in found.regimes or (WAITED,):
+    for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
-        steps.append(_step(lane, strips[0]) if strips else NOWHERE)
+        steps.append(_step(lane, strips[0].cell) if strips else NOWHERE)
     return (*steps, lane.row.op, lane.row.dtype, sorted(lane.row.params.items()))
 
 
 NOWHERE = (4, 0.0)  # what has no number comes last
 
 
-def _step(lane: MapLane, strip: Strip) -> tuple[int, float]:
-    """All sizes first, then thresholds by size, what is open, no size, and what gave no number."""
-    cell = strip.cell
-    if cell.kind in ("wrong", "failed"):
-        return NOWHERE
-    if cell.kind in ("all-sizes", "below"):
-        return 0, float(cell.high or 0)
-    if cell.kind in ("at", "range"):
-        return 1, float(lane.row.elements(cell.n or 0))
-    gain = cell.gain
-    return 3 if cell.kind in ("no-size", "above") else 2, 0.0 if gain is None else -gain.ratio
+def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
+    """Return all sizes first, then thresholds by size, what is open, no size, and what gave no number."""
+    ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
+    rank = ranks.get(cell.kind, 2)
+    largest = 0.0 if cell.gain is None else -cell.gain.ratio
+    sizes = {0: float(cell.high or 0), 1: float(lane.row.elements(cell.n or 0)), 4: 0.0}
+    return rank, sizes.get(rank, largest)

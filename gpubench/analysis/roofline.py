@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, alone, derive_once
 from gpubench.analysis.estimate import CALLS, CaseResult
+from gpubench.base.groups import group_by
 from gpubench.result.case import FUNCTIONS, QUEUED, TF32
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import Run
@@ -89,25 +90,27 @@ Rated = tuple[CaseResult, float]  # a case and its rate
 def roofline(analysis: Analysis) -> Roofline:
     """Return the roofs that the run reaches, and the share of them of each case shown that has resident data."""
     run = analysis.run
-    hardware = hardware_of(run)
-    rows = [row for row in analysis.everything if alone(row) and _counts(row)]
-    roofs: dict[tuple[str, str], Roof] = {}
-    for row in rows:
-        key = (hardware.get(row.case.device_id, row.case.device_id), row.case.dtype)
-        if key not in roofs:
-            peers = [peer for peer in rows if hardware.get(peer.case.device_id, peer.case.device_id) == key[0]]
-            roofs[key] = _roof(run, peers, row)
-    library = _library_seconds(rows, hardware)
-    found = [
-        _share(run, row, roofs[hardware.get(row.case.device_id, row.case.device_id), row.case.dtype],
-               library.get((hardware.get(row.case.device_id, ""), row.case.workload)))
-        for row in analysis.shown_of(rows)
-    ]  # fmt: skip
-    kinds = {row.case.device_id: row.device_kind for row in rows}
+    # Backends that drive the same GPU are one device. A software adapter is a device of its own, although it runs on
+    # the CPU.
+    hardware = {device.id: device.gpu_id or device.id for device in run.devices}
+
+    def place(case: CaseResult) -> str:
+        return hardware.get(case.case.device_id, case.case.device_id)
+
+    cases = [case for case in analysis.everything if alone(case) and _counts(case)]
+    peers = group_by(cases, place)
+    by_roof = group_by(cases, lambda case: (place(case), case.case.dtype))
+    roofs = {key: _roof(run, peers[key[0]], same[0]) for key, same in by_roof.items()}
+    library = {(place(case), case.case.workload): _counted_s(case) for case in cases if _is_library(case)}
+    shares = [
+        _share(run, case, roofs[place(case), case.case.dtype], library.get((place(case), case.case.workload)))
+        for case in analysis.shown_of(cases)
+    ]
+    kinds = {case.case.device_id: case.device_kind for case in cases}
     ordered = sorted(
         roofs.values(), key=lambda roof: (kinds[roof.device_ids[0]] != "cpu", roof.device_ids, roof.dtype)
     )
-    return Roofline(roofs=tuple(ordered), rows=tuple(found))
+    return Roofline(roofs=tuple(ordered), rows=tuple(shares))
 
 
 def measures_roofs(run: Run) -> bool:
@@ -115,64 +118,52 @@ def measures_roofs(run: Run) -> bool:
     return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == [QUEUED]
 
 
-def hardware_of(run: Run) -> dict[str, str]:
-    """Device id -> what it is physically: backends that drive the same GPU share a name. A software adapter is
-    a device of its own, although it runs on the CPU."""
-    return {device.id: device.gpu_id or device.id for device in run.devices}
+def _counts(case: CaseResult) -> bool:
+    resident = case.case.queued and case.case.group not in CALLS and case.bytes > 0
+    return resident and case.time is not None and not is_untold(case)
 
 
-def _counts(row: CaseResult) -> bool:
-    resident = row.case.queued and row.case.group not in CALLS and row.bytes > 0
-    return resident and row.time is not None and not is_untold(row)
-
-
-def is_untold(row: CaseResult) -> bool:
+def is_untold(case: CaseResult) -> bool:
     """Whether nobody told the FLOPs of a user's function: without them no roof is its limit."""
-    return row.case.group == FUNCTIONS and not row.flops
+    return case.case.group == FUNCTIONS and not case.flops
 
 
-def _seconds(row: CaseResult) -> float:
+def _seconds(case: CaseResult) -> float:
     """Device time where there is a clock, else wall time."""
-    assert row.time is not None
-    return row.device_hot_s or row.time.estimate
+    assert case.time is not None
+    return case.device_hot_s or case.time.estimate
 
 
-def _roof(run: Run, peers: Sequence[CaseResult], row: CaseResult) -> Roof:
+def _roof(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Roof:
     """The roof of one piece of hardware for the dtype of `row`. Variants are rungs of a ladder, or compute
     something else (TF32): none of them makes a roof."""
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
-    copy = _best((peer, peer.bytes / _seconds(peer)) for peer in _largest(large or copies))
-    products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == row.case.dtype]
+    # Of each device and form the copies of its largest size: bytes are bytes, whatever their dtype.
+    by_form = group_by(large or copies, lambda peer: (peer.case.device_id, peer.case.form)).values()
+    most = [peer for same in by_form for peer in same if peer.bytes == max(other.bytes for other in same)]
+    copy = _best((peer, peer.bytes / _seconds(peer)) for peer in most)
+    products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == case.case.dtype]
     matmul = _best((peer, peer.flops / _seconds(peer)) for peer in products)
     return Roof(
-        device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=row.case.dtype,
+        device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=case.case.dtype,
         bytes_per_s=copy and copy[1], bytes_case=copy and copy[0].id, copy=copy and copy[0],
         cache_sized=bool(copies) and not large,
         flops_per_s=matmul and matmul[1], flops_case=matmul and matmul[0].id, matmul=matmul and matmul[0],
         ridge=matmul[1] / copy[1] if matmul and copy else None,
-        small_matmul=bool(products) and max(peer.flops for peer in products) < _full_flops(row),
+        small_matmul=bool(products) and max(peer.flops for peer in products) < _full_flops(case),
     )  # fmt: skip
 
 
-def _full_flops(row: CaseResult) -> int:
-    return 2 * (FULL_SIDE if row.device_kind == "gpu" else FULL_SIDE_CPU) ** 3
+def _full_flops(case: CaseResult) -> int:
+    return 2 * (FULL_SIDE if case.device_kind == "gpu" else FULL_SIDE_CPU) ** 3
 
 
-def out_of_cache_bytes(run: Run, row: CaseResult) -> int:
+def out_of_cache_bytes(run: Run, case: CaseResult) -> int:
     """The traffic from which on the case does not live in a cache; a CPU's cache is known and may be larger."""
-    known = cpu_cache_bytes(run.machine) if row.device_kind in ("cpu", "software") else None
-    return max(OUT_OF_CACHE_BYTES, known or 0)
-
-
-def _largest(copies: Sequence[CaseResult]) -> list[CaseResult]:
-    """Of each device and form the copies of its largest size: bytes are bytes, whatever their dtype."""
-    most: dict[tuple[str, str], int] = {}
-    for row in copies:
-        key = (row.case.device_id, row.case.form)
-        most[key] = max(most.get(key, 0), row.bytes)
-    return [row for row in copies if row.bytes == most[row.case.device_id, row.case.form]]
+    answer = cpu_cache_bytes(run.machine) if case.device_kind in ("cpu", "software") else None
+    return max(OUT_OF_CACHE_BYTES, answer or 0)
 
 
 def _best(rates: Iterable[Rated]) -> Rated | None:
@@ -180,53 +171,44 @@ def _best(rates: Iterable[Rated]) -> Rated | None:
     return max(rates, key=lambda pair: (pair[1], pair[0].id), default=None)
 
 
-def _library_seconds(rows: Sequence[CaseResult], hardware: dict[str, str]) -> dict[tuple[str, str], float]:
-    """Device seconds of the vendor library by hardware and workload."""
-    return {
-        (hardware.get(row.case.device_id, ""), row.case.workload): seconds
-        for row in rows
-        if row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library" and (seconds := _counted_s(row))
-    }
+def _is_library(case: CaseResult) -> bool:
+    return case.case.backend == VENDOR_LIBRARY and case.case.form_id == "library"
 
 
-def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> RoofShare:
-    seconds = _seconds(row)
-    bound = _bound(row, roof)
-    if bound is None:
-        share = None
-    elif bound == "memory":
-        share = row.bytes / (roof.bytes_per_s or 1.0) / seconds
-    else:
-        share = row.flops / (roof.flops_per_s or 1.0) / seconds
-    own = row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library"
-    ours = None if own else _counted_s(row)
+def _share(run: Run, case: CaseResult, roof: Roof, library_s: float | None) -> RoofShare:
+    seconds = _seconds(case)
+    bound, share, weak = _bound(case, roof), None, False
+    bytes_per_s, flops_per_s = case.bytes / seconds, case.flops / seconds
+    if bound == "memory":
+        share, weak = bytes_per_s / (roof.bytes_per_s or 1.0), roof.cache_sized
+    elif bound == "compute":
+        share, weak = flops_per_s / (roof.flops_per_s or 1.0), roof.small_matmul
+    own_s = None if _is_library(case) else _counted_s(case)
     return RoofShare(
-        id=row.id, case=row, time_s=seconds, clock=_clock(row), bound=bound, share=share,
-        bytes_per_s=row.bytes / seconds, flops_per_s=row.flops / seconds,
-        percent_of_roof=None if share is None else share * 100,
-        in_cache=bound == "memory" and row.bytes < out_of_cache_bytes(run, row),
-        weak_roof=roof.cache_sized if bound == "memory" else roof.small_matmul if bound == "compute" else False,
-        to_library=library_s / ours if library_s and ours else None,
+        id=case.id, case=case, time_s=seconds, clock=_clock(case), bound=bound, share=share,
+        bytes_per_s=bytes_per_s, flops_per_s=flops_per_s, percent_of_roof=None if share is None else share * 100,
+        in_cache=bound == "memory" and case.bytes < out_of_cache_bytes(run, case), weak_roof=weak,
+        to_library=library_s / own_s if library_s and own_s else None,
     )  # fmt: skip
 
 
-def _clock(row: CaseResult) -> RoofClock:
-    if not row.device_hot_s:
+def _clock(case: CaseResult) -> RoofClock:
+    if not case.device_hot_s:
         return "wall"
-    return "derived" if "no-device-clock" in row.findings else "device_hot"
+    return "derived" if "no-device-clock" in case.findings else "device_hot"
 
 
-def _counted_s(row: CaseResult) -> float | None:
+def _counted_s(case: CaseResult) -> float | None:
     """Hot seconds by a clock of the device's own: a ratio mixes no clocks."""
-    return row.device_hot_s if _clock(row) == "device_hot" else None
+    return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
-def _bound(row: CaseResult, roof: Roof) -> Bound | None:
+def _bound(case: CaseResult, roof: Roof) -> Bound | None:
     """Which roof is the lower one for this case; None where the one that counts was not measured, and for
     TF32, whose roof is none of float32's."""
-    if row.case.variant == TF32:
+    if case.case.variant == TF32:
         return None
     ridge = roof.ridge if roof.ridge is not None else ASSUMED_RIDGE
-    if row.flops > ridge * row.bytes:
+    if case.flops > ridge * case.bytes:
         return "compute" if roof.flops_per_s is not None else None
     return "memory" if roof.bytes_per_s is not None else None

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.anatomy import PARTS, Anatomy
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.estimate import PARTS, Anatomy, CaseResult
 from gpubench.analysis.overheads import PoolOverhead, overheads
 from gpubench.base.escaping import printable
 from gpubench.base.plugins.sections import Rows, chart, section
