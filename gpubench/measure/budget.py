@@ -1,9 +1,13 @@
-"""The time that a run may take, and what is left of it."""
+"""When a run ends, and the sampling of a case: the time that is left, and whether samples are enough."""
 
 from __future__ import annotations
 
 import math
 import time
+
+from gpubench.curves import stats
+from gpubench.curves.stats import median
+from gpubench.result.run import Settings, StopReason
 
 # What is nearly done when the budget ends may end.
 LAST_S = 0.5
@@ -53,3 +57,44 @@ class Budget:
 
 
 ENDLESS = Budget()
+
+# Fewer blocks do not tell how far blocks lie apart.
+LEAST_BLOCKS = 4
+
+
+def stop_reason(
+    blocks: list[list[float]],
+    sampling_s: float,
+    left_s: float,
+    settings: Settings,
+    *,
+    wanted: int | None = None,
+) -> StopReason | None:
+    """Precision first, then the limits; None: go on. `blocks` are the kept samples of each block.
+
+    Where a number of blocks is `wanted`, it alone decides, and the time that is left. Else LEAST_BLOCKS come first.
+    """
+    if wanted is not None and len(blocks) >= wanted:
+        return "max-samples"
+    if left_s <= 0:
+        return "timeout"
+    count = sum(map(len, blocks))
+    if wanted is not None or count < settings.min_samples:
+        return None
+    if count >= settings.max_samples:
+        return "max-samples"
+    if len(blocks) < LEAST_BLOCKS:
+        return "max-time" if sampling_s >= settings.max_time_s else None
+    precision = estimate([median(block) for block in blocks])[1]
+    if precision is not None and precision <= settings.precision:
+        return "precision"
+    return "max-time" if sampling_s >= settings.max_time_s else None
+
+
+def estimate(kept: list[float]) -> tuple[float, float | None]:
+    """Return (seconds, relative half-width of the interval of their median) of blocks; no width of fewer than two."""
+    if not kept:
+        return 0.0, None
+    middle = stats.geometric_mean(kept)
+    low, high = stats.median_interval(kept)
+    return middle, (high - low) / 2 / middle if middle > 0 and len(kept) > 1 else None

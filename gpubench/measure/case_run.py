@@ -10,17 +10,29 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec import UNSET
 
-from gpubench.base.errors import DeviceLost, WrongResult
 from gpubench.base.installation import NOT_AT_BEST, install_command
 from gpubench.base.messages import REASONS, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.measure import protocol
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import Budget, estimate, stop_reason
 from gpubench.measure.monitor import SLOWED
-from gpubench.measure.pace import Pace
 from gpubench.measure.plan import MAIN, Purpose, Workload
-from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Progress, Recorder, Sink, Warned
+from gpubench.measure.points import Pace
+from gpubench.measure.recorder import (
+    DEVICE_LOST,
+    WRONG_RESULT,
+    BlockDone,
+    CaseDone,
+    CaseStarted,
+    Progress,
+    Recorder,
+    Sink,
+    Warned,
+    broken,
+    has_samples,
+    settled_block,
+)
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import (
@@ -39,96 +51,6 @@ from gpubench.result.run import (
     StopReason,
     failures_of,
 )
-
-
-def settled_block(known: Measurement) -> Block | None:
-    """Return a block with the repeat count, and the cut between two sides, that the case keeps; those of a sweep all
-    differ. A later block may have raised the count."""
-    kept = [block for block in known.blocks if block.phase != "sweep"]
-    return msgspec.structs.replace(kept[0], repeat=kept[-1].repeat) if kept else None
-
-
-# Fewer blocks do not tell how far blocks lie apart.
-LEAST_BLOCKS = 4
-
-
-def stop_reason(
-    blocks: list[list[float]],
-    sampling_s: float,
-    left_s: float,
-    settings: Settings,
-    *,
-    wanted: int | None = None,
-) -> StopReason | None:
-    """Precision first, then the limits; None: go on. `blocks` are the kept samples of each block.
-
-    Where a number of blocks is `wanted`, it alone decides, and the time that is left. Else LEAST_BLOCKS come first.
-    """
-    if wanted is not None and len(blocks) >= wanted:
-        return "max-samples"
-    if left_s <= 0:
-        return "timeout"
-    count = sum(map(len, blocks))
-    if wanted is not None or count < settings.min_samples:
-        return None
-    if count >= settings.max_samples:
-        return "max-samples"
-    if len(blocks) < LEAST_BLOCKS:
-        return "max-time" if sampling_s >= settings.max_time_s else None
-    precision = estimate([median(block) for block in blocks])[1]
-    if precision is not None and precision <= settings.precision:
-        return "precision"
-    return "max-time" if sampling_s >= settings.max_time_s else None
-
-
-def estimate(kept: list[float]) -> tuple[float, float | None]:
-    """Return (seconds, relative half-width of the interval of their median) of blocks; no width of fewer than two."""
-    if not kept:
-        return 0.0, None
-    middle = stats.geometric_mean(kept)
-    low, high = stats.median_interval(kept)
-    return middle, (high - low) / 2 / middle if middle > 0 and len(kept) > 1 else None
-
-
-# The case fails again because of what it is, not because of an accident.
-FAILURES_IN_A_ROW = 2
-# A device that did not come back in one session may do so in the next.
-DEVICE_LOST = DeviceLost.reason
-WRONG_RESULT = WrongResult.reason
-
-
-def has_samples(outcome: Outcome | None) -> bool:
-    """Whether there are samples of the case."""
-    return isinstance(outcome, Measurement) and bool(outcome.blocks)
-
-
-def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
-    """The case with this failure. `before` is its outcome as it stood when this session began to measure it: what the
-    session measured since was not checked at its end, so it goes."""
-    failures = [*failures_of(before), failure]
-    if isinstance(before, Measurement) and has_samples(before):
-        return msgspec.structs.replace(before, failures=failures)
-    return Failure(
-        id=case.id, case=case, reason=failure.reason, detail=failure.detail, hint=failure.hint,
-        phase=failure.phase, stderr_tail=failure.stderr_tail, failures=failures,
-    )  # fmt: skip
-
-
-def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Whether this session is to measure the case. `since` is the first session of this call: one that adds sessions
-    to a file tries again what failed in an earlier call."""
-    if outcome is None or isinstance(outcome, Planned):
-        return True
-    if isinstance(outcome, Skip):
-        return outcome.reason == DEVICE_LOST
-    if isinstance(outcome, Failure) and outcome.reason == WRONG_RESULT:
-        return False
-    failed = {failure.session for failure in failures_of(outcome)}
-    if session in failed:
-        return False
-    done = {stop.session for stop in outcome.stops} if isinstance(outcome, Measurement) else set()
-    latest = sorted(one for one in failed | done if one >= since)[-FAILURES_IN_A_ROW:]
-    return len(latest) < FAILURES_IN_A_ROW or not failed.issuperset(latest)
 
 
 def warn_once(recorder: Recorder, sink: Sink, found: RunWarning) -> None:

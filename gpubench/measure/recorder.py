@@ -16,12 +16,13 @@ import msgspec
 
 from gpubench import __version__
 from gpubench.base import processes
-from gpubench.base.errors import ExitCode
+from gpubench.base.errors import DeviceLost, ExitCode, WrongResult
 from gpubench.base.messages import REASONS
-from gpubench.result.case import GANG
+from gpubench.result.case import GANG, Case
 from gpubench.result.identity import uuid_digest
 from gpubench.result.machine import Machine
 from gpubench.result.run import (
+    Block,
     Ci,
     Device,
     DeviceClock,
@@ -291,6 +292,57 @@ def _stored(device: Device) -> Device:
     if clock is None and device.kind == "gpu" and device.backend != GANG:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
     return msgspec.structs.replace(device, identity=None, identities=[], clock=clock)
+
+
+# ---------------------------------------------------------------- outcomes of a case
+
+
+def settled_block(known: Measurement) -> Block | None:
+    """Return a block with the repeat count, and the cut between two sides, that the case keeps; those of a sweep all
+    differ. A later block may have raised the count."""
+    kept = [block for block in known.blocks if block.phase != "sweep"]
+    return msgspec.structs.replace(kept[0], repeat=kept[-1].repeat) if kept else None
+
+
+# The case fails again because of what it is, not because of an accident.
+FAILURES_IN_A_ROW = 2
+# A device that did not come back in one session may do so in the next.
+DEVICE_LOST = DeviceLost.reason
+WRONG_RESULT = WrongResult.reason
+
+
+def has_samples(outcome: Outcome | None) -> bool:
+    """Whether there are samples of the case."""
+    return isinstance(outcome, Measurement) and bool(outcome.blocks)
+
+
+def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
+    """The case with this failure. `before` is its outcome as it stood when this session began to measure it: what the
+    session measured since was not checked at its end, so it goes."""
+    failures = [*failures_of(before), failure]
+    if isinstance(before, Measurement) and has_samples(before):
+        return msgspec.structs.replace(before, failures=failures)
+    return Failure(
+        id=case.id, case=case, reason=failure.reason, detail=failure.detail, hint=failure.hint,
+        phase=failure.phase, stderr_tail=failure.stderr_tail, failures=failures,
+    )  # fmt: skip
+
+
+def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
+    """Whether this session is to measure the case. `since` is the first session of this call: one that adds sessions
+    to a file tries again what failed in an earlier call."""
+    if outcome is None or isinstance(outcome, Planned):
+        return True
+    if isinstance(outcome, Skip):
+        return outcome.reason == DEVICE_LOST
+    if isinstance(outcome, Failure) and outcome.reason == WRONG_RESULT:
+        return False
+    failed = {failure.session for failure in failures_of(outcome)}
+    if session in failed:
+        return False
+    done = {stop.session for stop in outcome.stops} if isinstance(outcome, Measurement) else set()
+    latest = sorted(one for one in failed | done if one >= since)[-FAILURES_IN_A_ROW:]
+    return len(latest) < FAILURES_IN_A_ROW or not failed.issuperset(latest)
 
 
 # ---------------------------------------------------------------- events

@@ -15,22 +15,14 @@ from gpubench.base import cpu_load, units
 from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.base.messages import WARNINGS
 from gpubench.measure import monitor, split_search
-from gpubench.measure.budget import Budget
-from gpubench.measure.case_run import (
-    DEVICE_LOST,
-    LEAST_BLOCKS,
-    ONCE_S,
-    WRONG_RESULT,
-    CaseRun,
-    Runtime,
-    to_be_tried,
-    warn_once,
-)
-from gpubench.measure.companion import Companion, Occasion, companions
-from gpubench.measure.pace import Pace
+from gpubench.measure.budget import LEAST_BLOCKS, Budget
+from gpubench.measure.case_run import ONCE_S, CaseRun, Runtime, warn_once
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Step, Workload, asked
+from gpubench.measure.points import Pace
 from gpubench.measure.recorder import (
+    DEVICE_LOST,
+    WRONG_RESULT,
     Progress,
     Recorder,
     RunDone,
@@ -39,9 +31,10 @@ from gpubench.measure.recorder import (
     SessionAgain,
     Sink,
     Warned,
+    to_be_tried,
     utc_now,
 )
-from gpubench.measure.schedule import RunSpec, Schedule, searched
+from gpubench.measure.schedule import Companion, Occasion, RunSpec, Schedule, companions, searched
 from gpubench.measure.scratch import Scratch
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import Cases, DeviceGone, WorkerPool

@@ -8,9 +8,11 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 import msgspec
 
 from gpubench.base import cpu_load
+from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import split_search
-from gpubench.measure.case_run import settled_block
+from gpubench.measure.budget import Budget
+from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.ladder import Rungs
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import (
@@ -29,10 +31,10 @@ from gpubench.measure.plan import (
     together,
     workload,
 )
-from gpubench.measure.recorder import Progress, Recorder
-from gpubench.measure.worker_pool import Spares
+from gpubench.measure.recorder import Progress, Recorder, settled_block
+from gpubench.measure.worker_pool import Spares, WorkerPool
 from gpubench.result.case import Case
-from gpubench.result.run import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
+from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
 
 
 class RunSpec(msgspec.Struct, frozen=True):
@@ -368,3 +370,43 @@ def _on(case: Case, curve: Series) -> bool:
 
 def _on_device(outcome: Measurement) -> bool:
     return any(block.hot_repeat is not None or block.device_cold_s for block in outcome.blocks)
+
+
+# ---------------------------------------------------------------- beside the cases
+
+
+class Occasion(msgspec.Struct, frozen=True):
+    """A session whose cases are measured."""
+
+    pool: WorkerPool
+    index: int
+    first: bool  # of this run
+    plan: Sequence[Workload]
+    budget: Budget
+
+
+class Companion:
+    """Base of what a wing measures beside the cases of one run: as it stands, nothing."""
+
+    # The part of the budget that the search leaves.
+    share = 0.0
+
+    def __init__(self, spec: RunSpec, recorder: Recorder) -> None:
+        self.spec, self.recorder = spec, recorder
+
+    def devices(self) -> list[Device]:
+        """Return the devices that are measured beside those of the cases."""
+        return []
+
+    def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
+        """Measure what belongs to a workload, while its cases are prepared."""
+
+    def follow_session(self, session: Occasion) -> None:
+        """Measure what belongs to a session, before its workers end."""
+
+
+def companions(spec: RunSpec, recorder: Recorder) -> list[Companion]:
+    """Return those of all wings. A check measures none."""
+    if spec.check_only:
+        return []
+    return [make(spec, recorder) for make in wings.find_all(wings.brought("companions")).values()]

@@ -21,10 +21,9 @@ from gpubench.base.groups import group_by
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Form
 from gpubench.measure import protocol
-from gpubench.measure.companion import Companion, Occasion
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.protocol import Listing
-from gpubench.measure.schedule import RunSpec
+from gpubench.measure.schedule import Companion, Occasion, RunSpec
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.result.case import GANG, QUEUED, Case, gang_id, gang_sizes
 from gpubench.result.run import Device, TogetherTimes, TwinTimes

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure.case_run import CaseRun, Runtime
-from gpubench.measure.companion import Companion
 from gpubench.measure.plan import Workload
+from gpubench.measure.schedule import Companion
 from gpubench.result.case import QUEUED, RESIDENT, WAITED
 from gpubench.result.run import Measurement
 

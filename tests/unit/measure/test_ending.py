@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.base.errors import ExitCode
-from gpubench.measure.case_run import LEAST_BLOCKS
+from gpubench.measure.budget import LEAST_BLOCKS
 from gpubench.measure.runner import verdict
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine

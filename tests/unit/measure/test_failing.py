@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.measure.case_run import broken, to_be_tried
+from gpubench.measure.recorder import broken, to_be_tried
 from gpubench.result.case import Case
 from gpubench.result.run import Block, Check, Failure, Measurement, Planned, SessionFailure, Skip, Stop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.measure.pace import Pace
+from gpubench.measure.points import Pace
 from gpubench.result.case import Case
 
 

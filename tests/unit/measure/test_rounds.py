@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import budget, case_run, protocol, runner
-from gpubench.measure.budget import Budget
-from gpubench.measure.case_run import LEAST_BLOCKS, Runtime, stop_reason
-from gpubench.measure.pace import Pace
+from gpubench.measure.budget import LEAST_BLOCKS, Budget, stop_reason
+from gpubench.measure.case_run import Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
-from gpubench.measure.recorder import Progress, Recorder
+from gpubench.measure.points import Pace
+from gpubench.measure.recorder import Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import DeviceGone
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine
@@ -68,7 +68,7 @@ def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept
         id="x", case=CASE, flops=1, bytes=1, op_hash="x", blocks=blocks,
         check=Check(ok=True, max_error=0.0, limit=1.0, scale="value"),
     )  # fmt: skip
-    found = case_run.settled_block(known)
+    found = settled_block(known)
     assert (found and (found.repeat, found.hot_repeat)) == kept
 
 
