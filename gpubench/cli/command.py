@@ -23,7 +23,7 @@ from gpubench.base.errors import ConfigError, ExitCode, UsageError, require_choi
 from gpubench.base.escaping import NARROWEST_WRAP
 from gpubench.base.plugins import wings
 from gpubench.cli import config
-from gpubench.cli.declaration import HEADINGS, REQUIRED, CommandOptions, Declaration
+from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.options import commands, extend
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
@@ -40,7 +40,7 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
-    default = ... if declared.default is REQUIRED else declared.default
+    default = ... if declared.required else declared.default
     if declared.heading is None:
         info = typer.Argument(default, **words)
     else:

@@ -1,12 +1,11 @@
 """What a declaration of an option says, and the values of the options that a command declares."""
 
 import inspect
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Self
 
 # The headings of `--help`, in their order.
 WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
 HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
-REQUIRED = inspect.Parameter.empty
 # An answer of a file's plan that no single field holds.
 OWN_WAY = "own way"
 
@@ -17,17 +16,16 @@ class Declaration(NamedTuple):
     help: str
     heading: str | None
     metavar: str | None
-    default: Any
-    # What `-h` says of it; an option without it stands in `--help` alone.
-    brief: str | None
-    letter: str | None
-    least: int | None
-    most: int | None
-    long_name: str | None
+    brief: str | None  # what `-h` says of it; an option without it stands in `--help` alone
+    default: Any = None
+    letter: str | None = None
+    least: int | None = None
+    most: int | None = None
+    long_name: str | None = None
     # The field of a result's plan that holds its answer, as `settings.seed`; OWN_WAY where it takes more to compare
     # them; None where each run says it for itself.
-    answer: str | None
-    configurable: bool
+    answer: str | None = None
+    configurable: bool = True
     name: str = ""
     type: Any = None
 
@@ -51,28 +49,27 @@ class Declaration(NamedTuple):
         return tuple((self.metavar or "").split("|"))
 
     @property
+    def required(self) -> bool:
+        """Whether it has to be given: it has no default, and its type has no None."""
+        return self.default is None and "None" not in str(self.type)
+
+    @property
     def multiple(self) -> bool:
         """Whether it may be given more than once."""
         return "list" in str(self.type)
 
 
 def option(
-    metavar: str | None, heading: str, help: str, *, default: Any = REQUIRED, brief: str | bool = False,
-    letter: str | None = None, least: int | None = None, most: int | None = None, long_name: str | None = None,
-    answer: str | None = None, configurable: bool = True,
-) -> Any:  # fmt: skip
-    """Declare an option; `brief=True`: `-h` says of it what `--help` does."""
-    short = help if brief is True else brief or None
-    return Declaration(
-        help, heading, metavar, default, short, letter, least, most, long_name, answer, configurable
-    )
+    metavar: str | None, heading: str | None, help: str, *, brief: str | bool = False, **more: Any
+) -> Any:
+    """Declare an option, by the fields of Declaration; `brief=True`: `-h` says of it what `--help` does."""
+    return Declaration(help, heading, metavar, help if brief is True else brief or None, **more)
 
 
-def argument(metavar: str, help: str, *, default: Any = REQUIRED) -> Any:
-    return Declaration(help, None, metavar, default, None, None, None, None, None, None, False)
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    return option(metavar, None, help, configurable=False, **more)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
 class CommandOptions:
     """The values of the options that a class declares, under their names; they do not change.
 
@@ -85,10 +82,12 @@ class CommandOptions:
     # The module of a command that a wing brings; gpubench's own are in gpubench.cli.
     module: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
+    # The names of the options that the command line itself holds: not those of the environment or of a file.
+    given: frozenset[str]
 
     def __init_subclass__(cls) -> None:
         own = {
-            name: found._replace(name=name, type=kind)
+            name: found._replace(name=name, type=kind, default=False if kind is bool else found.default)
             for name, kind in inspect.get_annotations(cls).items()
             if isinstance(found := cls.__dict__.get(name), Declaration)
         }
@@ -96,11 +95,8 @@ class CommandOptions:
         inherited = {name: found for base in bases for name, found in base.declared.items()}
         cls.declared = {name: own[name] for name in own if name not in inherited} | inherited | own
 
-    # The names of the options that the command line itself holds: not those of the environment or of a file.
-    given: frozenset[str]
-
     def __init__(self, *, given: frozenset[str] = frozenset(), **values: Any) -> None:
-        defaults = {name: d.default for name, d in self.declared.items() if d.default is not REQUIRED}
+        defaults = {name: declared.default for name, declared in self.declared.items() if not declared.required}
         if values.keys() - self.declared.keys() or self.declared.keys() - {*defaults, *values}:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.declared)}")
         self.__dict__.update(defaults | values, given=given)

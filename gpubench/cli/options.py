@@ -43,10 +43,10 @@ DOCUMENTS = (
 
 # ---------------------------------------------------------------- of every command
 
-QUIET = option(None, OUTPUT, "Errors only on stderr.", letter="-q", default=False)
+QUIET = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
 COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
-ASCII = option(None, OUTPUT, "No box drawing and no block characters.", default=False)
-NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.", default=False)
+ASCII = option(None, OUTPUT, "No box drawing and no block characters.")
+NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.")
 
 
 class QuietOptions(CommandOptions):
@@ -72,15 +72,14 @@ class CommonOptions(CommandOptions):
     """Every command takes them, also one that has no use for them: a script may add them anywhere."""
 
     quiet: bool = QUIET
-    verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v", default=False)
+    verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v")
     color: str = COLOR
     ascii: bool = ASCII
     no_progress: bool = NO_PROGRESS
-    config: Path | None = option("FILE", RARE, "Read this configuration file and no other.", default=None,
+    config: Path | None = option("FILE", RARE, "Read this configuration file and no other.",
         configurable=False)
-    no_config: bool = option(None, RARE, "Read no configuration file.", default=False, configurable=False)
-    show_config: bool = option(None, RARE, "Print each effective value with its source, then exit.",
-        default=False, configurable=False)
+    no_config: bool = option(None, RARE, "Read no configuration file.", configurable=False)
+    show_config: bool = option(None, RARE, "Print each effective value with its source, then exit.", configurable=False)
 
 
 # ---------------------------------------------------------------- what to measure and how: `run` and `noise`
@@ -91,44 +90,43 @@ class SelectionOptions(CommandOptions):
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), or health (is a GPU as fast as its like). Default: "
-        "vector,matmul,activation; health with --cluster.", default=None, answer="selection.ops",
+        "vector,matmul,activation; health with --cluster.", answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
-        "found by a search inside the budget.", default=None, answer="selection.sizes",
+        "found by a search inside the budget.", answer="selection.sizes",
         brief="1k,4k or 1k:64M:x4, where 1k is 1024.")
     params: list[str] | None = option("[OP:]NAME=LIST", WHAT, "Shapes beside the size: columns=256,1024 or "
-        "matmul:m=64,k=4k; repeatable, each adds its shapes. See `gpubench ops`.", default=None,
+        "matmul:m=64,k=4k; repeatable, each adds its shapes. See `gpubench ops`.",
         answer="selection.params")
     dtypes: str = option("LIST", WHAT, "float64 float32 float16 bfloat16, short f64 f32 f16 bf16.",
         default="float32", answer="selection.dtypes", brief="f64, f32, f16, bf16. Default: f32.")
     backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.",
         default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, hybrid. Default: all usable.")
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
-        default=None, answer=OWN_WAY)
+        answer=OWN_WAY)
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
-        "also each op split over both, each workload placed; or what `detect` says.", default=None, answer=OWN_WAY,
+        "also each op split over both, each workload placed; or what `detect` says.", answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
-    allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.",
-        default=False, answer=OWN_WAY)
+    allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.", answer=OWN_WAY)
     forms: str | None = option("LIST", WHAT, "library,tuned, or all: forms that a backend lacks are then "
-        "listed as skipped. Default: what there is.", default=None, answer="selection.forms")
+        "listed as skipped. Default: what there is.", answer="selection.forms")
     variant: list[str] | None = option("LIST", WHAT, "Named kernels, measured beside the best: naive,tiled; "
-        "repeatable.", default=None, answer="selection.variants")
+        "repeatable.", answer="selection.variants")
     allow_tf32: bool = option(None, RARE, "Measure cupy's float32 matmul once more, with TF32 inputs.",
-        default=False, answer="selection.variants")
+        answer="selection.variants")
     no_autotune: bool = option(None, RARE, "Take the default kernels; time and remember no candidates.",
-        default=False, answer="settings.autotune")
-    no_repeats: bool = option(None, RARE, "Measure no session again because others disturbed it.", default=False)
+        answer="settings.autotune")
+    no_repeats: bool = option(None, RARE, "Measure no session again because others disturbed it.")
     regimes: str | None = option("LIST", WHAT, "resident-waited,resident-queued,transfer-once,transfer-always; "
-        "resident: both of the first. Default: all; with --ops roofline resident-queued.", default=None,
+        "resident: both of the first. Default: all; with --ops roofline resident-queued.",
         answer="selection.regimes")
     calls: int = option(None, WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
         answer="selection.calls")
     threads: int | None = option(None, WHERE, "CPU threads of the baseline. Default: all usable CPUs.", least=1,
-        default=None, answer="settings.threads")
-    filter: list[str] | None = option("SEL", WHAT, "Measure these cases only; repeatable.", default=None,
+        answer="settings.threads")
+    filter: list[str] | None = option("SEL", WHAT, "Measure these cases only; repeatable.",
         answer=OWN_WAY)
-    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", default=None,
+    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.",
         answer=OWN_WAY)
 
     @classmethod
@@ -153,34 +151,34 @@ class SelectionOptions(CommandOptions):
 class TrialOptions(CommandOptions):
     """A run without timings."""
 
-    dry_run: bool = option(None, WHAT, "Print the plan and stop.", default=False, brief=True)
+    dry_run: bool = option(None, WHAT, "Print the plan and stop.", brief=True)
     check_only: bool = option(None, WHAT, "Check every case once, without timing: of ops without --sizes low, "
-        "middle and top of the ladder. Only a --budget ends it early, with exit code 124.", default=False,
+        "middle and top of the ladder. Only a --budget ends it early, with exit code 124.",
         answer=OWN_WAY)
 
 
 class SamplingOptions(CommandOptions):
     """How long is measured, and how exactly."""
 
-    quick: bool = option(None, LONG, "1 session, precision 5 %.", default=False, answer="settings.preset",
+    quick: bool = option(None, LONG, "1 session, precision 5 %.", answer="settings.preset",
         brief=True)
-    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", default=False, answer="settings.preset",
+    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", answer="settings.preset",
         brief=True)
     sessions: int | None = option(None, LONG, "Sessions of fresh workers. Default: 1; more are what "
-        "compare judges by.", least=1, most=1000, default=None)
-    min_samples: int | None = option(None, LONG, "Per case and session.", least=2, default=None,
+        "compare judges by.", least=1, most=1000)
+    min_samples: int | None = option(None, LONG, "Per case and session.", least=2,
         answer="settings.min_samples")
-    max_samples: int | None = option(None, LONG, "Per case and session.", least=2, default=None,
+    max_samples: int | None = option(None, LONG, "Per case and session.", least=2,
         answer="settings.max_samples")
-    max_time: str | None = option("TIME", LONG, "Sampling time per case and session.", default=None,
+    max_time: str | None = option("TIME", LONG, "Sampling time per case and session.",
         answer="settings.max_time_s")
-    precision: str | None = option("PCT", LONG, "Target half-width of the interval.", default=None,
+    precision: str | None = option("PCT", LONG, "Target half-width of the interval.",
         answer="settings.precision")
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
         answer="settings.case_timeout_s")
     budget: str | None = option("TIME", LONG, "Limit of the whole run, which is used up. Default: at most 45s "
         "without --sizes (90s beside overheads or splits, a quarter more in the first run on a machine), and less "
-        "where all is sharp before; else none. Each 100s are another session, three at most.", default=None,
+        "where all is sharp before; else none. Each 100s are another session, three at most.",
         brief="Limit of the whole run, as 60s or 5m.")
 
 
@@ -188,9 +186,9 @@ class ResumeOptions(CommandOptions):
     """The plan of a result file, measured again."""
 
     append: str | None = option("FILE", OUTPUT, "Add sessions to FILE, with its own plan; finish it if it was "
-        "interrupted; create it if it is absent.", default=None)
+        "interrupted; create it if it is absent.")
     like: str | None = option("FILE", OUTPUT, "Start a new file with FILE's plan, settings, repeat counts and "
-        "seed.", default=None)
+        "seed.")
     lock_timeout: str = option("TIME", RARE, "Wait so long for another run that writes the same file, then "
         "exit 4.", default="10s")
 
@@ -210,9 +208,8 @@ class ConditionOptions(CommandOptions):
 class SavingOptions(CommandOptions):
     """Where a measured result is kept."""
 
-    results_dir: Path | None = option("DIR", OUTPUT, "Where results go without -o. Default: results.",
-        default=None)
-    no_save: bool = option(None, OUTPUT, "Keep no result file.", default=False)
+    results_dir: Path | None = option("DIR", OUTPUT, "Where results go without -o. Default: results.")
+    no_save: bool = option(None, OUTPUT, "Keep no result file.")
 
 
 # ---------------------------------------------------------------- reports: `run`, `report` and `compare`
@@ -223,40 +220,38 @@ TIME_UNIT = option("|".join(TIME_UNITS), OUTPUT, "Unit of times in tables.", def
 class RowOptions(CommandOptions):
     """What a report compares with, and which rows and columns it shows."""
 
-    baseline: str | None = option("ID", OUTPUT, "DEVICE, FORM or FORM@DEVICE (default: best CPU form).",
-        default=None)
+    baseline: str | None = option("ID", OUTPUT, "DEVICE, FORM or FORM@DEVICE (default: best CPU form).")
     claims: str | None = option("FILE", OUTPUT, "Expected speedups beside the measured ones: TOML or JSON, or "
-        "builtin.", default=None)
+        "builtin.")
     sort: str | None = option("KEY", OUTPUT, "Rows by case, op, n, device, time or speedup; -KEY: largest "
-        "first.", default=None)
-    columns: str | None = option("LIST", OUTPUT, "Tables and CSV with these columns only.", default=None)
+        "first.")
+    columns: str | None = option("LIST", OUTPUT, "Tables and CSV with these columns only.")
 
 
 class GateOptions(CommandOptions):
     """What makes a report fail."""
 
     min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is slower than X times "
-        "the baseline, or has no number; repeatable.", default=None)
-    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.", default=None)
+        "the baseline, or has no number; repeatable.")
+    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.")
 
 
 class CiOptions(CommandOptions):
     """What continuous integration is given."""
 
-    summary: bool = option(None, CI, "Append the Markdown report to the file $GITHUB_STEP_SUMMARY.",
-        default=False)
+    summary: bool = option(None, CI, "Append the Markdown report to the file $GITHUB_STEP_SUMMARY.")
     annotations: str = option("auto|always|never", CI, "Failed gates and warnings as ::error and ::warning on "
         "stderr; auto: under GitHub Actions.", default="auto")
     marker: str | None = option("ID", CI, "Start Markdown with <!-- gpubench:ID -->, by which a comment is "
-        "found again.", default=None)
+        "found again.")
     max_bytes: int | None = option("N", CI, "Shorten Markdown to N bytes. Default: 65000 with --marker, else "
-        "whole.", least=1000, default=None)
+        "whole.", least=1000)
 
 
 class PlotOptions(CommandOptions):
     """Charts as files."""
 
-    plots: Path | None = option("DIR", OUTPUT, "Write the charts into this folder.", default=None)
+    plots: Path | None = option("DIR", OUTPUT, "Write the charts into this folder.")
     plot_format: str = option("svg|png", OUTPUT, "How --plots writes them.", default="svg")
 
 
@@ -266,26 +261,25 @@ class PlotOptions(CommandOptions):
 class DetectedOptions(CommandOptions):
     """What is inspected, and what is said of it."""
 
-    as_json: bool = option(None, OUTPUT, "Same as --format json.", long_name="json", default=False, brief=True)
+    as_json: bool = option(None, OUTPUT, "Same as --format json.", long_name="json", brief=True)
     format: str | None = option("table|plain|json|markdown|env", OUTPUT,
-        "Default: table on a terminal, plain in a pipe.", default=None)
-    deep: bool = option(None, WHAT, "Also open the devices and run one checked kernel on each.", default=False,
+        "Default: table on a terminal, plain in a pipe.")
+    deep: bool = option(None, WHAT, "Also open the devices and run one checked kernel on each.",
         brief="Also run one checked kernel on each device.")
-    wake: bool = option(None, WHAT, "Allow probes that wake a sleeping GPU.", default=False,
+    wake: bool = option(None, WHAT, "Allow probes that wake a sleeping GPU.",
         brief="Wake a sleeping GPU.")
-    sysroot: Path | None = option("DIR", WHERE, "Describe the machine recorded under DIR.", default=None,
+    sysroot: Path | None = option("DIR", WHERE, "Describe the machine recorded under DIR.",
         brief="The machine recorded under DIR.")
-    records: Path | None = option("FILE", WHERE, "Merge the provider records in FILE.", default=None)
-    mode: str | None = option("cpu|gpu|hybrid", WHAT, "Choose the mode yourself.", default=None)
-    results: Path | None = option("PATH", WHERE, "Measured results to use (default: results).", default=None,
+    records: Path | None = option("FILE", WHERE, "Merge the provider records in FILE.")
+    mode: str | None = option("cpu|gpu|hybrid", WHAT, "Choose the mode yourself.")
+    results: Path | None = option("PATH", WHERE, "Measured results to use (default: results).",
         brief="Measured results to use.")
-    require: str | None = option("cpu|gpu|BACKEND|DEVICE", GATES, "Exit with 5 when it is not to be had.",
-        default=None, brief=True)
-    explain: bool = option(None, OUTPUT, "Source and alternatives of every fact.", default=False, brief=True)
-    record: Path | None = option("DIR|FILE.tar.gz", OUTPUT, "Save the files that were read.", default=None,
+    require: str | None = option("cpu|gpu|BACKEND|DEVICE", GATES, "Exit with 5 when it is not to be had.", brief=True)
+    explain: bool = option(None, OUTPUT, "Source and alternatives of every fact.", brief=True)
+    record: Path | None = option("DIR|FILE.tar.gz", OUTPUT, "Save the files that were read.",
         brief=True)
     debug: bool = option(None, RARE, "Keep the raw records of each GPU; name another package in place of "
-        "gpubench.", default=False)
+        "gpubench.")
 
 
 class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
@@ -301,29 +295,28 @@ class ResultOptions(SavingOptions):
     """Where the result of `run` and its reports go."""
 
     output: list[str] | None = option("FILE", OUTPUT, "Result (.json, .json.gz), events (.jsonl) or report "
-        "(.md .html .csv .txt); repeatable.", letter="-o", default=None,
+        "(.md .html .csv .txt); repeatable.", letter="-o",
         brief="Result (.json) or report (.md .html .csv).")
 
 
-BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.", default=False)
+BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.")
 
 
 class StoredOptions(CommandOptions):
     """Words that are stored with a result, and how `run` reports it."""
 
-    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", default=None, answer=OWN_WAY)
-    tag: list[str] | None = option("TEXT", OUTPUT, "Stored with the result; repeatable.", default=None,
+    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", answer=OWN_WAY)
+    tag: list[str] | None = option("TEXT", OUTPUT, "Stored with the result; repeatable.",
         answer=OWN_WAY)
-    context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.", default=None,
+    context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.",
         answer=OWN_WAY)
     full: bool = option(None, OUTPUT, "Print the whole report, as `gpubench report` does. Default: the answer on "
-        "one screen.", default=False, brief="Print the whole report, not the answer alone.")
+        "one screen.", brief="Print the whole report, not the answer alone.")
     by_device: bool = BY_DEVICE
     format: str | None = option("NAME", OUTPUT,
         f"The whole report in this format: {FORMAT_NAMES}; json is the result document, jsonl the events as they "
-        "happen.", default=None, brief="The whole report as table, markdown, json, ...")
-    sections: str | None = option("LIST", OUTPUT, "Sections of the report; see `gpubench report`.",
-        default=None)
+        "happen.", brief="The whole report as table, markdown, json, ...")
+    sections: str | None = option("LIST", OUTPUT, "Sections of the report; see `gpubench report`.")
     time_unit: str = TIME_UNIT
 
 
@@ -331,7 +324,7 @@ class FunctionOptions(CommandOptions):
     """Functions of the user's own."""
 
     functions: list[str] | None = argument("[FILE[:NAME]]...", "Python files with functions of your own, or one "
-        "function of a file: options.py:pairwise. Default: the ops of --ops.", default=None)
+        "function of a file: options.py:pairwise. Default: the ops of --ops.")
 
 
 class RunOptions(
@@ -352,11 +345,11 @@ class ThresholdOptions(CommandOptions):
     """What becomes of the noise that was found."""
 
     output: str | None = option("FILE", OUTPUT, "Write the thresholds here, for compare --thresholds; - in "
-        "place of the table.", letter="-o", default=None, brief="Write thresholds for `compare --thresholds`.")
+        "place of the table.", letter="-o", brief="Write thresholds for `compare --thresholds`.")
     check: bool = option(None, GATES, "Exit 3 if more than 5 % of the comparisons have a false alarm.",
-        default=False, brief="Exit 3 if there are too many false alarms.")
+        brief="Exit 3 if there are too many false alarms.")
     format: str | None = option("table|plain|markdown|json", OUTPUT,
-        "Default: table on a terminal, else plain text.", default=None)
+        "Default: table on a terminal, else plain text.")
 
 
 class NoiseOptions(
@@ -365,12 +358,11 @@ class NoiseOptions(
 ):
     """Of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
 
-    file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.",
-        default=None)
+    file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.")
     sessions: int = option(None, LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
         default=5, brief=True)
     budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 45s a session without "
-        "--sizes, else none.", default=None, brief="Limit of the whole run, as 60s or 5m.")
+        "--sizes, else none.", brief="Limit of the whole run, as 60s or 5m.")
     purpose = "How much unchanged work seems to change here."
     examples = (
         "gpubench noise --ops matmul --sizes 1k,4k -o noise.json",
@@ -382,9 +374,9 @@ class NoiseOptions(
 class ShownOptions(CommandOptions):
     """Which cases of which results `report` shows."""
 
-    filter: list[str] | None = option("SEL", WHAT, "Show these cases only; repeatable.", default=None,
+    filter: list[str] | None = option("SEL", WHAT, "Show these cases only; repeatable.",
         brief=True)
-    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", default=None, brief=True)
+    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", brief=True)
     results_dir: Path = option("DIR", WHERE, "Where the newest result is looked for.", default=Path("results"),
         brief=True)
     time_unit: str = TIME_UNIT
@@ -392,17 +384,17 @@ class ShownOptions(CommandOptions):
 
 class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOptions, ColorOptions, CommonOptions):
     files: list[str] | None = argument("[FILE]...", "Results, fleets, folders of them, - for stdin. Default: "
-        "the newest result.", default=None)
+        "the newest result.")
     format: str | None = option("NAME", OUTPUT,
-        f"{FORMAT_NAMES}. Default: table on a terminal, else plain text.", default=None,
+        f"{FORMAT_NAMES}. Default: table on a terminal, else plain text.",
         brief="table, plain, markdown, json, csv, html, ...")
-    output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
+    output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
     sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(report_sections.names())}. "
-        "Default: all but map, noise and raw; with --by-device the answer.", default=None,
+        "Default: all but map, noise and raw; with --by-device the answer.",
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
-    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.", default=None)
+    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.")
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
@@ -424,24 +416,23 @@ class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
     base: str = argument("BASE", "Result file to compare with, - for stdin.")
     new: list[str] = argument("NEW...", "Result files, each [LABEL=]FILE.")
     format: str | None = option("table|plain|markdown|json|csv", OUTPUT,
-        "Default: table on a terminal, else plain text.", default=None)
-    output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
+        "Default: table on a terminal, else plain text.")
+    output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of slower,unsure,failed,missing,noisy. "
-        "Default: slower,failed,missing.", default=None, brief="Exit 3 for any of these, as slower,failed.")
+        "Default: slower,failed,missing.", brief="Exit 3 for any of these, as slower,failed.")
     min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is not X times faster "
-        "than in BASE; repeatable.", default=None, brief="Exit 3 if they are not X times faster.")
+        "than in BASE; repeatable.", brief="Exit 3 if they are not X times faster.")
     threshold: list[str] | None = option("[SEL=]PCT", GATES, "Smaller changes are none; repeatable. Default: "
-        "5 %, or 10 % if sessions did not take turns.", default=None,
+        "5 %, or 10 % if sessions did not take turns.",
         brief="Smaller changes are none. Default: 5 %.")
     thresholds: str | None = option("FILE", GATES, "What `gpubench noise -o` wrote: raises the threshold of "
-        "noisy cases.", default=None, brief="What `gpubench noise -o` wrote.")
+        "noisy cases.", brief="What `gpubench noise -o` wrote.")
     alpha: float = option("P", RARE, "Chance of a false alarm over all cases.", default=0.05)
     ignore: list[str] | None = option("SEL", GATES, "Show these cases, but no gate looks at them; repeatable.",
-        default=None, brief="Show these cases, but no gate looks at them.")
-    advisory: bool = option(None, GATES, "Tell failed gates, but exit 0.", default=False, brief=True)
-    allow_different_machine: bool = option(None, RARE, "Compare results of different machines all the same.",
-        default=False)
+        brief="Show these cases, but no gate looks at them.")
+    advisory: bool = option(None, GATES, "Tell failed gates, but exit 0.", brief=True)
+    allow_different_machine: bool = option(None, RARE, "Compare results of different machines all the same.")
     time_unit: str = TIME_UNIT
     purpose = "Is a new result faster or slower than a base?"
     examples = (
@@ -457,16 +448,16 @@ class AdviseOptions(CommonOptions):
         "2^20.")
     dtype: str = option("DTYPE", WHAT, "Type of the elements.", default="float32",
         brief="Type of the elements. Default: float32.")
-    params: str | None = option("NAME=N[,NAME=N]", WHAT, "Params beside the size, as in `run`.", default=None,
+    params: str | None = option("NAME=N[,NAME=N]", WHAT, "Params beside the size, as in `run`.",
         brief=True)
     data: str = option("host|device", WHAT, "Where the data is before and after the call.", default="host",
         brief=True)
     calls: int = option("N", WHAT, "Calls that share one copy, with --data host.", least=1, default=1,
         brief=True)
     queued: bool = option(None, WHAT, "With --data device: many calls are queued and waited for once. Default: the "
-        "caller waits for each.", default=False, brief=True)
+        "caller waits for each.", brief=True)
     source: str | None = option("FILE", WHERE, "Answer from this result, - for stdin. Default: the newest "
-        "ones.", long_name="from", default=None, brief="Answer from this result. Default: the newest ones.")
+        "ones.", long_name="from", brief="Answer from this result. Default: the newest ones.")
     results_dir: Path = option("DIR", WHERE, "Where this machine's results are looked for.",
         default=Path("results"), brief=True)
     format: str = option("table|json|env", OUTPUT, "How to write the answer.", default="table", brief=True)
@@ -479,8 +470,7 @@ class AdviseOptions(CommonOptions):
 
 
 class OpsOptions(CommonOptions):
-    names: list[str] | None = argument("[NAME]...", "Ops or groups to tell all of. Default: a line for each op.",
-        default=None)
+    names: list[str] | None = argument("[NAME]...", "Ops or groups to tell all of. Default: a line for each op.")
     format: str = option("table|json|markdown", OUTPUT, "How to write the list.", default="table", brief=True)
     purpose = "List the ops that can be measured."
     examples = ("gpubench ops", "gpubench ops matmul", "gpubench ops --format markdown")

@@ -13,13 +13,11 @@ class ClusterOptions(CommandOptions):
     """One command on many nodes."""
 
     cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Do it on every node of a Ray cluster: a private one "
-        "on this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.", default=None)
-    nodes: str | None = option("LIST|@FILE", WHERE, "With --cluster: these nodes, by host name. Default: all.",
-        default=None)
+        "on this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.")
+    nodes: str | None = option("LIST|@FILE", WHERE, "With --cluster: these nodes, by host name. Default: all.")
     expect: int | None = option("N", GATES, "With --cluster: so many nodes have to be whole; fewer is exit 5. "
-        "Default: all.", least=1, default=None)
-    min_gpus: int | None = option("K", GATES, "With --cluster: leave out nodes with fewer GPUs, exit 5.", least=1,
-        default=None)
+        "Default: all.", least=1)
+    min_gpus: int | None = option("K", GATES, "With --cluster: leave out nodes with fewer GPUs, exit 5.", least=1)
     queue_timeout: str = option("TIME", LONG, "With --cluster: a node that does not begin in time is busy.",
         default="60s")
     silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
@@ -27,8 +25,7 @@ class ClusterOptions(CommandOptions):
     deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
     retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
         least=0, most=1, default=0)
-    no_hostnames: bool = option(None, OUTPUT, "With --cluster: digests in place of the nodes' names.",
-        default=False)
+    no_hostnames: bool = option(None, OUTPUT, "With --cluster: digests in place of the nodes' names.")
 
 
 class ClusterDetectOptions(DetectOptions, ClusterOptions):
@@ -64,16 +61,15 @@ class FleetReportOptions(ReportOptions):
     """`report` of results or of a fleet."""
 
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "
-        "slow-gpu.", default=None)
-    node: str | None = option("NAME", OUTPUT, "Of a fleet the report of this node.", default=None)
+        "slow-gpu.")
+    node: str | None = option("NAME", OUTPUT, "Of a fleet the report of this node.")
     tolerance: str = option("PCT", GATES, "Of a fleet: a GPU that falls short of its peers by less is not slow.",
         default="5")
-    known_good: str | None = option("FILE", GATES, "Of a fleet: compare each GPU with itself in this fleet too.",
-        default=None)
+    known_good: str | None = option("FILE", GATES, "Of a fleet: compare each GPU with itself in this fleet too.")
     ok_nodes: str | None = option("FILE", OUTPUT, "Of a fleet: write the names of the nodes that are complete and "
-        "have no slow GPU, one a line.", default=None)
+        "have no slow GPU, one a line.")
     bad_nodes: str | None = option("FILE", OUTPUT, "Of a fleet: write the names of the nodes that brought no result "
-        "or have a slow GPU, one a line.", default=None)
+        "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
         """Report a single fleet as a whole, unless single nodes or cases are asked for."""
@@ -96,12 +92,12 @@ class MergeOptions(CommonOptions):
     files: list[str] = argument("FILE...", "Results or fleets, - for stdin.")
     output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)
     expect: int | None = option("N", GATES, "Nodes that there should be: writes a fleet; fewer is exit 4.",
-        least=1, default=None, brief="Nodes that there should be; fewer is exit 4.")
+        least=1, brief="Nodes that there should be; fewer is exit 4.")
     nodes: str | None = option("LIST|@FILE", GATES, "Names of the nodes that there should be, as `run --context "
-        "node=` gave them; one that is absent is named, and exit 4.", default=None,
+        "node=` gave them; one that is absent is named, and exit 4.",
         brief="Names of the nodes that there should be.")
     embed: bool = option(None, OUTPUT, "Keep the results of more than 64 nodes in the one file too, not in a folder "
-        "beside it.", default=False)
+        "beside it.")
     purpose = "Join result files into one result or a fleet."
     examples = (
         "gpubench merge monday.json tuesday.json -o week.json",

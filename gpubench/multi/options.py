@@ -14,9 +14,9 @@ class ScalingOptions(SelectionOptions):
 
     scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
         "once, strong shares it out among gangs of them. "
-        "Default: off; weak for --ops health.", default=None, answer="settings.scaling")
+        "Default: off; weak for --ops health.", answer="settings.scaling")
     ranks: str | None = option("LIST", RARE, "GPUs at once for --scaling. Default: 2, 4, 8, ... and all; weak: all.",
-        default=None, answer="settings.ranks")
+        answer="settings.ranks")
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_the_examples_are_command_lines_that_gpubench_takes(gpubench: Any, comma
 @pytest.mark.parametrize("command", commands())
 def test_an_option_without_a_default_is_needed_and_no_other_is_known(command: str) -> None:
     kind = commands()[command]
-    needed = {name: "x" for name, found in kind.declared.items() if found.default is inspect.Parameter.empty}
+    needed = {name: "x" for name, found in kind.declared.items() if found.required}
     options = kind(**needed)
     assert all(
         getattr(options, name) == found.default for name, found in kind.declared.items() if name not in needed
