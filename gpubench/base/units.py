@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gpubench.base.errors import UsageError
 
@@ -45,71 +45,79 @@ _RATE_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 MAX_DIGITS = 4
 
 
-class _SizeText:
-    """The whole text under way, so that an error can show the position of the part it is about."""
+class _Part(NamedTuple):
+    """A part of a text of sizes, which knows where it stands, so that an error can show it."""
 
-    def __init__(self, text: str, option: str) -> None:
-        self.text = text
-        self.option = option
+    text: str
+    start: int
+    whole: str
+    option: str
 
-    def fail(self, part: str, start: int, why: str, hint: str | None = None) -> NoReturn:
-        """Raise the UsageError for `part`, which begins at index `start`."""
-        shown = _shorten(part)
-        message = f"{self.option}: {shown!r} at position {start + 1} of {_shorten(self.text)!r} is not usable"
-        raise UsageError("bad-size", message, why=why, hint=hint)
+    def fail(self, why: str, hint: str | None = None) -> NoReturn:
+        """Raise the UsageError that is about this part."""
+        where = f"{_shorten(self.text)!r} at position {self.start + 1} of {_shorten(self.whole)!r}"
+        raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
-    def number(self, part: str, start: int) -> int:
+    def split(self, mark: str) -> list[_Part]:
+        """Return the parts between the marks."""
+        parts, start = [], self.start
+        for text in self.text.split(mark):
+            parts.append(self._replace(text=text, start=start))
+            start += len(text) + 1
+        return parts
+
+    def stripped(self, first: int = 0) -> _Part:
+        """Return the part without blanks around it, and then without so many first letters."""
+        start = self.start + len(self.text) - len(self.text.lstrip())
+        return self._replace(text=self.text.strip()[first:], start=start + first)
+
+    def number(self) -> int:
         """The value of one number: whole, 1 to 2^40."""
-        start += len(part) - len(part.lstrip())
-        part = part.strip()
-        if not part:
-            self.fail(part, start, "a number is missing here")
-        if len(part) > _MAX_NUMBER_LENGTH:
-            self.fail(part, start, "this number is too long; the largest size is 2^40")
-        found = _NUMBER.fullmatch(part)
-        if not found:
-            self.fail(part, start, "this is not a number of the size grammar")
-        value = _value(found)
-        if found["suffix"]:
+        part = self.stripped()
+        if not part.text:
+            part.fail("a number is missing here")
+        if len(part.text) > _MAX_NUMBER_LENGTH:
+            part.fail("this number is too long; the largest size is 2^40")
+        match = _NUMBER.fullmatch(part.text)
+        if not match:
+            part.fail("this is not a number of the size grammar")
+        value = _value(match)
+        if match["suffix"]:
             value = Fraction(round(value))  # 1.1K is what a report calls 1.1 K
         if value < 1:
-            self.fail(part, start, "a size is at least 1")
+            part.fail("a size is at least 1")
         if value > MAX_SIZE:
-            self.fail(part, start, f"a size is at most 2^40 = {MAX_SIZE}")
+            part.fail(f"a size is at most 2^40 = {MAX_SIZE}")
         if value.denominator != 1:
-            self.fail(part, start, "a size is a whole number of elements, and this is not whole")
+            part.fail("a size is a whole number of elements, and this is not whole")
         return int(value)
 
-    def item(self, part: str, start: int) -> list[int]:
+    def sizes(self) -> list[int]:
         """The sizes of one item of the list, ascending."""
-        pieces = part.split(":")
-        if len(pieces) == 1:
-            return [self.number(part, start)]
-        if len(pieces) > 3:
-            self.fail(part, start, "a range has two or three parts: first:last:step")
-        low = self.number(pieces[0], start)
-        high_start = start + len(pieces[0]) + 1
-        high = self.number(pieces[1], high_start)
+        first, *rest = self.split(":")
+        if len(rest) > 2:
+            self.fail("a range has two or three parts: first:last:step")
+        low = first.number()
+        if not rest:
+            return [low]
+        high = rest[0].number()
         if low > high:
-            self.fail(part, start, "a range ascends", f"write it as {pieces[1].strip()}:{pieces[0].strip()}")
-        if len(pieces) == 2:
-            return _geometric(low, high, 2)
-        return self._stepped(low, high, pieces[2], high_start + len(pieces[1]) + 1)
+            self.fail("a range ascends", f"write it as {rest[0].text.strip()}:{first.text.strip()}")
+        return rest[1].steps(low, high) if len(rest) == 2 else _geometric(low, high, 2)
 
-    def _stepped(self, low: int, high: int, step: str, start: int) -> list[int]:
-        """A range with the step `xF` or `+N`, which begins at index `start`."""
-        kind, text = step.strip()[:1].lower(), step.strip()[1:]
-        offset = start + len(step) - len(step.lstrip())
-        if kind == "x":
-            factor = self.number(text, offset + 1)
+    def steps(self, low: int, high: int) -> list[int]:
+        """The sizes of a range by this step, `xF` or `+N`."""
+        number = self.stripped(first=1)
+        if self.text.strip()[:1] in ("x", "X"):
+            factor = number.number()
             if factor < 2:
-                self.fail(step, start, "the factor of a range is at least 2")
+                self.fail("the factor of a range is at least 2")
             return _geometric(low, high, factor)
-        if kind != "+":
-            self.fail(step, start, "the step of a range is xFACTOR or +NUMBER")
-        distance = self.number(text, offset + 1)
+        if self.text.strip()[:1] != "+":
+            self.fail("the step of a range is xFACTOR or +NUMBER")
+        distance = number.number()
         if (high - low) // distance >= MAX_SIZES:
-            self.fail(step, start, f"this range has more than {MAX_SIZES} sizes", "take a larger step, or x2")
+            self.fail(f"this range has more than {MAX_SIZES} sizes", "take a larger step, or x2")
         return list(range(low, high + 1, distance))
 
 
@@ -127,14 +135,11 @@ def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:
 
     `option` is named in the message. Raises UsageError with the position of the offending part.
     """
-    whole = _SizeText(text, option)
     found: set[int] = set()
-    start = 0
-    for part in text.split(","):
-        found.update(whole.item(part, start))
+    for part in _Part(text, 0, text, option).split(","):
+        found.update(part.sizes())
         if len(found) > MAX_SIZES:
-            whole.fail(part, start, f"the list has more than {MAX_SIZES} sizes", "list fewer sizes")
-        start += len(part) + 1
+            part.fail(f"the list has more than {MAX_SIZES} sizes", "list fewer sizes")
     return sorted(found)
 
 

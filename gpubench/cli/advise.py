@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 def advise(options: AdviseOptions) -> None:
     """Say on which device one call should run, from measured results: expected time, gain, and what that rests on."""
-    for name in ("format", "data"):
-        require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
     from gpubench.analysis.advice import answer
     from gpubench.analysis.policy import runs
     from gpubench.report.advice import WIDTH, render

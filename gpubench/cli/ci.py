@@ -86,7 +86,6 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
 def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
     """Return the options as checked values. Raises UsageError."""
     annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
-    require_choice(annotations, CiOptions.declared["annotations"].choices, "--annotations")
     if marker is not None and not _MARKER.fullmatch(marker):
         raise UsageError(
             "bad-marker", f"--marker: {marker[:40]!r} is not usable",

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_click_param, get_install_completion_arguments
 from typer.models import ParamMeta
 
-from gpubench.base.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
+from gpubench.base.errors import ConfigError, ExitCode, UsageError, suggest
 from gpubench.base.escaping import NARROWEST_WRAP
 from gpubench.base.plugins import wings
 from gpubench.cli import config
@@ -193,7 +193,6 @@ class Command(TyperCommand):
             raise _blame(error, settings, given) or error from error
         if ctx.obj is not None:
             ctx.obj["verbose"] = ctx.params["verbose"]
-        require_choice(ctx.params["color"], self.options.declared["color"].choices, "--color")
         if ctx.params["show_config"]:
             print(config.show(self.name or "", ctx, settings))
             raise typer.Exit

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 def compare(options: ComparisonOptions) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
-    from gpubench.base.formats import TIME_UNITS
     from gpubench.cli import ci, rendering
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.ci import of_comparison
@@ -30,11 +29,7 @@ def compare(options: ComparisonOptions) -> int:
     output, files = options.output, [options.base, *options.new]
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
-    style = RenderOptions(
-        width=rendering.table_width(to_terminal),
-        color=rendering.wants_color(options.color, os.environ, terminal=to_terminal),
-        ascii_only=options.ascii, time_unit=require_choice(options.time_unit, TIME_UNITS, "--time-unit"),
-    )  # fmt: skip
+    style = rendering.look(options, to_terminal=to_terminal, time_unit=options.time_unit)
     plain = RenderOptions(time_unit=options.time_unit)
     channels = ci.channels(options, os.environ)
     checked = check(options)

@@ -3,6 +3,8 @@
 import inspect
 from typing import Any, ClassVar, NamedTuple, Self
 
+from gpubench.base.errors import require_choice
+
 # The headings of `--help`, in their order.
 WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
 HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
@@ -45,8 +47,9 @@ class Declaration(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it takes, where those are all."""
-        return tuple((self.metavar or "").split("|"))
+        """The words that it takes, where those are all; else none."""
+        words = tuple((self.metavar or "").split("|"))
+        return words if len(words) > 1 and all(map(str.islower, words)) else ()
 
     @property
     def required(self) -> bool:
@@ -73,7 +76,8 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 class CommandOptions:
     """The values of the options that a class declares, under their names; they do not change.
 
-    A class has its own options first, then those of its bases. An option that it declares anew keeps its place.
+    A class has its own options first, then those of its bases. An option that it declares anew keeps its place. Raises
+    UsageError for a word that an option does not take.
     """
 
     declared: ClassVar[dict[str, Declaration]] = {}
@@ -100,6 +104,9 @@ class CommandOptions:
         if values.keys() - self.declared.keys() or self.declared.keys() - {*defaults, *values}:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.declared)}")
         self.__dict__.update(defaults | values, given=given)
+        for name, declared in self.declared.items():
+            if declared.choices and (word := getattr(self, name)) is not None:
+                require_choice(word, declared.choices, f"--{declared.key}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")

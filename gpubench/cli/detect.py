@@ -27,7 +27,9 @@ LISTING_S = 25.0
 
 def detect(options: DetectOptions) -> int:
     """Inspect CPU, RAM and GPUs, and say whether to compute on the CPU, the GPU or both, and why."""
-    format = _format(options)
+    format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
+    if options.sysroot is not None and options.records is not None:
+        raise UsageError("two-inputs", why="each replaces this machine as the input")
     if options.require is not None:
         _known(options.require)
     from gpubench import detect as detection
@@ -123,19 +125,6 @@ def read_result(run: Run) -> Measured | str:
     from gpubench.analysis.mode import evidence, why_silent
 
     return evidence(analyse(run)) or why_silent(run)
-
-
-def _format(options: DetectOptions) -> str:
-    """The format, after a look at what excludes one another. Raises UsageError."""
-    from gpubench.base.errors import require_choice
-
-    format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
-    require_choice(format, options.declared["format"].choices, "--format")
-    if options.mode is not None:
-        require_choice(options.mode, options.declared["mode"].choices, "--mode")
-    if options.sysroot is not None and options.records is not None:
-        raise UsageError("two-inputs", why="each replaces this machine as the input")
-    return format
 
 
 def _folder(path: Path) -> Path:

@@ -23,15 +23,11 @@ def noise(options: NoiseOptions) -> int:
     from gpubench.compare.noise import ALLOWED_SHARE
     from gpubench.compare.noise import noise as found_in
     from gpubench.report.comparison import render_noise
-    from gpubench.report.layout import RenderOptions
     from gpubench.report.renderers import DOCUMENT_FORMATS
 
     terminal = sys.stdout.isatty()
     name = require_choice(rendering.chosen_format(options.format, None, terminal), DOCUMENT_FORMATS, "--format")
-    style = RenderOptions(
-        width=rendering.table_width(terminal),
-        color=rendering.wants_color(options.color, os.environ, terminal=terminal), ascii_only=options.ascii,
-    )  # fmt: skip
+    style = rendering.look(options, to_terminal=terminal)
     if options.output is not None:
         _check_output(options.output)
     if options.file is not None:

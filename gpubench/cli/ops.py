@@ -23,7 +23,7 @@ _BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: 
 
 def ops(options: OpsOptions) -> None:
     """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, forms and --params."""
-    format = require_choice(options.format, options.declared["format"].choices, "--format")
+    format = options.format
     if format == "table" and not options.names:
         streams.put(listing() + "\n")
         return

@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpubench.base import disk, streams
 from gpubench.base.errors import GpubenchError, UsageError, require_choice
-from gpubench.cli.options import PlotOptions, ReportOptions, RunOptions
+from gpubench.cli.options import ColorOptions, PlotOptions, ReportOptions, RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
@@ -84,14 +84,20 @@ def report_style(options: RunOptions) -> ReportStyle:
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
     """How a report is to look, not yet checked."""
     from gpubench.base.plugins.sections import usual
-    from gpubench.report.layout import RenderOptions
 
-    return RenderOptions(
-        color=wants_color(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
-        width=table_width(to_terminal), time_unit=options.time_unit, columns=listed(options.columns),
+    return look(
+        options, to_terminal=to_terminal, time_unit=options.time_unit, columns=listed(options.columns),
         sort=options.sort, sections=usual() if options.sections is None else listed(options.sections),
         by_device=options.by_device,
     )  # fmt: skip
+
+
+def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOptions:
+    """How any document is to look: its width and colour, and `more` fields."""
+    from gpubench.report.layout import RenderOptions
+
+    color = wants_color(options.color, os.environ, terminal=to_terminal)
+    return RenderOptions(width=table_width(to_terminal), color=color, ascii_only=options.ascii, **more)
 
 
 def for_a_page(options: RenderOptions) -> RenderOptions:

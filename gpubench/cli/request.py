@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench import backends, detect, kernels
 from gpubench.base import cpu_load
-from gpubench.base.errors import RequiredUnavailable, UsageError, require_choice
+from gpubench.base.errors import RequiredUnavailable, UsageError
 from gpubench.cli import presets
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result, waiting
@@ -40,7 +40,8 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
 
     Raises UsageError for words that nothing answers to, and Unavailable for a device that was named and is absent.
     """
-    _check_choices(options)
+    if options.quick and options.rigorous:
+        raise UsageError("two-presets", why="each sets sessions and precision")
     declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
@@ -94,20 +95,12 @@ def devices_of(
     return choice, detect.inspect(extra_records=targets.records(choice.listings), gathered=gathering.result())
 
 
-def _check_choices(options: RunOptions) -> None:
-    for name in ("order", "inputs", "cache"):
-        require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
-    if options.quick and options.rigorous:
-        raise UsageError("two-presets", why="each sets sessions and precision")
-
-
 def _wish(options: RunOptions) -> DeviceRequest:
     """The devices asked for, by a mode or by name. `--mode auto` says on stderr what detection recommends, and asks
     for nothing that is not there. Raises UsageError for a mode beside devices that are named."""
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
         return words.parse_wish(options.backends, options.devices, options.allow_software)
-    require_choice(options.mode, options.declared["mode"].choices, "--mode")
     if named:
         raise UsageError(
             "mode-and-devices", f"--mode {options.mode} beside --backends or --devices",

@@ -13,7 +13,6 @@ from msgspec import UNSET
 from gpubench import backends, kernels
 from gpubench.base import units
 from gpubench.base.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
-from gpubench.base.messages import WARNINGS
 from gpubench.cli import request as requesting
 from gpubench.cli import selection as words
 from gpubench.cli.detect import waiting
@@ -25,7 +24,7 @@ from gpubench.measure.targets import DeviceRequest
 from gpubench.result import selectors, store
 from gpubench.result.case import FORMS, REGIMES, Case
 from gpubench.result.identity import compare, measured_gpus
-from gpubench.result.run import Measurement, Run, RunWarning, Selection, Settings
+from gpubench.result.run import Measurement, Run, RunWarning, warning
 
 # What each call says for itself.
 FREE_FIELDS = ("sessions", "budget_s")
@@ -163,17 +162,10 @@ def _paused_s(known: Run, now: str) -> float:
 def _software(known: Run, fresh: Run) -> list[RunWarning]:
     """Sessions of two programs in one file look alike in the report."""
     before, after = known.fingerprint.software.fields, fresh.fingerprint.software.fields
-    changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
-    if not changed:
-        return []
-    what = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)
-    return [
-        RunWarning(
-            code="software-changed",
-            message=f"the sessions of this file were measured with different software: {what}",
-            hint=WARNINGS["software-changed"].remedy,
-        )  # fmt: skip
-    ]
+    names = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    what = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in names)
+    message = f"the sessions of this file were measured with different software: {what}"
+    return [warning("software-changed", message)] if names else []
 
 
 def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
@@ -232,11 +224,13 @@ def _in_order(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(name: str, options: RunOptions, plan: Run) -> tuple[Any, Any]:
+    """Return what an option asks for, and what the plan has of it."""
     part, _, field = (options.declared[name].answer or "").partition(".")
-    if part == "selection":
-        return getattr(_selection(options), field), getattr(plan.selection, field)
-    if part == "settings":
-        return getattr(_settings(options), field), getattr(plan.settings, field)
+    if field:
+        declared, _ = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+        selection = requesting.selection(options, declared)
+        asked = selection if part == "selection" else requesting.settings(options, selection, declared)
+        return getattr(asked, field), getattr(getattr(plan, part), field)
     compare: dict[str, Callable[[], tuple[Any, Any]]] = {
         "backends": lambda: _backends(options, plan),
         "devices": lambda: (sorted(words.words(options.devices or "", "--devices")), _named(options, plan)),
@@ -258,16 +252,6 @@ def _mode_of(plan: Run) -> str:
     if any(device.composed for device in plan.devices):
         return "hybrid"
     return "cpu" if all(device.kind == "cpu" for device in plan.devices) else "gpu"
-
-
-def _selection(options: RunOptions) -> Selection:
-    declared, _ = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
-    return requesting.selection(options, declared)
-
-
-def _settings(options: RunOptions) -> Settings:
-    declared, _ = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
-    return requesting.settings(options, requesting.selection(options, declared), declared)
 
 
 def _backends(options: RunOptions, plan: Run) -> tuple[Any, Any]:
@@ -311,13 +295,13 @@ def _text(value: Any) -> str:
 def require_known(plan: Run, source: str) -> None:
     """Raises InputError with the first word of the plan that means nothing to this gpubench."""
     chosen = plan.selection
-    for op in _unique_words([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
+    for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)
     for kind, asked, known in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, REGIMES)):
         for word in asked:
             if word not in known:
                 _refuse_word(source, kind, word, known)
-    for device in _unique_words([*chosen.devices, *(outcome.case.device_id for outcome in plan.outcomes)]):
+    for device in dict.fromkeys([*chosen.devices, *(outcome.case.device_id for outcome in plan.outcomes)]):
         backend, _, number = device.partition(":")
         if not backends.known(backend):
             _refuse_word(source, "backend", backend, [*backends.names(), *backends.foreign()])
@@ -346,10 +330,6 @@ def _require_op(op: str, source: str) -> None:
             "unknown-word", f"{source}: its op {op[:80]!r} cannot be used here", why=error.why or error.message,
             hint=error.hint,
         ) from error  # fmt: skip
-
-
-def _unique_words(words: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(words))
 
 
 def _refuse_word(source: str, kind: str, word: str, known: Iterable[str]) -> NoReturn:

@@ -191,10 +191,9 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
         values["budget_s"] = units.parse_duration(options.budget, option="--budget")
         if preset is None and not every_size_given:
             values["sessions"] = min(MOST_SESSIONS, max(1, int(values["budget_s"] // SESSION_S)))
-    if options.case_timeout is not None:
-        values["case_timeout_s"] = units.parse_duration(options.case_timeout, option="--case-timeout")
-    if options.max_time is not None:
-        values["max_time_s"] = units.parse_duration(options.max_time, option="--max-time")
+    for name in ("case_timeout", "max_time"):
+        if (text := getattr(options, name)) is not None:
+            values[f"{name}_s"] = units.parse_duration(text, option=f"--{options.declared[name].key}")
     if options.precision is not None:
         values["precision"] = units.parse_percent(options.precision, option="--precision")
     values.update(options.more_settings())

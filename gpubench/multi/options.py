@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpubench.base.errors import UsageError, require_choice
+from gpubench.base.errors import UsageError
 from gpubench.cli.declaration import RARE, WHAT, option
 from gpubench.cli.options import SelectionOptions
 
@@ -24,7 +24,6 @@ class ScalingOptions(SelectionOptions):
         from gpubench.base import units
         from gpubench.cli import presets
 
-        require_choice(self.scaling or "off", self.declared["scaling"].choices, "--scaling")
         scaling = self.scaling or ("weak" if presets.HEALTH in presets.named(self.ops) else "off")
         if scaling == "off":
             return super().more_settings()
