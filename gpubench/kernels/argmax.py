@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
     EXACT,
     ITEMSIZE,
@@ -26,7 +26,6 @@ from gpubench.kernels.contract.op import (
 from gpubench.kernels.templates import ceil_div, fold, group_threads, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
 from gpubench.kernels.templates.cuda import kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _CLASSES = 2048
@@ -143,7 +142,6 @@ OP = Op(
     params={"n": "number of rows"},
     options={"classes": f"length of a row ({_CLASSES})"},
     sizes=Ladder(low=1, high=16384),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("z", _rows, "normal"),),
     output=Operand("out", lambda params: _rows(params)[:1], dtype="int32"),
     flops=lambda params: params["n"] * _rows(params)[1],
@@ -152,9 +150,5 @@ OP = Op(
     library={"torch": lambda torch, z: torch.argmax(z, -1).int()},
     tolerance=EXACT,
     split=Split({"z": 0}, counted_by("n")),
-    tuned={
-        "numpy": (Kernel("numpy", _cpu),),
-        "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (Kernel("wgsl", _wgsl),),
-    },
+    tuned=by_backend(_cpu, _cuda, _wgsl),
 )

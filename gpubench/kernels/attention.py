@@ -15,17 +15,14 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.kernel import Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
-from gpubench.kernels.templates.attention import Heads, cpu, cuda, wgsl
-from gpubench.kernels.templates.cpu import compiled_kernel
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.attention import Heads, build_cuda, build_wgsl, cpu
+from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel
 
 _WIDTH, _HEADS = 256, 8
 # Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
-# NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
-_NUMPY_HALF_FLOPS_PER_S = 1e9
 
 
 def _heads(params: Params) -> Heads:
@@ -115,8 +112,8 @@ def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     return xp.reshape(_weighted(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
 
 
-def _built(language: str, build: Callable[[Heads, str, Limits], Any]) -> Kernel:
-    return Kernel(language, lambda params, dtype, limits: build(_heads(params), dtype, limits))
+def _by_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:
+    return lambda params, dtype, limits: build(_heads(params), dtype, limits)
 
 
 OP = Op(
@@ -126,7 +123,6 @@ OP = Op(
     params={"n": "number of tokens"},
     options={"width": f"elements of a token ({_WIDTH})", "heads": f"heads, which divide the width ({_HEADS})"},
     sizes=Ladder(low=1, high=4096),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("qkv", _qkv, "normal"),),
     output=Operand("out", _out),
     flops=_flops,
@@ -137,12 +133,6 @@ OP = Op(
     reference=_reference,
     library={"torch": _torch},
     tolerance=Tolerance(8, scale=_scale),
-    slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
-    tuned={
-        "numpy": (
-            compiled_kernel(lambda params, dtype, limits: cpu.candidates(_heads(params), dtype, limits)),
-        ),
-        "cupy": (_built("cuda", cuda.build),),
-        "wgpu": (_built("wgsl", wgsl.build),),
-    },
+    slow=SLOW_HALVES,
+    tuned=by_backend(compiled_kernel(_by_heads(cpu.candidates)), _by_heads(build_cuda), _by_heads(build_wgsl)),
 )

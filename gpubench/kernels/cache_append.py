@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, by_backend
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import elements, require_storage, shader
+from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.wgsl import require_storage
 
 _WIDTH = 256
-_THREADS = 256
 
 
 def _width(params: Params) -> int:
@@ -45,7 +43,7 @@ def _fits(params: Params) -> str | None:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """What is read, and the same again: the rows that are there already stay where they are."""
+    """Return the bytes that are read, twice: the rows that are there already stay where they are."""
     return 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
@@ -71,46 +69,33 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
+_KERNEL = Twin(
+    "cache_append", {"qkv": "stored", "start": "i32", "cache": "stored"}, ("cache",), "units width", """
+  let i = block * 256u + thread;
+  if (i >= units) { return; }
+  let row = i / (2u * width);
+  let column = i - row * 2u * width;
+  cache[clamped(u32(start[0]) + row, last) * 2u * width + column] = qkv[row * 3u * width + width + column];
+""", bounds="last",
+)  # fmt: skip
+
+
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without tokens. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     units, width = 2 * params["n"] * _width(params), _width(params)
-    blocks, arguments = ceil_div(max(units, 1), _THREADS), ("qkv", "start", "cache", units, width)
-    step = kernel_pass("cache_append", dtype, _KERNEL, blocks, _THREADS, arguments)
+    step = _KERNEL.cuda_pass(dtype, ceil_div(max(units, 1), _KERNEL.threads), (units, width))
     return CudaProgram((step,) * (units > 0))
-
-
-_KERNEL = f"""
-extern "C" __global__ void __launch_bounds__({_THREADS})
-gpubench_cache_append(const stored* __restrict__ qkv, const int* __restrict__ start, stored* __restrict__ cache,
-                      long long units, long long width) {{
-  const long long i = (long long)blockIdx.x * {_THREADS} + threadIdx.x;
-  if (i >= units) return;
-  const long long row = i / (2 * width), column = i - row * 2 * width;
-  cache[(start[0] + row) * 2 * width + column] = qkv[row * 3 * width + width + column];
-}}
-"""
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch, none without tokens. Raises Unsupported for what the device does not hold."""
     require_storage(dtype, limits)
-    n, width, size = params["n"], _width(params), ITEMSIZE[dtype]
-    require_bindings({"qkv": 3 * n * width * size, "cache": 2 * _room(params) * width * size}, limits)
-    storage = elements(dtype)
-    buffers = {"qkv": storage.stored, "start": "i32", "cache": storage.stored}
-    body = f"""
-  let i = (group.y * groups.x + group.x) * {_THREADS}u + thread;
-  if (i >= p.units) {{ return; }}
-  let row = i / (2u * p.width);
-  let column = i % (2u * p.width);
-  let place = min(u32(start[0]) + row, p.last);
-  cache[place * 2u * p.width + column] = qkv[row * 3u * p.width + p.width + column];
-"""
-    text = shader(buffers, _THREADS, body, params="units width last", writes=("cache",))
-    uniform = (2 * n * width, width, _room(params) - 1)
-    grid = fold(ceil_div(max(2 * n * width, 1), _THREADS), limits)
-    step = WgslPass(text, grid, tuple(buffers), uniform=uniform)
-    return WgslProgram((step,) if n else ())
+    units, width, room = 2 * params["n"] * _width(params), _width(params), _room(params)
+    require_bindings(
+        {"qkv": 3 * units // 2 * ITEMSIZE[dtype], "cache": 2 * room * width * ITEMSIZE[dtype]}, limits
+    )
+    grid = fold(ceil_div(max(units, 1), _KERNEL.threads), limits)
+    return WgslProgram((_KERNEL.wgsl_pass(dtype, grid, (units, width, room - 1)),) * (units > 0))
 
 
 OP = Op(
@@ -120,7 +105,6 @@ OP = Op(
     params={"n": "number of tokens"},
     options={"width": f"elements of a token ({_WIDTH})", "room": "rows of the cache (twice n)"},
     sizes=Ladder(low=1, high=16384),
-    dtypes=WORKING_DTYPES,
     inputs=(
         Operand("qkv", _rows, "normal"),
         Operand(
@@ -135,9 +119,5 @@ OP = Op(
     expr=_expr,
     library={"torch": _torch},
     tolerance=EXACT,
-    tuned={
-        "numpy": (Kernel("numpy", _cpu),),
-        "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (Kernel("wgsl", _wgsl),),
-    },
+    tuned=by_backend(_cpu, _cuda, _wgsl),
 )

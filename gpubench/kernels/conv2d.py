@@ -14,23 +14,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from gpubench.kernels.contract.kernel import Candidate, CudaProgram, Kernel, Limits
+from gpubench.kernels.contract.kernel import Candidate, CudaProgram, Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_dtype, winograd
-from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.matmul import wgsl
 from gpubench.kernels.templates.matmul.register import Patches
-from gpubench.kernels.templates.winograd import cuda as winograd_cuda
-from gpubench.kernels.templates.winograd import wgsl as winograd_wgsl
 
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
 _TAPS = tuple((dy, dx) for dy in range(3) for dx in range(3))
 _BAND = 256 * 1024  # elements of the patches of a band: they have to be in cache still
 _TOGETHER = 4  # images of the float64 reference at a time
-# NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
-_NUMPY_HALF_FLOPS_PER_S = 1e9
 
 
 def _sides(params: Params) -> tuple[int, int, int]:
@@ -185,7 +180,7 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     if n == 0:
         return CudaProgram(())
     if _by_winograd(params, dtype, limits):
-        return winograd_cuda.program(n, channels, filters, side, dtype, limits)
+        return winograd.cuda_program(n, channels, filters, side, dtype, limits)
     tile = _tile(params, dtype, limits)
     shape = f"const int PIXELS = {tile.pixels}, LANES_A_SIDE = {tile.lanes}, GROUPS = {tile.groups};\n"
     arguments = ("x", "w", "out", n * side * side, channels, filters, side)
@@ -327,10 +322,10 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Winograd's products where a group of the device can hold what they need and groups are many, else the tiled ones.
     On an H200 Winograd's took 0.55 to 0.75 of the best tile's time from 8 images on, so few tiles are tried beside."""
     found = wgsl.candidates(_product(params, dtype), limits)
-    if limits.software or not (_by_winograd(params, dtype, limits) and winograd_wgsl.fits(limits)):
+    if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
         return found
-    build = partial(winograd_wgsl.program, params["n"], *_sides(params), dtype, limits)
-    return (Candidate(winograd_wgsl.NAME, build), *found[:_TILES_BESIDE])
+    build = partial(winograd.wgsl_program, params["n"], *_sides(params), dtype, limits)
+    return (Candidate(winograd.NAME, build), *found[:_TILES_BESIDE])
 
 
 OP = Op(
@@ -344,7 +339,6 @@ OP = Op(
         "side": f"pixels along a side of an image ({_SIDE})",
     },
     sizes=Ladder(low=1, high=256),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("x", _images, "normal"), Operand("w", _filters, "fan-in", role="weight")),
     output=Operand("out", _out),
     flops=_flops,
@@ -355,10 +349,6 @@ OP = Op(
     reference=_reference,
     blas=("numpy",),  # of PyTorch it is oneDNN
     split=Split({"x": 0}, counted_by("n")),
-    slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
-    tuned={
-        "numpy": (Kernel("numpy", _cpu),),
-        "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (wgsl.chosen_from(_wgsl),),
-    },
+    slow=SLOW_HALVES,
+    tuned=by_backend(_cpu, _cuda, wgsl.chosen_from(_wgsl)),
 )

@@ -13,18 +13,17 @@ from typing import Any
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
-    Kernel,
     Limits,
     NumbaPass,
     NumbaProgram,
     WgslPass,
     WgslProgram,
+    by_backend,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import compiled_kernel, numba_candidates, numba_prelude
 from gpubench.kernels.templates.cuda import kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _CLASSES = 10
@@ -229,7 +228,6 @@ OP = Op(
     params={"n": "number of rows"},
     options={"classes": f"length of a row ({_CLASSES})"},
     sizes=Ladder(low=1, high=65536),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("z", _logits, "normal"), Operand("labels", _row, Ids(_classes), dtype="int32")),
     output=Operand("loss", _row),
     more_outputs=(Operand("dz", _logits, tolerance=Tolerance(64, scale=_gradient_scale)),),
@@ -238,9 +236,5 @@ OP = Op(
     expr=_expr,
     library={"torch": _torch},
     tolerance=Tolerance(8, scale=_loss_scale),
-    tuned={
-        "numpy": (compiled_kernel(_compiled),),
-        "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (Kernel("wgsl", _wgsl),),
-    },
+    tuned=by_backend(compiled_kernel(_compiled), _cuda, _wgsl),
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
@@ -44,7 +44,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, blas, widen
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES, vector_shape
+from gpubench.kernels.templates.elementwise import vector_shape
 from gpubench.kernels.templates.wgsl import Storage, elements, real_dtype, require_storage, shader, whole_units
 
 # ---------------------------------------------------------------- CPU
@@ -360,7 +360,6 @@ OP = Op(
     params={"n": "side of the square matrix A"},
     options={"m": "rows of A; n is its columns (default: n)"},
     sizes=Ladder(low=64, high=4096, granule=8),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("a", sides), Operand("x", vector_shape)),
     output=Operand("out", lambda params: sides(params)[:1]),
     flops=_flops,
@@ -370,12 +369,12 @@ OP = Op(
     reference=lambda xp, a, x: xp.sum(a * x, axis=1),
     blas=("numpy", "torch"),
     split=Split({"a": 0}, counted_by("m")),
-    tuned={
-        "numpy": (
+    tuned=by_backend(
+        (
             Kernel("numpy", blas, library=True, dtypes=("float32", "float64")),
             Kernel("numpy", build_cpu_halves, variant="widened", dtypes=("float16",)),
         ),
-        "cupy": (Kernel("cuda", lambda params, dtype, limits: build_cuda(*sides(params), dtype, limits)),),
-        "wgpu": (Kernel("wgsl", lambda params, dtype, limits: build_wgsl(*sides(params), dtype, limits)),),
-    },
+        lambda params, dtype, limits: build_cuda(*sides(params), dtype, limits),
+        lambda params, dtype, limits: build_wgsl(*sides(params), dtype, limits),
+    ),
 )

@@ -11,13 +11,12 @@ from typing import Any
 
 from gpubench.kernels.contract.kernel import CudaProduct, CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
-from gpubench.kernels.templates.cpu import Blocks, Launch, widen
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, widen
+from gpubench.kernels.templates.linear import norms
 from gpubench.kernels.templates.matmul import wgsl
 
 _TURNS = ("ta", "tb")
 _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
-# NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
-_NUMPY_HALF_FLOPS_PER_S = 1e9
 
 
 def sides(params: Params) -> tuple[int, int, int]:
@@ -78,10 +77,7 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    """The product of the norms of row i of A and column j of B."""
-    a, b = _rows(xp, a, b, ta, tb)
-    rows = xp.sqrt(xp.sum(a * a, axis=-1, keepdims=True))
-    return rows * xp.sqrt(xp.sum(b * b, axis=-2, keepdims=True))
+    return norms(xp, *_rows(xp, a, b, ta, tb))
 
 
 def _product(params: Params, dtype: str) -> wgsl.Product:
@@ -147,7 +143,6 @@ OP = Op(
     fits=_fits,
     takes=_TURNS,
     sizes=Ladder(low=32, high=4096, factor=2, granule=8),
-    dtypes=("float32", "float64", "float16", "bfloat16"),
     inputs=(Operand("a", _shape_a), Operand("b", _shape_b)),
     output=Operand("out", _shape_out),
     flops=_flops,
@@ -157,7 +152,7 @@ OP = Op(
     split=_split,
     blas=("numpy", "torch"),
     tf32=("cupy", "torch"),
-    slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
+    slow=SLOW_HALVES,
     tuned={
         "numpy": (
             Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),

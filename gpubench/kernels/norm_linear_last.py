@@ -14,12 +14,11 @@ from typing import Any
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.templates.cpu import Blocks, Launch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.linear import norms
 from gpubench.kernels.templates.rows import EPSILON, across, rows
 from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
@@ -209,7 +208,6 @@ OP = Op(
     params={"n": "number of rows"},
     options={"width": "length of a row (256)", "vocabulary": f"columns of the result ({_VOCABULARY})"},
     sizes=Ladder(low=1, high=16384),
-    dtypes=WORKING_DTYPES,
     inputs=(
         Operand("x", rows, "normal"),
         Operand("g", across, "normal", role="weight"),
@@ -224,9 +222,5 @@ OP = Op(
     expr=_expr,
     library={"torch": _torch},
     tolerance=Tolerance(16, scale=_scale),
-    tuned={
-        "numpy": (Kernel("numpy", _cpu),),
-        "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (Kernel("wgsl", _wgsl),),
-    },
+    tuned=by_backend(_cpu, _cuda, _wgsl),
 )

@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
@@ -27,11 +26,11 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
-from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import elements, real_dtype, require_storage, shader
+from gpubench.kernels.templates.cuda import DTYPES
+from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.wgsl import real_dtype, require_storage
 
 _COLUMNS = 256
 _BLOCK = 256 * 1024  # halves that one thread widens at a time
@@ -91,12 +90,50 @@ class RowChunks(msgspec.Struct, frozen=True):
     rows: int
 
 
-def chunked(n: int, columns: int, limits: Limits) -> RowChunks:
-    """As many chunks as fill the device eight times, of four rows a thread or more."""
+def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
+    """Cut the rows into as many chunks as fill the device eight times, of four rows a thread or more."""
     across = ceil_div(columns, _ACROSS)
-    wanted = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
-    rows = ceil_div(n, max(1, min(wanted, n // (_DOWN * _FEWEST_ROWS))))
+    most = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
+    rows = ceil_div(n, max(1, min(most, n // (_DOWN * _FEWEST_ROWS))))
     return RowChunks(across, ceil_div(n, rows), rows)
+
+
+def _kernel(x: str, out: str) -> Twin:
+    """The sums of chunks of rows; partial ones are reals."""
+    read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
+    return Twin(
+        "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""
+  let lane = thread % {_ACROSS}u;
+  let slice = thread / {_ACROSS}u;
+  let column = u32(group.x) * {_ACROSS}u + lane;
+  let end = min(group.y * chunk + chunk, rows);
+  var total = real();
+  if (column < columns) {{
+    // unroll 4
+    for (var row = group.y * chunk + slice; row < end; row += {_DOWN}u) {{
+      total += {read.format("x[row * columns + column]")};
+    }}
+  }}
+  sums[thread] = total;
+  workgroupBarrier();
+  if (slice != 0u || column >= columns) {{ return; }}
+  // unroll
+  for (var s = 1u; s < {_DOWN}u; s++) {{ total += sums[s * {_ACROSS}u + lane]; }}
+  out[group.y * columns + column] = {write.format("total")};
+""", threads=_ACROSS * _DOWN, shared={"sums": _ACROSS * _DOWN},
+    )  # fmt: skip
+
+
+def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tuple[Any, ...]:
+    """The passes, each by `step(kernel, grid, sizes, renamed buffers)`."""
+    grid = (cut.across, cut.chunks, 1)
+    if cut.chunks == 1:
+        return (step(_kernel("stored", "stored"), grid, (n, columns, cut.rows), {}),)
+    sizes = (cut.chunks, columns, cut.chunks)
+    return (
+        step(_kernel("stored", "real"), grid, (n, columns, cut.rows), {"out": "partial"}),
+        step(_kernel("real", "stored"), (cut.across, 1, 1), sizes, {"x": "partial"}),
+    )
 
 
 def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -105,92 +142,24 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     n, columns = sides(params)
     if columns == 0:
         return CudaProgram(())
-    cut = chunked(max(n, 1), columns, limits)
-    whole = cut.chunks == 1
-
-    def step(given: str, taken: str, rows: int, grid: tuple[int, int, int], chunk: int) -> CudaPass:
-        types = {"partial": "real"}
-        text = _cuda_source(types.get(given, "stored"), types.get(taken, "stored"))
-        arguments = (given, taken, rows, columns, chunk)
-        return kernel_pass("sum_rows", dtype, text, grid, _ACROSS * _DOWN, arguments)
-
-    first = step("x", "out" if whole else "partial", n, (cut.across, cut.chunks, 1), cut.rows)
-    if whole:
-        return CudaProgram((first,))
-    second = step("partial", "out", cut.chunks, (cut.across, 1, 1), cut.chunks)
-    return CudaProgram((first, second), {"partial": cut.chunks * columns * max(4, ITEMSIZE[dtype])})
-
-
-def _cuda_source(given: str, taken: str) -> str:
-    read = "wide(x[row * columns + column])" if given == "stored" else "x[row * columns + column]"
-    return f"""const int ACROSS = {_ACROSS}, DOWN = {_DOWN};
-extern "C" __global__ void __launch_bounds__(ACROSS * DOWN)
-gpubench_sum_rows(const {given}* __restrict__ x, {taken}* __restrict__ out, long long rows, long long columns,
-                  long long chunk) {{
-  __shared__ real sums[DOWN][ACROSS];
-  const int lane = threadIdx.x % ACROSS, slice = threadIdx.x / ACROSS;
-  const long long column = (long long)blockIdx.x * ACROSS + lane;
-  const long long begin = blockIdx.y * chunk, end = begin + chunk < rows ? begin + chunk : rows;
-  real total = 0;
-  if (column < columns) {{
-    #pragma unroll 4
-    for (long long row = begin + slice; row < end; row += DOWN) total += {read};
-  }}
-  sums[slice][lane] = total;
-  __syncthreads();
-  if (slice != 0 || column >= columns) return;
-  #pragma unroll
-  for (int s = 1; s < DOWN; ++s) total += sums[s][lane];
-  out[blockIdx.y * columns + column] = {"narrow(total)" if taken == "stored" else "total"};
-}}
-"""
+    cut = cut_rows(max(n, 1), columns, limits)
+    steps = _steps(lambda kernel, *how: kernel.cuda_pass(dtype, *how), n, columns, cut)
+    scratch = {"partial": cut.chunks * columns * max(4, ITEMSIZE[dtype])} if cut.chunks > 1 else {}
+    return CudaProgram(steps, scratch)
 
 
 def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch, or two. Raises Unsupported for a dtype or a matrix that the device does not take."""
     require_storage(dtype, limits, threads=_ACROSS * _DOWN)
     n, columns = sides(params)
-    cut, real = chunked(max(n, 1), columns, limits), real_dtype(dtype)
-    require_bindings(
-        {"x": n * columns * ITEMSIZE[dtype], "partial": cut.chunks * columns * ITEMSIZE[real]}, limits
-    )
-    if cut.across > limits.max_groups_per_dimension:
-        raise Unsupported(f"{columns} columns take {cut.across} groups", reason="limit")
+    cut = cut_rows(max(n, 1), columns, limits)
+    partial = cut.chunks * columns * ITEMSIZE[real_dtype(dtype)]
+    require_bindings({"x": n * columns * ITEMSIZE[dtype], "partial": partial}, limits)
+    require_grid(limits, cut.across)
     if columns == 0:
         return WgslProgram(())
-
-    def step(given: str, taken: str, rows: int, chunks: int, chunk: int) -> WgslPass:
-        text = _wgsl_source(dtype, wide_in=given == "partial", wide_out=taken == "partial")
-        uniform = (rows, columns, chunk)
-        return WgslPass(text, (cut.across, chunks, 1), (given, taken), uniform=uniform)
-
-    if cut.chunks == 1:
-        return WgslProgram((step("x", "out", n, 1, cut.rows),))
-    first = step("x", "partial", n, cut.chunks, cut.rows)
-    second = step("partial", "out", cut.chunks, 1, cut.chunks)
-    return WgslProgram((first, second), {"partial": ceil_div(cut.chunks * columns * ITEMSIZE[real], 16) * 16})
-
-
-def _wgsl_source(dtype: str, *, wide_in: bool, wide_out: bool) -> str:
-    storage = elements(dtype)
-    given, taken = (storage.real if wide else storage.stored for wide in (wide_in, wide_out))
-    shared = f"var<workgroup> sums: array<{storage.real}, {_ACROSS * _DOWN}>;"
-    body = f"""
-  let column = group.x * {_ACROSS}u + (thread & {_ACROSS - 1}u);
-  let read = min(column, p.columns - 1u);
-  let end = min((group.y + 1u) * p.chunk, p.rows);
-  var total = {storage.real}();
-  for (var row = group.y * p.chunk + thread / {_ACROSS}u; row < end; row += {_DOWN}u) {{
-    total += {storage.real}(x_[row * p.columns + read]);
-  }}
-  sums[thread] = total;
-  workgroupBarrier();
-  if (thread >= {_ACROSS}u || column >= p.columns) {{ return; }}
-  for (var slice = 1u; slice < {_DOWN}u; slice++) {{ total += sums[slice * {_ACROSS}u + thread]; }}
-  out_[group.y * p.columns + column] = {taken}(total);
-"""
-    buffers = {"x_": given, "out_": taken}
-    return shader(buffers, _ACROSS * _DOWN, body, params="rows columns chunk", before=shared)
+    steps = _steps(lambda kernel, *how: kernel.wgsl_pass(dtype, *how), n, columns, cut)
+    return WgslProgram(steps, {"partial": ceil_div(partial, 16) * 16} if cut.chunks > 1 else {})
 
 
 OP = Op(
@@ -200,7 +169,6 @@ OP = Op(
     params={"n": "number of rows"},
     options={"columns": f"length of a row ({_COLUMNS})"},
     sizes=Ladder(low=1, high=65536),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("x", sides, "normal"),),
     output=Operand("out", lambda params: sides(params)[1:]),
     flops=lambda params: params["n"] * sides(params)[1],
@@ -208,9 +176,5 @@ OP = Op(
     library={"torch": lambda torch, x: torch.sum(x, 0)},
     tolerance=Tolerance(64, scale=lambda xp, x: xp.sum(xp.abs(x), axis=0)),
     split=Split({"x": 0}, counted_by("n"), join="add"),
-    tuned={
-        "numpy": (Kernel("numpy", _cpu),),
-        "cupy": (Kernel("cuda", build_cuda),),
-        "wgpu": (Kernel("wgsl", build_wgsl),),
-    },
+    tuned=by_backend(_cpu, build_cuda, build_wgsl),
 )

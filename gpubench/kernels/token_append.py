@@ -12,17 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, by_backend
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import kernel_pass
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import shader
+from gpubench.kernels.templates.twin import Twin
 
-_THREADS = 256
 _VOCABULARY = 2048
-_NAMES = ("ids", "start", "sequence", "next")
 
 
 def _room(params: Params) -> int:
@@ -34,7 +30,7 @@ def _sequence(params: Params) -> Shape:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """What is read, and the same again: the ids that are there already stay where they are."""
+    """Return the bytes that are read, twice: the ids that are there already stay where they are."""
     return (2 * params["n"] + 2) * ITEMSIZE["int32"]
 
 
@@ -61,37 +57,27 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
+_KERNEL = Twin(
+    "token_append", dict.fromkeys(("ids", "start", "sequence", "next"), "i32"), ("sequence", "next"), "count", """
+  let i = block * 256u + thread;
+  if (i < count) { sequence[clamped(u32(start[0]) + i, last)] = ids[i]; }
+  if (i == 0u) { next[0] = start[0] + i32(count); }
+""", bounds="last",
+)  # fmt: skip
+
+
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    blocks, arguments = ceil_div(max(params["n"], 1), _THREADS), (*_NAMES, params["n"])
-    step = kernel_pass("token_append", dtype, _KERNEL, blocks, _THREADS, arguments)
-    return CudaProgram((step,))
-
-
-_KERNEL = f"""
-extern "C" __global__ void __launch_bounds__({_THREADS})
-gpubench_token_append(const int* __restrict__ ids, const int* __restrict__ start, int* __restrict__ sequence,
-                      int* __restrict__ next, long long count) {{
-  const long long i = (long long)blockIdx.x * {_THREADS} + threadIdx.x;
-  if (i < count) sequence[start[0] + i] = ids[i];
-  if (i == 0) next[0] = start[0] + (int)count;
-}}
-"""
+    n = params["n"]
+    return CudaProgram((_KERNEL.cuda_pass(dtype, ceil_div(max(n, 1), _KERNEL.threads), (n,)),))
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
-    require_bindings({"sequence": _room(params) * ITEMSIZE["int32"]}, limits)
-    grid = fold(ceil_div(max(params["n"], 1), _THREADS), limits)
-    return WgslProgram((WgslPass(_TEXT, grid, _NAMES, uniform=(params["n"], max(_room(params), 1) - 1)),))
-
-
-_BODY = f"""
-  let i = (group.y * groups.x + group.x) * {_THREADS}u + thread;
-  if (i < p.count) {{ sequence[min(u32(start[0]) + i, p.last)] = ids[i]; }}
-  if (i == 0u) {{ next[0] = start[0] + i32(p.count); }}
-"""
-_TEXT = shader(dict.fromkeys(_NAMES, "i32"), _THREADS, _BODY, params="count last", writes=_NAMES[2:])
+    n, room = params["n"], _room(params)
+    require_bindings({"sequence": room * ITEMSIZE["int32"]}, limits)
+    grid = fold(ceil_div(max(n, 1), _KERNEL.threads), limits)
+    return WgslProgram((_KERNEL.wgsl_pass("float32", grid, (n, max(room, 1) - 1)),))
 
 
 def _fits(params: Params) -> str | None:
@@ -106,7 +92,6 @@ OP = Op(
     params={"n": "number of ids"},
     options={"room": "ids of the sequence (twice n)"},
     sizes=Ladder(low=1, high=65536),
-    dtypes=WORKING_DTYPES,
     inputs=(
         Operand("ids", lambda params: (params["n"],), Ids(lambda params: _VOCABULARY), dtype="int32"),
         Operand(
@@ -122,9 +107,5 @@ OP = Op(
     expr=_expr,
     library={"torch": _torch},
     tolerance=EXACT,
-    tuned={
-        "numpy": (Kernel("numpy", _cpu),),
-        "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (Kernel("wgsl", _wgsl),),
-    },
+    tuned=by_backend(_cpu, _cuda, _wgsl),
 )

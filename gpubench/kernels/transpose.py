@@ -3,11 +3,10 @@
 x is n x n, or `m` x n where a param `m` is given.
 """
 
-from gpubench.kernels.contract.kernel import Kernel
+from gpubench.kernels.contract.kernel import by_backend
 from gpubench.kernels.contract.op import EXACT, Ladder, Op, Operand, Params, Split
 from gpubench.kernels.templates import transpose
 from gpubench.kernels.templates.cpu import compiled_kernel
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 
 
 def sides(params: Params) -> tuple[int, int]:
@@ -29,7 +28,6 @@ OP = Op(
     params={"n": "side of the square matrix"},
     options={"m": "rows of x; n is its columns (default: n)"},
     sizes=Ladder(low=64, high=4096),
-    dtypes=WORKING_DTYPES,
     inputs=(Operand("x", sides),),
     output=Operand("out", lambda params: sides(params)[::-1]),
     flops=lambda params: 0,
@@ -38,11 +36,9 @@ OP = Op(
     library={"torch": lambda torch, x, out: out.copy_(x.T)},
     tolerance=EXACT,
     split=Split({"x": 1}, _columns),
-    tuned={
-        "numpy": (compiled_kernel(_COMPILED.candidates),),
-        "cupy": (Kernel("cuda", lambda params, dtype, limits: transpose.build_cuda(*sides(params), dtype)),),
-        "wgpu": (
-            Kernel("wgsl", lambda params, dtype, limits: transpose.build_wgsl(*sides(params), dtype, limits)),
-        ),
-    },
+    tuned=by_backend(
+        compiled_kernel(_COMPILED.candidates),
+        lambda params, dtype, limits: transpose.build_cuda(*sides(params), dtype),
+        lambda params, dtype, limits: transpose.build_wgsl(*sides(params), dtype, limits),
+    ),
 )

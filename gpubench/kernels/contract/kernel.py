@@ -172,3 +172,14 @@ class Kernel(msgspec.Struct, frozen=True):
     def repeats_library(self, regime: str) -> bool:
         """Whether its cases of this regime would be those of the library form once more."""
         return self.library and regime.startswith("resident")
+
+
+def by_backend(numpy: Any, cuda: Any, wgsl: Any) -> dict[str, tuple[Kernel, ...]]:
+    """An op's kernels on NumPy, CuPy and WebGPU: several, one, or the `build` of one in the backend's language."""
+
+    def kernels(language: str, given: Any) -> tuple[Kernel, ...]:
+        if isinstance(given, tuple):
+            return given
+        return (given if isinstance(given, Kernel) else Kernel(language, given),)
+
+    return {"numpy": kernels("numpy", numpy), "cupy": kernels("cuda", cuda), "wgpu": kernels("wgsl", wgsl)}

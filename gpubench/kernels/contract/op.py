@@ -135,6 +135,8 @@ class Operand(msgspec.Struct, frozen=True):
 
 
 EXACT = Tolerance(0)
+# A backend that lacks one refuses the case. bfloat16 is CUDA's alone.
+WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 _BLAS_DTYPES = ("float32", "float64")
 
 
@@ -357,12 +359,12 @@ class Op(msgspec.Struct, frozen=True):
     summary: str
     params: Mapping[str, str]
     sizes: Ladder
-    dtypes: tuple[Dtype, ...]
     inputs: tuple[Operand, ...]
     output: Operand
     flops: Callable[[Params], int]
     expr: Callable[..., Array]
     tolerance: Tolerance
+    dtypes: tuple[Dtype, ...] = WORKING_DTYPES
     reference: Callable[..., Array] | None = None
     split: Split | Callable[[Params], Split] | None = None
     tuned: Mapping[str, tuple[Kernel, ...]] = {}

@@ -59,6 +59,17 @@ def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
     return (ceil_div(max(1, groups), y), y, 1)
 
 
+def require_grid(limits: Limits, x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
+    """The grid of these extents. Raises Unsupported where one is longer than the device's dimensions are."""
+    if max(x, y, z) > limits.max_groups_per_dimension:
+        raise Unsupported(
+            f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
+            " (maxComputeWorkgroupsPerDimension)",
+            reason="limit",
+        )
+    return x, y, z
+
+
 def require_dtype(dtype: str, able: Iterable[str], language: str = "WGSL") -> None:
     """Raise Unsupported unless `dtype` is one of `able`."""
     able = tuple(able)

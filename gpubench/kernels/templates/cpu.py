@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, NumbaProgram
-from gpubench.kernels.contract.op import Array, Params
+from gpubench.kernels.contract.op import Array, Dtype, Params
 
 Launch = Callable[[Sequence[Array], Array], None]
 
@@ -83,6 +83,10 @@ def numba_candidates(
 
 
 # ---------------------------------------------------------------- NumPy's
+
+# Operations a second of its product of halves, which has no BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon
+# of 2023).
+SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):

@@ -23,15 +23,16 @@ import msgspec
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
-    Kernel,
     Limits,
     NumbaPass,
     NumbaProgram,
     WgslPass,
     WgslProgram,
+    by_backend,
 )
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
+    WORKING_DTYPES,
     Array,
     Dtype,
     Ladder,
@@ -67,8 +68,6 @@ from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, sha
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
 LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
-# Every op works in all of these; a backend that lacks one refuses the case. bfloat16 is CUDA's alone.
-WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 
 # tanh(SCALE (x + CUBIC x^3)) of gelu and its derivative: Hendrycks and Gimpel, arXiv 1606.08415.
 GELU_SCALE = math.sqrt(2 / math.pi)
@@ -122,11 +121,11 @@ def elementwise(
         expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
-        tuned={
-            "numpy": (compiled_kernel(NumbaElement(traced).candidates),),
-            "wgpu": (Kernel("wgsl", WgslElement(traced).build),),
-            "cupy": (Kernel("cuda", CudaElement(name, traced, dtypes).build),),
-        },
+        tuned=by_backend(
+            compiled_kernel(NumbaElement(traced).candidates),
+            CudaElement(name, traced, dtypes).build,
+            WgslElement(traced).build,
+        ),
         not_finite=not_finite,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
@@ -31,13 +31,12 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import kernel_pass, lanes
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
-from gpubench.kernels.templates.wgsl import require_storage, shader, whole_units
+from gpubench.kernels.templates.cuda import lanes
+from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.wgsl import require_storage, whole_units
 
 _WIDTH, _VOCABULARY = 256, 2048
 _BLOCK = 256 * 1024  # elements that one thread takes at a time
-_THREADS = 256
 
 
 def _width(params: Params) -> int:
@@ -68,7 +67,7 @@ def embedding(*, started: bool = False, **declared: Any) -> Op:
             "width": f"length of a row ({_WIDTH})", "vocabulary": f"rows of the table ({_VOCABULARY})",
             **({"context": "rows of positions (twice n)"} if started else {}),
         },
-        sizes=Ladder(low=16, high=65536), dtypes=WORKING_DTYPES,
+        sizes=Ladder(low=16, high=65536),
         inputs=(
             Operand("ids", lambda params: (params["n"],), Ids(_vocabulary), dtype="int32"),
             Operand("table", lambda params: (_vocabulary(params), _width(params)), "normal", role="weight"),
@@ -85,11 +84,7 @@ def embedding(*, started: bool = False, **declared: Any) -> Op:
                 xp, ids, xp.abs(table), xp.abs(positions), *start
             ),
         ),
-        tuned={
-            "numpy": (Kernel("numpy", _cpu),),
-            "cupy": (Kernel("cuda", partial(_cuda, started)),),
-            "wgpu": (Kernel("wgsl", partial(_wgsl, started)),),
-        },
+        tuned=by_backend(_cpu, partial(_cuda, started), partial(_wgsl, started)),
         **declared,
     )  # fmt: skip
 
@@ -142,68 +137,57 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
+# A thread moves a unit of a row.
+_CUDA_UNIT = """struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
+__device__ __forceinline__ Unit sum_of(const Unit a, Unit b) {
+  #pragma unroll
+  for (int j = 0; j < WIDTH; ++j) b.lane[j] = narrow(wide(a.lane[j]) + wide(b.lane[j]));
+  return b;
+}"""
+
+
+def _kernel(started: bool, cuda: str = "", wgsl: str = "") -> Twin:
+    place = "clamped(u32(start[0]), first) * across + i" if started else "i"
+    start = {"start": "i32"} if started else {}
+    return Twin(
+        "embedding", {"ids": "i32", "table": "Unit", "positions": "Unit", **start, "out": "Unit"}, ("out",),
+        "units across", f"""
+  let i = block * 256u + thread;
+  if (i >= units) {{ return; }}
+  let row = i / across;
+  let entry = table[clamped(u32(ids[row]), last) * across + (i - row * across)];
+  out[i] = sum_of(entry, positions[{place}]);
+""", bounds="last first", cuda=cuda, wgsl=wgsl,
+    )  # fmt: skip
+
+
 def _cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without ids. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
-    units = n * _width(params) // width
-    text = f"const int WIDTH = {width};\n{_KERNEL if started else _AT_ZERO}"
-    arguments = (*_names(started), units, _width(params) // width)
-    step = kernel_pass("embedding", dtype, text, ceil_div(max(units, 1), _THREADS), _THREADS, arguments)
+    units, kernel = n * _width(params) // width, _kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}")
+    step = kernel.cuda_pass(dtype, ceil_div(max(units, 1), kernel.threads), (units, _width(params) // width))
     return CudaProgram((step,) * (n > 0))
-
-
-_KERNEL = f"""
-struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
-extern "C" __global__ void __launch_bounds__({_THREADS})
-gpubench_embedding(const int* __restrict__ ids, const stored* __restrict__ table, const stored* __restrict__ positions,
-                   const int* __restrict__ start, stored* __restrict__ out, long long units, long long across) {{
-  const long long i = (long long)blockIdx.x * {_THREADS} + threadIdx.x;
-  if (i >= units) return;
-  const long long row = i / across;
-  const Unit entry = reinterpret_cast<const Unit*>(table)[ids[row] * across + (i - row * across)];
-  Unit unit = reinterpret_cast<const Unit*>(positions)[start[0] * across + i];
-  #pragma unroll
-  for (int j = 0; j < WIDTH; ++j) unit.lane[j] = narrow(wide(entry.lane[j]) + wide(unit.lane[j]));
-  reinterpret_cast<Unit*>(out)[i] = unit;
-}}
-"""
-_AT_ZERO = _KERNEL.replace("const int* __restrict__ start, ", "").replace("start[0] * across + ", "")
-
-
-def _names(started: bool) -> tuple[str, ...]:
-    return ("ids", "table", "positions", *(("start",) if started else ()), "out")
 
 
 def _wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch, none without ids. Raises Unsupported for what the device does not hold."""
     require_storage(dtype, limits)
     n, width = _rows(params)
-    size = ITEMSIZE[dtype] * width
-    require_bindings(
-        {
-            "table": _vocabulary(params) * size,
-            "positions": math.prod(_positions(started, params)) * ITEMSIZE[dtype],
-            "out": n * size,
-        },
-        limits,
-    )
+    sizes = {
+        "table": _vocabulary(params) * width,
+        "positions": math.prod(_positions(started, params)),
+        "out": n * width,
+    }
+    require_bindings({name: size * ITEMSIZE[dtype] for name, size in sizes.items()}, limits)
     storage = whole_units(dtype, width)
     across = width // storage.width
-    parts = zip(storage.decoded("entry"), storage.decoded("position"), strict=True)
-    first = "min(u32(start[0]), p.first)" if started else "p.first"
-    kinds = {"ids": "i32", "start": "i32"}
-    buffers = {("out_" if name == "out" else name): kinds.get(name, storage.unit) for name in _names(started)}
-    body = f"""
-  let i = (group.y * groups.x + group.x) * {_THREADS}u + thread;
-  if (i >= p.units) {{ return; }}
-  let row = i / p.across;
-  let entry = table[min(u32(ids[row]), p.last) * p.across + i % p.across];
-  let position = positions[{first} * p.across + i];
-  out_[i] = {storage.encoded(*(f"{a} + {b}" for a, b in parts))};
-"""
-    functions = "\n".join(storage.functions)
-    text = shader(buffers, _THREADS, body, params="units across last first", before=functions)
-    latest = _context(params) - n if started else 0
-    uniform = (n * across, across, _vocabulary(params) - 1, latest)
-    grid = fold(ceil_div(max(n * across, 1), _THREADS), limits)
-    return WgslProgram((WgslPass(text, grid, _names(started), uniform=uniform),) if n else ())
+    parts = (f"{a} + {b}" for a, b in zip(storage.decoded("a"), storage.decoded("b"), strict=True))
+    functions = [
+        f"alias Unit = {storage.unit};", *storage.functions,
+        f"fn sum_of(a: Unit, b: Unit) -> Unit {{ return {storage.encoded(*parts)}; }}",
+    ]  # fmt: skip
+    kernel, latest = _kernel(started, wgsl="\n".join(functions)), _context(params) - n if started else 0
+    grid = fold(ceil_div(max(n * across, 1), kernel.threads), limits)
+    return WgslProgram(
+        (kernel.wgsl_pass(dtype, grid, (n * across, across, _vocabulary(params) - 1, latest)),) * (n > 0)
+    )

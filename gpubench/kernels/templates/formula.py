@@ -183,23 +183,25 @@ class Symbol:
     def __abs__(self) -> Symbol:
         return Symbol("abs", (self,))
 
-    def __bool__(self) -> bool:
-        raise Untraceable("asks whether an array is true (if, and, or, while)")
-
     def __getattr__(self, name: str) -> Any:
         raise Untraceable(f"uses .{name} of an array")
 
-    def __getitem__(self, index: Any) -> Any:
-        raise Untraceable("takes elements of an array by index")
 
-    def __iter__(self) -> Any:
-        raise Untraceable("loops over an array")
+def _refuse(why: str) -> Callable[..., Any]:
+    def method(self: Symbol, *operands: Any) -> Any:
+        raise Untraceable(why)
 
-    def __len__(self) -> int:
-        raise Untraceable("asks for the length of an array")
+    return method
 
-    def __float__(self) -> float:
-        raise Untraceable("makes a plain number of an array")
+
+for _name, _word in (
+    ("bool", "asks whether an array is true (if, and, or, while)"),
+    ("getitem", "takes elements of an array by index"),
+    ("iter", "loops over an array"),
+    ("len", "asks for the length of an array"),
+    ("float", "makes a plain number of an array"),
+):
+    setattr(Symbol, f"__{_name}__", _refuse(_word))
 
 
 def _method(name: str, *, swapped: bool = False) -> Callable[[Symbol, Any], Symbol]:

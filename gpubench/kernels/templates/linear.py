@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProduct, CudaProgram, Kernel, Limits
+from gpubench.kernels.contract.kernel import CudaProduct, CudaProgram, Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
-from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, widen
 from gpubench.kernels.templates.matmul import few_rows, wgsl
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
 
@@ -25,8 +24,6 @@ _WIDTH = 256
 _OPTIONS = {"k": f"columns of the input ({_WIDTH})", "m": f"columns of the result ({_WIDTH})"}
 # Rows of a slab: fewer make every product of BLAS read the weights too often, more leave its cache.
 _FEWEST_ROWS, _SLAB = 128, 256 * 1024
-# NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
-_NUMPY_HALF_FLOPS_PER_S = 1e9
 
 
 def sides(params: Params) -> tuple[int, int, int]:
@@ -75,17 +72,17 @@ def linear(
     names = (x, w.name)
     cut = {x: 0, **{other: 0 for other, along in epilogue.operands.items() if along == "all"}}
     return Op(
-        params={"n": "number of rows"}, options=_OPTIONS, sizes=Ladder(low=1, high=16384), dtypes=WORKING_DTYPES,
+        params={"n": "number of rows"}, options=_OPTIONS, sizes=Ladder(low=1, high=16384),
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
         flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
         blas=("numpy", "torch"),
-        slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
-        tuned={
-            "numpy": (Kernel("numpy", partial(build_cpu, epilogue, turned)),),
-            "cupy": (Kernel("cuda", partial(build_cuda, names, turned, epilogue)),),
-            "wgpu": (wgsl.kernel(partial(product, names, turned, epilogue)),),
-        },
+        slow=SLOW_HALVES,
+        tuned=by_backend(
+            partial(build_cpu, epilogue, turned),
+            partial(build_cuda, names, turned, epilogue),
+            wgsl.kernel(partial(product, names, turned, epilogue)),
+        ),
         **declared,
     )  # fmt: skip
 

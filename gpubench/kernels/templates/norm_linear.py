@@ -19,11 +19,11 @@ from gpubench.kernels import layernorm
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
-    Kernel,
     Limits,
     NumbaProgram,
     NumpyPass,
     WgslProgram,
+    by_backend,
 )
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
@@ -74,11 +74,11 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
         blas=plain.blas, slow=plain.slow, expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
         library={"torch": of_norm(lambda op: op.library["torch"])},
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_scale, plain, slope)),
-        tuned={
-            "numpy": (compiled_kernel(partial(_compiled, epilogue)),),
-            "cupy": (Kernel("cuda", partial(_cuda, epilogue)),),
-            "wgpu": (wgsl.chosen_from(partial(_candidates, epilogue)),),
-        },
+        tuned=by_backend(
+            compiled_kernel(partial(_compiled, epilogue)),
+            partial(_cuda, epilogue),
+            wgsl.chosen_from(partial(_candidates, epilogue)),
+        ),
         **declared,
     )  # fmt: skip
 

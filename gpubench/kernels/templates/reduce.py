@@ -22,12 +22,12 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
-    Kernel,
     Limits,
     NumbaPass,
     NumbaProgram,
     WgslPass,
     WgslProgram,
+    by_backend,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, Tolerance, counted_by
 from gpubench.kernels.templates import ceil_div, group_threads, log2, require_buffers, windows
@@ -38,7 +38,7 @@ from gpubench.kernels.templates.cpu import (
     numba_signature,
 )
 from gpubench.kernels.templates.cuda import kernel_pass, lanes
-from gpubench.kernels.templates.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
+from gpubench.kernels.templates.elementwise import LADDER, PARAMS, operands
 from gpubench.kernels.templates.formula import Formula, require_formula, trace
 from gpubench.kernels.templates.wgsl import (
     LANES,
@@ -78,17 +78,17 @@ def reduction(
         return getattr(xp, _ARRAY_JOINS[join])(on_arrays(xp, *arrays))
 
     return Op(
-        name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=WORKING_DTYPES,
+        name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER,
         inputs=operands(inputs), output=Operand("out", lambda params: ()),
         flops=lambda params: flops_per_element * params["n"],
         expr=expr or reduce, reference=None if expr is None else reduce, blas=blas,
         tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
-        tuned={
-            "numpy": (compiled_kernel(NumbaReduction(element, join).candidates),),
-            "wgpu": (Kernel("wgsl", WgslReduction(element, join).build),),
-            "cupy": (Kernel("cuda", CudaReduction(name, element, join).build),),
-        },
+        tuned=by_backend(
+            compiled_kernel(NumbaReduction(element, join).candidates),
+            CudaReduction(name, element, join).build,
+            WgslReduction(element, join).build,
+        ),
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from gpubench.kernels.contract.kernel import (
     WgslProgram,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Params
-from gpubench.kernels.templates import ceil_div, log2, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, log2, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cpu import (
     STREAMED_BYTES,
     numba_candidates,
@@ -283,11 +283,7 @@ def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int],
     """
     most = limits.max_groups_per_dimension
     z = ceil_div(max(across, down), most)
-    if z > most or min(across, down) > most:
-        raise Unsupported(
-            f"{across} x {down} groups exceed {most} a dimension (maxComputeWorkgroupsPerDimension)",
-            reason="limit",
-        )
+    require_grid(limits, z, min(across, down))
     if across > most:
         return (ceil_div(across, z), down, z), ceil_div(across, z), 0
     return (across, ceil_div(down, z), z), 0, ceil_div(down, z)

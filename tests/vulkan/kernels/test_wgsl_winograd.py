@@ -11,7 +11,7 @@ from gpubench.backends.shared.host import named_buffers, random_inputs
 from gpubench.backends.shared.reference import sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.templates.winograd import wgsl
+from gpubench.kernels.templates import winograd
 from tests.judging import compare
 
 pytestmark = pytest.mark.vulkan
@@ -31,7 +31,7 @@ def test_they_agree_with_float64(session, dtype):
         pytest.skip("the adapter has no float16 in shaders")
     for n, channels, filters, side in SHAPES:
         params = {"n": n, "channels": channels, "filters": filters, "side": side}
-        program = wgsl.program(n, channels, filters, side, dtype, session.limits)
+        program = winograd.wgsl_program(n, channels, filters, side, dtype, session.limits)
         inputs = random_inputs(OP, params, dtype, seed=3)
         got = sentinels(OP.output.shape(params), dtype)
         buffers = [session.allocate(x.shape, dtype) for x in (*inputs, got)]
@@ -54,8 +54,8 @@ def names(params, dtype="float32", **limits):
 
 
 def test_many_groups_try_them_first_and_few_do_not():
-    assert names({"n": 256})[0] == wgsl.NAME
-    assert wgsl.NAME not in names({"n": 1})
+    assert names({"n": 256})[0] == winograd.NAME
+    assert winograd.NAME not in names({"n": 1})
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_many_groups_try_them_first_and_few_do_not():
 def test_a_group_that_cannot_hold_a_block_has_tiles_alone(less):
     found = names({"n": 256}, **less)
     assert found
-    assert wgsl.NAME not in found
+    assert winograd.NAME not in found
 
 
 def test_double_precision_has_tiles_alone():
-    assert wgsl.NAME not in names({"n": 256}, "float64")
+    assert winograd.NAME not in names({"n": 256}, "float64")

@@ -8,11 +8,16 @@ are few queries. No array of scores is ever written.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.templates import ceil_div, multiprocessors
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
+from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 LANES = 32  # threads that go through the same keys together
 # The score of a key that a query does not see, and what stands before the first key: so that the difference of two is a
@@ -61,7 +66,7 @@ class QueryLayout(msgspec.Struct, frozen=True):
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """As many parts as give each multiprocessor enough warps and the keys suffice for, and as the device's limits hold.
+    """Choose as many parts as give each multiprocessor enough warps, the keys suffice for, and the device holds.
 
     Raises Unsupported for heads that are too wide for registers.
     """
@@ -70,18 +75,18 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
         raise Unsupported(why, reason="limit")
     rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.n > LANES else 1
     warps = of.heads * ceil_div(max(of.n, 1), LANES * rows)
-    found = QueryLayout(rows, 1)
-    while found.parts < _MOST_PARTS:
-        more = QueryLayout(rows, 2 * found.parts)
-        enough = warps * found.parts >= _WARPS_A_MULTIPROCESSOR * multiprocessors(limits)
+    queries = QueryLayout(rows, 1)
+    while queries.parts < _MOST_PARTS:
+        more = QueryLayout(rows, 2 * queries.parts)
+        enough = warps * queries.parts >= _WARPS_A_MULTIPROCESSOR * multiprocessors(limits)
         fits = (
             more.threads <= limits.max_workgroup_threads
             and itemsize * more.words(of.e) <= limits.max_workgroup_bytes
         )
         if enough or not fits or of.n < more.parts * KEYS:
             break
-        found = more
-    return found
+        queries = more
+    return queries
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
@@ -92,7 +97,7 @@ class CacheGroup(msgspec.Struct, frozen=True):
 
     @property
     def teams(self) -> int:
-        """Of `units` threads each, which add up values."""
+        """Teams of `units` threads, which add up values."""
         return CACHE_THREADS // self.units
 
     @property
@@ -102,7 +107,7 @@ class CacheGroup(msgspec.Struct, frozen=True):
 
 
 def cache_group(units: int, room: int) -> CacheGroup:
-    """As many threads a key as are left where all keys are of one step; they read it together."""
+    """Give a key as many threads as are left where all keys are of one step; they read it together."""
     shares = 1
     while units % (2 * shares) == 0 and 2 * shares * room <= CACHE_THREADS:
         shares *= 2
@@ -114,3 +119,320 @@ def require_threads(of: Heads) -> None:
     if of.e > CACHE_THREADS:
         why = f"a head of {of.e} elements exceeds a group of {CACHE_THREADS} threads"
         raise Unsupported(why, reason="limit")
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
+    """One launch, none without tokens. Raises Unsupported for another dtype, and for heads too many or too wide."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    queries = layout(of, 8 if dtype == "float64" else 4, limits)
+    if of.n == 0:
+        return CudaProgram(())
+    grid, arguments = (ceil_div(of.n, queries.group_rows), of.heads, 1), ("qkv", "out", of.n, of.width)
+    step = kernel_pass("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
+    return CudaProgram((step,))
+
+
+def _cuda_source(of: Heads, queries: QueryLayout, dtype: str) -> str:
+    return f"""const int E = {of.e}, ROWS = {queries.rows}, PARTS = {queries.parts};
+const real LOWEST = real({LOWEST});
+const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))};
+{_KERNEL}"""
+
+
+# The row blocks with the most keys come first: the last ones to end are short. LOWEST stands for a
+# key that a query does not see; what it adds before the first real key is multiplied by 0 when that one comes.
+_KERNEL = """
+struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
+
+struct Queries {
+  real q[ROWS][E], o[ROWS][E], top[ROWS], total[ROWS];
+
+  __device__ __forceinline__ void merge(int r, real other_top, real other_total, const real* other) {
+    const real highest = top[r] > other_top ? top[r] : other_top;
+    const real mine = exp(top[r] - highest), theirs = exp(other_top - highest);
+    total[r] = total[r] * mine + other_total * theirs;
+    #pragma unroll
+    for (int i = 0; i < E; ++i) o[r][i] = o[r][i] * mine + other[i * ACROSS] * theirs;
+    top[r] = highest;
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(ACROSS * PARTS)
+gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, long long n, long long width) {
+  __shared__ real handed[PARTS > 1 ? PARTS / 2 * ROWS * (E + 2) * ACROSS : 1];
+  const int lane = threadIdx.x % ACROSS, part = threadIdx.x / ACROSS;
+  const long long first = (long long)(gridDim.x - 1 - blockIdx.x) * (ACROSS * ROWS);
+  const long long head = (long long)blockIdx.y * E, line = 3 * width;
+  Queries own;
+  long long row[ROWS];
+  #pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    row[r] = first + r * ACROSS + lane;
+    const long long read = row[r] < n ? row[r] : n - 1;
+    const Unit* q = reinterpret_cast<const Unit*>(qkv + read * line + head);
+    #pragma unroll
+    for (int u = 0; u < E / WIDTH; ++u) {
+      const Unit unit = q[u];
+      #pragma unroll
+      for (int j = 0; j < WIDTH; ++j) {
+        own.q[r][u * WIDTH + j] = wide(unit.lane[j]) * real(rsqrt(real(E)));
+        own.o[r][u * WIDTH + j] = 0;
+      }
+    }
+    own.top[r] = LOWEST;
+    own.total[r] = 0;
+  }
+  const long long behind = first + ACROSS * ROWS < n ? first + ACROSS * ROWS : n;
+  #pragma unroll 1
+  for (long long j = (long long)part * KEYS; j < behind; j += PARTS * KEYS) {
+    real p[ROWS][KEYS];
+    #pragma unroll
+    for (int t = 0; t < KEYS; ++t) {
+      const long long key = j + t < n ? j + t : n - 1;
+      const Unit* k = reinterpret_cast<const Unit*>(qkv + key * line + width + head);
+      real score[ROWS] = {};
+      #pragma unroll
+      for (int u = 0; u < E / WIDTH; ++u) {
+        const Unit unit = k[u];
+        #pragma unroll
+        for (int i = 0; i < WIDTH; ++i)
+          #pragma unroll
+          for (int r = 0; r < ROWS; ++r) score[r] += own.q[r][u * WIDTH + i] * wide(unit.lane[i]);
+      }
+      #pragma unroll
+      for (int r = 0; r < ROWS; ++r) p[r][t] = j + t <= row[r] ? score[r] : LOWEST;
+    }
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      real highest = own.top[r];
+      #pragma unroll
+      for (int t = 0; t < KEYS; ++t) highest = p[r][t] > highest ? p[r][t] : highest;
+      const real before = exp(own.top[r] - highest);
+      own.top[r] = highest;
+      own.total[r] *= before;
+      #pragma unroll
+      for (int t = 0; t < KEYS; ++t) own.total[r] += p[r][t] = exp(p[r][t] - highest);
+      #pragma unroll
+      for (int i = 0; i < E; ++i) own.o[r][i] *= before;
+    }
+    #pragma unroll
+    for (int t = 0; t < KEYS; ++t) {
+      const long long key = j + t < n ? j + t : n - 1;
+      const Unit* v = reinterpret_cast<const Unit*>(qkv + key * line + 2 * width + head);
+      #pragma unroll
+      for (int u = 0; u < E / WIDTH; ++u) {
+        const Unit unit = v[u];
+        #pragma unroll
+        for (int i = 0; i < WIDTH; ++i)
+          #pragma unroll
+          for (int r = 0; r < ROWS; ++r) own.o[r][u * WIDTH + i] += p[r][t] * wide(unit.lane[i]);
+      }
+    }
+  }
+  #pragma unroll
+  for (int half = PARTS / 2; half > 0; half /= 2) {
+    if (part >= half && part < 2 * half)
+      #pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        real* at = handed + ((part - half) * ROWS + r) * (E + 2) * ACROSS + lane;
+        at[0] = own.top[r];
+        at[ACROSS] = own.total[r];
+        #pragma unroll
+        for (int i = 0; i < E; ++i) at[(i + 2) * ACROSS] = own.o[r][i];
+      }
+    __syncthreads();
+    if (part < half)
+      #pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const real* at = handed + (part * ROWS + r) * (E + 2) * ACROSS + lane;
+        own.merge(r, at[0], at[ACROSS], at + 2 * ACROSS);
+      }
+    __syncthreads();
+  }
+  if (part > 0) return;
+  #pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    if (row[r] >= n) continue;
+    Unit* to = reinterpret_cast<Unit*>(out + row[r] * width + head);
+    const real by = real(1) / own.total[r];
+    #pragma unroll
+    for (int u = 0; u < E / WIDTH; ++u) {
+      Unit unit;
+      #pragma unroll
+      for (int i = 0; i < WIDTH; ++i) unit.lane[i] = narrow(own.o[r][u * WIDTH + i] * by);
+      to[u] = unit;
+    }
+  }
+}
+"""
+
+
+# ---------------------------------------------------------------- WGSL
+
+
+def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, none without tokens. Raises Unsupported for what the device or the kernel does not hold."""
+    require_storage(dtype, limits, exact=False)
+    size = ITEMSIZE[dtype] * of.n * of.width
+    require_bindings({"qkv": 3 * size, "out": size}, limits)
+    queries = layout(of, 4, limits)
+    grid = require_grid(limits, ceil_div(of.n, queries.group_rows), of.heads)
+    if of.n == 0:
+        return WgslProgram(())
+    storage = whole_units(dtype, of.e)
+    return WgslProgram((WgslPass(_Text(of, queries, storage).source(), grid, ("qkv", "out"), uniform=(of.n,)),))
+
+
+class _Text(msgspec.Struct, frozen=True):
+    of: Heads
+    layout: QueryLayout
+    storage: Storage
+
+    @property
+    def units(self) -> int:
+        """Loads of one head of one token."""
+        return self.of.e // self.storage.width
+
+    @property
+    def parts(self) -> int:
+        """Values that such a load is computed in."""
+        return self.units * self.storage.parts
+
+    def source(self) -> str:
+        lines = [*self._begin(), *self._queries(), *self._keys()]
+        half = self.layout.parts // 2
+        while half:
+            lines += self._merge(half)
+            half //= 2
+        body, before = "\n".join([*lines, *self._write()]), [*self._memory(), *self.storage.functions]
+        buffers = {"qkv_": self.storage.unit, "out_": self.storage.unit}
+        return shader(buffers, self.layout.threads, body, params="n", before="\n".join(before))
+
+    def _memory(self) -> list[str]:
+        storage, shared = self.storage, []
+        if self.layout.parts > 1:
+            pairs = self.layout.parts // 2 * self.layout.group_rows
+            shared = [
+                f"var<workgroup> handed: array<{storage.part}, {pairs * self.parts}>;",
+                f"var<workgroup> tops: array<f32, {pairs}>;",
+                f"var<workgroup> totals: array<f32, {pairs}>;",
+            ]
+        return shared
+
+    def _begin(self) -> list[str]:
+        return [
+            f"  let lane = thread & {LANES - 1}u;",
+            f"  let part = thread / {LANES}u;",
+            # The row blocks with the most keys come first: the last ones to end are short.
+            f"  let first = (groups.x - 1u - group.x) * {self.layout.group_rows}u;",
+            f"  let head = group.y * {self.units}u;",
+        ]
+
+    def _line(self, token: str, which: int) -> str:
+        """The first unit of the head of a token's query, key or value (0, 1, 2)."""
+        across = self.of.heads * self.units
+        return f"{token} * {3 * across}u + {which * across}u + head"
+
+    def _parts(self, name: str, start: str) -> list[str]:
+        """`name0`, `name1`, ...: all parts of a head that begins at unit `start`."""
+        lines = []
+        for u in range(self.units):
+            lines.append(f"let {name}_unit{u} = qkv_[{start} + {u}u];")
+            for i, part in enumerate(self.storage.decoded(f"{name}_unit{u}")):
+                lines.append(f"let {name}{u * self.storage.parts + i} = {part};")
+        return lines
+
+    def _queries(self) -> list[str]:
+        lines = []
+        for r in range(self.layout.rows):
+            lines += [f"  let row{r} = first + {r * LANES}u + lane;"]
+            lines += [f"  let query{r} = {self._line(f'min(row{r}, p.n - 1u)', 0)};"]
+            lines += [f"  {line}" for line in self._parts(f"given{r}_", f"query{r}")]
+            for i in range(self.parts):
+                lines.append(f"  let q{r}_{i} = given{r}_{i} * {1 / math.sqrt(self.of.e)!r};")
+                lines.append(f"  var o{r}_{i} = {self.storage.part}();")
+            lines += [f"  var top{r} = f32({LOWEST});", f"  var total{r} = 0.0;"]
+        return lines
+
+    def _keys(self) -> list[str]:
+        rows, step = range(self.layout.rows), self.layout.parts * KEYS
+        lines = [
+            f"  let behind = min(first + {self.layout.group_rows}u, p.n);",
+            f"  for (var j = part * {KEYS}u; j < behind; j += {step}u) {{",
+        ]
+        for t in range(KEYS):
+            lines += [f"    var s{r}_{t}: f32;" for r in rows]
+            lines += ["    {", f"      let key = {self._line(f'min(j + {t}u, p.n - 1u)', 1)};"]
+            lines += [f"      {line}" for line in self._parts("k", "key")]
+            for r in rows:
+                score = " + ".join(self.storage.product(f"q{r}_{i}", f"k{i}") for i in range(self.parts))
+                lines.append(f"      s{r}_{t} = select(f32({LOWEST}), {score}, j + {t}u <= row{r});")
+            lines.append("    }")
+        for r in rows:
+            highest = f"top{r}"
+            for t in range(KEYS):
+                highest = f"max({highest}, s{r}_{t})"
+            lines += [f"    let high{r} = {highest};", f"    let before{r} = exp(top{r} - high{r});"]
+            lines += [f"    top{r} = high{r};"]
+            lines += [f"    let p{r}_{t} = exp(s{r}_{t} - high{r});" for t in range(KEYS)]
+            total = " + ".join(f"p{r}_{t}" for t in range(KEYS))
+            lines += [f"    total{r} = total{r} * before{r} + ({total});"]
+            lines += [f"    o{r}_{i} *= before{r};" for i in range(self.parts)]
+        for t in range(KEYS):
+            lines += ["    {", f"      let value = {self._line(f'min(j + {t}u, p.n - 1u)', 2)};"]
+            lines += [f"      {line}" for line in self._parts("v", "value")]
+            lines += [f"      o{r}_{i} += p{r}_{t} * v{i};" for r in rows for i in range(self.parts)]
+            lines.append("    }")
+        return [*lines, "  }"]
+
+    def _merge(self, half: int) -> list[str]:
+        """The parts from `half` on hand their results to those before them."""
+        lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
+        lines += [
+            f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")
+        ]
+        lines += ["  }", "  workgroupBarrier();", f"  if (part < {half}u) {{"]
+        lines += [f"    {line}" for r in range(self.layout.rows) for line in self._taking(r)]
+        return [*lines, "  }"]
+
+    def _place(self, r: int, part: str) -> str:
+        return f"(({part}) * {self.layout.rows}u + {r}u) * {LANES}u + lane"
+
+    def _handing(self, r: int, part: str) -> list[str]:
+        pairs = self.layout.parts // 2 * self.layout.group_rows
+        return [
+            f"let at{r} = {self._place(r, part)};",
+            f"tops[at{r}] = top{r};",
+            f"totals[at{r}] = total{r};",
+            *(f"handed[at{r} + {i * pairs}u] = o{r}_{i};" for i in range(self.parts)),
+        ]
+
+    def _taking(self, r: int) -> list[str]:
+        pairs = self.layout.parts // 2 * self.layout.group_rows
+        return [
+            f"let at{r} = {self._place(r, 'part')};",
+            f"let high{r} = max(top{r}, tops[at{r}]);",
+            f"let mine{r} = exp(top{r} - high{r});",
+            f"let theirs{r} = exp(tops[at{r}] - high{r});",
+            f"top{r} = high{r};",
+            f"total{r} = total{r} * mine{r} + totals[at{r}] * theirs{r};",
+            *(
+                f"o{r}_{i} = o{r}_{i} * mine{r} + handed[at{r} + {i * pairs}u] * theirs{r};"
+                for i in range(self.parts)
+            ),
+        ]
+
+    def _write(self) -> list[str]:
+        lines = ["  if (part > 0u) { return; }"] if self.layout.parts > 1 else []
+        for r in range(self.layout.rows):
+            lines += [f"  if (row{r} < p.n) {{", f"    let by{r} = 1.0 / total{r};"]
+            for u in range(self.units):
+                parts = (f"o{r}_{u * self.storage.parts + i} * by{r}" for i in range(self.storage.parts))
+                lines.append(
+                    f"    out_[row{r} * {self.of.heads * self.units}u + head + {u}u] = {self.storage.encoded(*parts)};"
+                )
+            lines.append("  }")
+        return lines

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
     EXACT,
     ITEMSIZE,
@@ -33,9 +33,18 @@ from gpubench.kernels.contract.op import (
     Shape,
     Tolerance,
 )
-from gpubench.kernels.templates.attention import Heads, cached_cuda, cached_wgsl
+from gpubench.kernels.templates import require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates.attention import (
+    CACHE_THREADS,
+    LOWEST,
+    CacheGroup,
+    Heads,
+    cache_group,
+    require_threads,
+)
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
+from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 _WIDTH, _HEADS = 256, 8
 
@@ -89,7 +98,9 @@ def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HE
     return xp.reshape(_weights(xp, q, k) @ v, (1, cache.shape[1] // 2))
 
 
-def _appended(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
+def _append_expr(
+    xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS
+) -> tuple[Array, Array]:
     cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
     return _expr(xp, qkv, position, cache, heads), cache
 
@@ -100,11 +111,11 @@ def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _
     k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
     q = qkv[:, :width].view(heads, 1, width // heads)
     seen = torch.arange(room, device=cache.device)[None, None] <= position
-    found = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen[None])
-    return found.reshape(1, width)
+    values = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen[None])
+    return values.reshape(1, width)
 
 
-def _torch_appended(
+def _append_torch(
     torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS
 ) -> tuple[Array, Array]:
     cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
@@ -120,8 +131,8 @@ def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _H
     return xp.reshape(spread, (1, cache.shape[1] // 2))
 
 
-def _scale_appended(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
-    return _scale(xp, qkv, position, _appended(xp, qkv, position, cache, heads)[1], heads)
+def _append_scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+    return _scale(xp, qkv, position, _append_expr(xp, qkv, position, cache, heads)[1], heads)
 
 
 def _cpu(append: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
@@ -140,7 +151,230 @@ def _cpu(append: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
-# ---------------------------------------------------------------- GPU
+# ---------------------------------------------------------------- CUDA
+
+
+def _build_cuda(append: bool, of: Heads, room: int, dtype: str) -> CudaProgram:
+    """One launch. Raises Unsupported for another dtype, and for heads that are too wide."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    require_threads(of)
+    e, width = of.e, math.gcd(of.e, lanes(dtype))
+    group = cache_group(e // width, room)
+    source = f"""const real LOWEST = real({LOWEST});
+const bool APPEND = {"true" if append else "false"};
+const int E = {e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
+const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
+{_KERNEL}"""
+    arguments = ("qkv", "position", "cache", "out", of.width // width, room)
+    step = kernel_pass("attention_over_cache", dtype, source, of.heads, CACHE_THREADS, arguments)
+    return CudaProgram((step,))
+
+
+# LOWEST stands before the first key: what was added before it is multiplied by 0 then.
+_KERNEL = """
+struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
+
+// Keys and values of a head, in units: those of the new token lie in qkv.
+struct Rows {
+  const Unit *qkv, *cache;
+  long long head, across, last;
+
+  __device__ __forceinline__ Unit at(long long j, int which, int unit) const {
+    if (APPEND && j == last) return qkv[(1 + which) * across + head + unit];
+    return cache[(2 * j + which) * across + head + unit];
+  }
+};
+
+__device__ __forceinline__ real score_of(const real* parts, int key) {
+  real score = 0;
+  #pragma unroll
+  for (int i = 0; i < SHARES; ++i) score += parts[key * SHARES + i];
+  return score;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restrict__ position, Unit* cache,
+                              Unit* __restrict__ out, long long across, long long room) {
+  __shared__ real parts[THREADS], tops[TEAMS], totals[TEAMS], sums[THREADS][WIDTH];
+  const int t = threadIdx.x, share = t % SHARES, team = t / UNITS, lane = t % UNITS;
+  const long long count = position[0] < room ? position[0] + 1 : room;
+  const Rows rows = {qkv, cache, (long long)blockIdx.x * UNITS, across, count - 1};
+  for (int i = t; APPEND && i < 2 * UNITS; i += THREADS) {
+    const long long which = i / UNITS, unit = rows.head + i % UNITS;
+    cache[(2 * rows.last + which) * across + unit] = qkv[(1 + which) * across + unit];
+  }
+  Unit query[UNITS / SHARES];
+  #pragma unroll
+  for (int i = 0; i < UNITS / SHARES; ++i) query[i] = qkv[rows.head + share + i * SHARES];
+  real top = LOWEST, total = 0, own[WIDTH] = {};
+  for (long long base = 0; base < count; base += HELD) {
+    const long long j = base + t / SHARES;
+    Unit value = rows.at(base + team < count ? base + team : count - 1, 1, lane);
+    if (j < count) {
+      real part = 0;
+      #pragma unroll
+      for (int i = 0; i < UNITS / SHARES; ++i) {
+        const Unit key = rows.at(j, 0, share + i * SHARES);
+        #pragma unroll
+        for (int k = 0; k < WIDTH; ++k) part += wide(query[i].lane[k]) * wide(key.lane[k]);
+      }
+      parts[t] = part * real(rsqrt(real(E)));
+    }
+    __syncthreads();
+    const int behind = count - base < HELD ? count - base : HELD;
+    if (team < TEAMS) {
+      const real before = top;
+      for (int i = team; i < behind; i += TEAMS) {
+        const real score = score_of(parts, i);
+        top = score > top ? score : top;
+      }
+      const real less = exp(before - top);
+      total *= less;
+      #pragma unroll
+      for (int k = 0; k < WIDTH; ++k) own[k] *= less;
+      for (int i = team; i < behind; i += TEAMS) {
+        const Unit next = rows.at(base + i + TEAMS < count ? base + i + TEAMS : count - 1, 1, lane);
+        const real power = exp(score_of(parts, i) - top);
+        total += power;
+        #pragma unroll
+        for (int k = 0; k < WIDTH; ++k) own[k] += power * wide(value.lane[k]);
+        value = next;
+      }
+    }
+    __syncthreads();
+  }
+  if (team < TEAMS && lane == 0) tops[team] = top;
+  __syncthreads();
+  real highest = tops[0];
+  #pragma unroll 8
+  for (int i = 1; i < TEAMS; ++i) highest = tops[i] > highest ? tops[i] : highest;
+  const real less = exp(top - highest);
+  #pragma unroll
+  for (int k = 0; k < WIDTH; ++k) sums[t][k] = own[k] * less;
+  if (team < TEAMS && lane == 0) totals[team] = total * less;
+  __syncthreads();
+  if (t >= E) return;
+  real sum = 0, all = 0;
+  #pragma unroll 8
+  for (int i = 0; i < TEAMS; ++i) {
+    sum += sums[i * UNITS + t / WIDTH][t % WIDTH];
+    all += totals[i];
+  }
+  reinterpret_cast<stored*>(out + rows.head)[t] = narrow(sum / all);
+}
+"""
+
+
+# ---------------------------------------------------------------- WGSL
+
+
+def _build_wgsl(append: bool, of: Heads, room: int, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits, threads=CACHE_THREADS, exact=False)
+    require_threads(of)
+    grid = require_grid(limits, of.heads)
+    require_bindings({"cache": 2 * room * of.width * ITEMSIZE[dtype]}, limits)
+    storage = whole_units(dtype, of.e)
+    text = _source(append, cache_group(of.e // storage.width, room), storage, of)
+    step = WgslPass(text, grid, ("qkv", "position", "cache", "out"), uniform=(room,))
+    return WgslProgram((step,))
+
+
+def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str:
+    units, shares, parts = group.units, group.shares, range(storage.parts)
+    across = of.width // storage.width  # loads of a row of all heads
+    mine = range(units // shares)
+    queries, products = [], []
+    for i in mine:
+        place = f"head + share + {i * shares}u"
+        queries.append(f"  let query{i} = qkv_[{place}];")
+        products.append(f"      let key{i} = row_at(j, count - 1u, 0u, {place});")
+        pairs = zip(storage.decoded(f"query{i}"), storage.decoded(f"key{i}"), strict=True)
+        products += [f"      part += {storage.product(a, b)};" for a, b in pairs]
+    score = " + ".join(f"scores[{shares}u * i + {s}u]" for s in range(shares))
+    new = f"  if (j == last) {{ return qkv_[(1u + which) * {across}u + place]; }}\n" * append
+    copies = f"""
+  for (var i = thread; i < {2 * units}u; i += {CACHE_THREADS}u) {{
+    let which = i / {units}u;
+    let unit = head + i % {units}u;
+    cache_[(2u * count - 2u + which) * {across}u + unit] = qkv_[(1u + which) * {across}u + unit];
+  }}"""
+    lines = {
+        "begin": "\n".join(f"  var own{i} = {storage.part}();" for i in parts),
+        "less": " ".join(f"own{i} *= less;" for i in parts),
+        "add": " ".join(f"own{i} += power * {v};" for i, v in enumerate(storage.decoded("value"))),
+        "hand": " ".join(f"sums[thread * {storage.parts}u + {i}u] = own{i} * less;" for i in parts),
+    }
+    handed = f"sums[(i * {units}u + lane) * {storage.parts}u + {{}}u]"
+    ended = " ".join(f"sum{i} += {handed.format(i)};" for i in parts)
+    before = f"""{chr(10).join(storage.functions)}
+var<workgroup> scores: array<f32, {CACHE_THREADS}>;
+var<workgroup> tops: array<f32, {group.teams}>;
+var<workgroup> totals: array<f32, {group.teams}>;
+var<workgroup> sums: array<{storage.part}, {CACHE_THREADS * storage.parts}>;
+// A unit of the key (0) or value (1) of token j; those of the last one may not be in the cache yet.
+fn row_at(j: u32, last: u32, which: u32, place: u32) -> {storage.unit} {{
+{new}  return cache_[(2u * j + which) * {across}u + place];
+}}
+fn score_of(i: u32) -> f32 {{ return {score}; }}
+"""
+    body = f"""
+  let head = group.x * {units}u;
+  let count = min(u32(position[0]), p.room - 1u) + 1u;
+  let share = thread % {shares}u;
+  let team = thread / {units}u;
+  let lane = thread % {units}u;{copies * append}
+{chr(10).join(queries)}
+  var top = f32({LOWEST});
+  var total = 0.0;
+{lines["begin"]}
+  for (var base = 0u; base < count; base += {group.held}u) {{
+    let j = base + thread / {shares}u;
+    var value = row_at(min(base + team, count - 1u), count - 1u, 1u, head + lane);
+    if (j < count) {{
+      var part = 0.0;
+{chr(10).join(products)}
+      scores[thread] = part * {1 / math.sqrt(of.e)!r};
+    }}
+    workgroupBarrier();
+    let behind = min(count - base, {group.held}u);
+    if (team < {group.teams}u) {{
+      let before = top;
+      for (var i = team; i < behind; i += {group.teams}u) {{ top = max(top, score_of(i)); }}
+      let less = exp(before - top);
+      total *= less;
+      {lines["less"]}
+      for (var i = team; i < behind; i += {group.teams}u) {{
+        let next = row_at(min(base + i + {group.teams}u, count - 1u), count - 1u, 1u, head + lane);
+        let power = exp(score_of(i) - top);
+        total += power;
+        {lines["add"]}
+        value = next;
+      }}
+    }}
+    workgroupBarrier();
+  }}
+  if (team < {group.teams}u && lane == 0u) {{ tops[team] = top; }}
+  workgroupBarrier();
+  var highest = tops[0];
+  for (var i = 1u; i < {group.teams}u; i++) {{ highest = max(highest, tops[i]); }}
+  let less = exp(top - highest);
+  {lines["hand"]}
+  if (team < {group.teams}u && lane == 0u) {{ totals[team] = total * less; }}
+  workgroupBarrier();
+  if (thread >= {units}u) {{ return; }}
+  var all = 0.0;
+{chr(10).join(f"  var sum{i} = {storage.part}();" for i in parts)}
+  for (var i = 0u; i < {group.teams}u; i++) {{ all += totals[i]; {ended} }}
+  out_[head + thread] = {storage.encoded(*(f"sum{i} / all" for i in parts))};
+"""
+    buffers = {"qkv_": storage.unit, "position": "i32", "cache_": storage.unit, "out_": storage.unit}
+    return shader(
+        buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_")[: 1 + append]
+    )
+
+
+# ---------------------------------------------------------------- the op
 
 
 def _of(params: Params) -> Heads:
@@ -148,11 +382,11 @@ def _of(params: Params) -> Heads:
 
 
 def _cuda(append: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    return cached_cuda.build(append, _of(params), _room(params), dtype)
+    return _build_cuda(append, _of(params), _room(params), dtype)
 
 
 def _wgsl(append: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    return cached_wgsl.build(append, _of(params), _room(params), dtype, limits)
+    return _build_wgsl(append, _of(params), _room(params), dtype, limits)
 
 
 def attention_over_cache(*, append: bool, **declared: Any) -> Op:
@@ -165,7 +399,6 @@ def attention_over_cache(*, append: bool, **declared: Any) -> Op:
             "room": "rows of the cache (n)",
         },
         sizes=Ladder(low=1, high=16384),
-        dtypes=WORKING_DTYPES,
         inputs=(
             Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
             Operand(
@@ -183,13 +416,9 @@ def attention_over_cache(*, append: bool, **declared: Any) -> Op:
         blas=("numpy", "torch"),
         fits=_fits,
         takes=("heads",),
-        expr=_appended if append else _expr,
-        library={"torch": _torch_appended if append else _torch},
-        tolerance=Tolerance(8, scale=_scale_appended if append else _scale),
-        tuned={
-            "numpy": (Kernel("numpy", partial(_cpu, append)),),
-            "cupy": (Kernel("cuda", partial(_cuda, append)),),
-            "wgpu": (Kernel("wgsl", partial(_wgsl, append)),),
-        },
+        expr=_append_expr if append else _expr,
+        library={"torch": _append_torch if append else _torch},
+        tolerance=Tolerance(8, scale=_append_scale if append else _scale),
+        tuned=by_backend(partial(_cpu, append), partial(_cuda, append), partial(_wgsl, append)),
         **declared,
     )

@@ -15,7 +15,7 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Params
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.matmul import (
     NARROW,
     TILES,
@@ -181,7 +181,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
         tile=tile, dtype=dtype, m=m, n=n, k=deep, batch=batch, ta=product.ta, tb=product.tb, loose=tuple(loose),
         epilogue=whole, patches=product.patches,
     )  # fmt: skip
-    grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits), limits)
+    grid = require_grid(limits, ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits))
     after, out = [], "out"
     if tile.splits > 1:
         after, out = [_sum(layout, product, limits)], "partials"
@@ -239,7 +239,9 @@ def _pad(
   }}
 """
     text = shader({"in_": stored, "out_": f"vec4<{stored}>"}, _PAD_THREADS, body)
-    grid = _grid(ceil_div(across, _PAD_THREADS), min(down, limits.max_groups_per_dimension), batch, limits)
+    grid = require_grid(
+        limits, ceil_div(across, _PAD_THREADS), min(down, limits.max_groups_per_dimension), batch
+    )
     return WgslPass(text, grid, (name, f"{name}_padded"))
 
 
@@ -251,19 +253,9 @@ def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
         raise Unsupported(why, reason="no-implementation")
     product.require(limits)
     require_storage(product.dtype, limits, threads=_SIDE * _SIDE)
-    grid = _grid(ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1, limits)
+    grid = require_grid(limits, ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1)
     uniform = (product.m, product.n, product.k)
     return WgslProgram((WgslPass(source, grid, ("a", "b", "out"), uniform=uniform),))
-
-
-def _grid(x: int, y: int, z: int, limits: Limits) -> tuple[int, int, int]:
-    if max(x, y, z) > limits.max_groups_per_dimension:
-        raise Unsupported(
-            f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
-            " (maxComputeWorkgroupsPerDimension)",
-            reason="limit",
-        )
-    return (x, y, z)
 
 
 _SIDE = 16

@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 
-from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.kernel import Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
 from gpubench.kernels.templates.cpu import compiled_kernel
-from gpubench.kernels.templates.elementwise import WORKING_DTYPES
 from gpubench.kernels.templates.rows import cpu, cuda, wgsl
 from gpubench.kernels.templates.rows.formula import RowArrays, RowFormula, trace_row
 
@@ -94,22 +93,17 @@ def rowwise(
     weight is one row for all. `declaration` is the rest of the op."""
     traced = row_formula(name, inputs, formula)
 
-    def kernel(language: str, program: Callable[..., Any]) -> tuple[Kernel, ...]:
-        def build(params: Params, dtype: str, limits: Limits) -> Any:
-            return program(traced, *of.shape(params), dtype, limits)
-
-        return (compiled_kernel(build) if language == "numba" else Kernel(language, build),)
+    def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:
+        return lambda params, dtype, limits: program(traced, *of.shape(params), dtype, limits)
 
     return Op(
-        name=name, params={"n": of.params}, options=of.options, fits=of.fits, sizes=of.sizes, dtypes=WORKING_DTYPES,
+        name=name, params={"n": of.params}, options=of.options, fits=of.fits, sizes=of.sizes,
         inputs=inputs, output=Operand("out", of.shape),
         flops=lambda params: flops_per_element * math.prod(of.shape(params)),
         expr=partial(_on_arrays, formula), split=Split(dict.fromkeys(traced.inputs, 0), of.part),
-        tuned={
-            "numpy": kernel("numba", cpu.candidates),
-            "cupy": kernel("cuda", partial(cuda.program, name)),
-            "wgpu": kernel("wgsl", wgsl.program),
-        },
+        tuned=by_backend(
+            compiled_kernel(by_shape(cpu.candidates)), by_shape(partial(cuda.program, name)), by_shape(wgsl.program)
+        ),
         **declaration,
     )  # fmt: skip
 

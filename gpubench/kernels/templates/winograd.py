@@ -1,0 +1,435 @@
+"""A convolution with filters of 3 x 3 by Winograd's products: 16 multiplications for 2 x 2 pixels, not 36.
+
+A tile of 4 x 4 pixels, of which it shares two rows or columns with each neighbour, and a filter become 16 numbers each.
+These are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2 pixels of the result.
+Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4.1, F(2 x 2, 3 x 3).
+Its numbers are sums of up to four pixels or nine weights: of float32 the largest error was 1.5 units of round-off times
+the norms of patch and filter, where a convolution may have 8 (an H200, eight shapes).
+
+One launch writes the filters' numbers, the other does the rest. A block has 32 tiles and 64 filters; each of its 16
+warps has one of the 16 products, so that nothing but tiles and results crosses from warp to warp.
+"""
+
+from __future__ import annotations
+
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.templates import ceil_div, fold, require_bindings
+from gpubench.kernels.templates.cuda import kernel_pass
+from gpubench.kernels.templates.wgsl import elements, require_storage, shader
+
+TILES, FILTERS = 32, 64  # of a block
+CHUNK = 4  # channels that a block takes at a time
+PRODUCTS, THREADS = 16, 512
+FILTER_THREADS = 256  # of a block that makes the filters' numbers
+
+
+def tiles(side: int) -> int:
+    """Tiles of an image."""
+    return ceil_div(side, 2) ** 2
+
+
+def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
+    """Blocks for n images."""
+    return ceil_div(n * tiles(side), TILES), ceil_div(filters, FILTERS), 1
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
+    """x n C S S, w K C 3 3 -> out n K S S, sums in float32. Raises Unsupported beyond CUDA's largest grid."""
+    blocks = grid(n, filters, side)
+    padded = ceil_div(channels, CHUNK) * CHUNK
+    numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
+    of_filters = ("w", "numbers", channels, filters, padded, numbers)
+    of_tiles = ("x", "numbers", "out", n, channels, filters, side)
+    count = ceil_div(numbers, FILTER_THREADS)
+    passes = (
+        kernel_pass("conv2d_filters", dtype, text, count, FILTER_THREADS, of_filters),
+        kernel_pass("conv2d_tiles", dtype, text, blocks, THREADS, of_tiles),
+    )
+    return CudaProgram(passes, {"numbers": 4 * PRODUCTS * numbers})
+
+
+_CONSTANTS = f"""
+const int TILES = {TILES}, FILTERS = {FILTERS}, CHUNK = {CHUNK}, PRODUCTS = {PRODUCTS}, THREADS = {THREADS};
+"""
+_KERNELS = """
+const int OF_FILTERS = CHUNK * PRODUCTS * FILTERS, STAGE = OF_FILTERS + CHUNK * PRODUCTS * TILES;
+const int PART = 16, PITCH = TILES + 4;  // filters whose sums are exchanged at a time
+struct alignas(16) Quad { real lane[4]; };
+struct alignas(2 * sizeof(stored)) Two { stored lane[2]; };
+
+// By block of filters, channel, product and filter; what fills up the last block and the last channels is 0.
+extern "C" __global__ void gpubench_conv2d_filters(
+    const stored* __restrict__ w, real* __restrict__ numbers, long long channels, long long filters,
+    long long padded, long long count) {
+  const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const long long block = i / (padded * FILTERS), channel = i / FILTERS % padded, lane = i % FILTERS;
+  const long long filter = block * FILTERS + lane;
+  real tap[3][3], half[4][3];
+  #pragma unroll
+  for (int k = 0; k < 9; ++k) {
+    const bool there = channel < channels && filter < filters;
+    tap[k / 3][k % 3] = there ? wide(w[(filter * channels + channel) * 9 + k]) : real(0);
+  }
+  #pragma unroll
+  for (int k = 0; k < 3; ++k) {
+    half[0][k] = tap[0][k];
+    half[1][k] = (tap[0][k] + tap[1][k] + tap[2][k]) * real(0.5);
+    half[2][k] = (tap[0][k] - tap[1][k] + tap[2][k]) * real(0.5);
+    half[3][k] = tap[2][k];
+  }
+  real* to = numbers + (block * padded + channel) * PRODUCTS * FILTERS + lane;
+  #pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    to[(4 * k + 0) * FILTERS] = half[k][0];
+    to[(4 * k + 1) * FILTERS] = (half[k][0] + half[k][1] + half[k][2]) * real(0.5);
+    to[(4 * k + 2) * FILTERS] = (half[k][0] - half[k][1] + half[k][2]) * real(0.5);
+    to[(4 * k + 3) * FILTERS] = half[k][2];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gpubench_conv2d_tiles(const stored* __restrict__ x, const real* __restrict__ numbers, stored* __restrict__ out,
+                      long long n, long long channels, long long filters, long long side) {
+  __shared__ alignas(16) real room[2 * STAGE];
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int edge = int(side), across = (edge + 1) / 2, own = across * across;
+  const long long count = n * own, plane = side * side, first = (long long)blockIdx.x * TILES;
+
+  // What a thread loads: one row of a tile, in every fourth channel, and two quads of the filters' numbers.
+  const int row = lane / 8, tile = warp % 4 * 8 + lane % 8, from_channel = warp / 4;
+  const long long at = first + tile, image = at / own;
+  const int within = int(at - image * own), top = within / across * 2 - 1 + row, left = within % across * 2 - 1;
+  unsigned inside = 0;  // a bit for each pixel of the row
+  #pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (at < count && top >= 0 && top < edge && left + e >= 0 && left + e < edge) inside |= 1u << e;
+  }
+  const stored* from = x + (image * channels + from_channel) * plane + (long long)top * edge + left;
+  const int rounds = int((channels + CHUNK - 1) / CHUNK);
+  const Quad* of = (const Quad*)(numbers + (long long)blockIdx.y * rounds * OF_FILTERS) + thread;
+  const int partner = (row < 2 ? 2 : 1) * 8 + lane % 8;
+  real pixel[4];
+  Quad weight[2];
+
+  auto load = [&](int begin) {
+    weight[0] = of[0];
+    weight[1] = of[THREADS];
+    of += OF_FILTERS / 4;
+    #pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const bool there = (inside >> e & 1) && begin + from_channel < channels;
+      pixel[e] = there ? wide(from[e]) : real(0);
+    }
+    from += CHUNK * plane;
+  };
+  auto store = [&](real* stage) {
+    ((Quad*)stage)[thread] = weight[0];
+    ((Quad*)stage)[thread + THREADS] = weight[1];
+    const real along[4] = {pixel[0] - pixel[2], pixel[1] + pixel[2], pixel[2] - pixel[1], pixel[1] - pixel[3]};
+    real* to = stage + OF_FILTERS + (from_channel * PRODUCTS + 4 * row) * TILES + (tile + 8 * row) % TILES;
+    #pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const real other = __shfl_sync(0xffffffffu, along[k], partner);
+      to[k * TILES] = row == 1 ? along[k] + other : row == 3 ? other - along[k] : along[k] - other;
+    }
+  };
+
+  // What it multiplies: two quads of filters by two quads of tiles, of its warp's product. Tiles are turned by eight
+  // for each row of products, or threads that store them would meet in one bank.
+  const int of_filters = lane % 8 * 4, of_tiles = lane / 8 * 4;
+  const int near = (of_tiles + 8 * (warp / 4)) % TILES, far = (near + TILES / 2) % TILES;
+  real sums[8][8] = {};
+  load(0);
+  store(room);
+  __syncthreads();
+  for (int round = 0; round < rounds; ++round) {
+    const bool more = round + 1 < rounds;
+    const real* stage = room + round % 2 * STAGE;
+    if (more) load((round + 1) * CHUNK);
+    #pragma unroll 2  // all four would spill registers
+    for (int channel = 0; channel < CHUNK; ++channel) {
+      alignas(16) real a[8];
+      alignas(16) real b[8];
+      const real* weights = stage + (channel * PRODUCTS + warp) * FILTERS + of_filters;
+      const real* pixels = stage + OF_FILTERS + (channel * PRODUCTS + warp) * TILES;
+      *(Quad*)a = *(const Quad*)weights;
+      *(Quad*)(a + 4) = *(const Quad*)(weights + FILTERS / 2);
+      *(Quad*)b = *(const Quad*)(pixels + near);
+      *(Quad*)(b + 4) = *(const Quad*)(pixels + far);
+      #pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        #pragma unroll
+        for (int j = 0; j < 8; ++j) sums[i][j] += a[i] * b[j];
+      }
+    }
+    if (more) store(room + (round + 1) % 2 * STAGE);
+    __syncthreads();
+  }
+
+  // The 16 sums of a tile and a filter meet in one thread, a quarter of the filters at a time.
+  const long long mine = first + lane, picture = mine / own;
+  const int place = int(mine - picture * own), y = place / across * 2, z = place % across * 2;
+  #pragma unroll
+  for (int part = 0; part < FILTERS / PART; ++part) {
+    if (lane % 8 / 4 == part % 2) {
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        real* to = room + (warp * PART + lane % 4 * 4 + i) * PITCH + of_tiles;
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          to[k] = sums[part / 2 * 4 + i][k];
+          to[TILES / 2 + k] = sums[part / 2 * 4 + i][4 + k];
+        }
+      }
+    }
+    __syncthreads();
+    const long long filter = (long long)blockIdx.y * FILTERS + part * PART + warp;
+    real upper[4], lower[4];
+    #pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      real m[4];
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) m[i] = room[((4 * i + k) * PART + warp) * PITCH + lane];
+      upper[k] = m[0] + m[1] + m[2];
+      lower[k] = m[1] - m[2] - m[3];
+    }
+    if (mine < count && filter < filters) {
+      stored* to = out + (picture * filters + filter) * plane + (long long)y * edge + z;
+      const Two above = {narrow(upper[0] + upper[1] + upper[2]), narrow(upper[1] - upper[2] - upper[3])};
+      const Two below = {narrow(lower[0] + lower[1] + lower[2]), narrow(lower[1] - lower[2] - lower[3])};
+      if (edge % 2 == 0) {
+        *(Two*)to = above;
+        *(Two*)(to + edge) = below;
+      } else {
+        to[0] = above.lane[0];
+        if (z + 1 < edge) to[1] = above.lane[1];
+        if (y + 1 < edge) to[edge] = below.lane[0];
+        if (y + 1 < edge && z + 1 < edge) to[edge + 1] = below.lane[1];
+      }
+    }
+    __syncthreads();
+  }
+}
+"""
+
+
+# ---------------------------------------------------------------- WGSL
+
+
+NAME = "winograd"
+# Quads of a stage: of the filters' numbers, and of all that it holds.
+_OF_FILTERS = CHUNK * PRODUCTS * FILTERS // 4
+_STAGE = _OF_FILTERS + CHUNK * PRODUCTS * TILES // 4
+_ROOM_BYTES = 2 * 4 * CHUNK * PRODUCTS * (FILTERS + TILES)
+
+
+def fits(limits: Limits) -> bool:
+    """A group of the device holds what a block needs."""
+    return limits.max_workgroup_bytes >= _ROOM_BYTES and limits.max_workgroup_threads >= THREADS
+
+
+def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
+    """Do as CUDA does. WGSL hands nothing from thread to thread without memory, so each thread reads the two rows of a
+    tile that its row of numbers is made of. Raises Unsupported."""
+    require_storage(dtype, limits)
+    storage, size = elements(dtype), ITEMSIZE[dtype]
+    across, down, _ = grid(n, filters, side)
+    padded = ceil_div(channels, CHUNK) * CHUNK
+    count = padded * down * FILTERS
+    scratch = {"numbers": 4 * PRODUCTS * count}
+    sizes = {"x": size * n * channels * side**2, "w": size * 9 * filters * channels}
+    require_bindings({**sizes, "out": size * n * filters * side**2, **scratch}, limits)
+    buffers, even = {"w_": storage.stored, "numbers_": "f32"}, side % 2 == 0
+    transform = shader(
+        buffers, FILTER_THREADS, _WGSL_FILTERS, params="channels filters padded count", writes=("numbers_",)
+    )
+    unit = f"vec2<{storage.stored}>" if even else storage.stored
+    text = shader(
+        {"x_": storage.stored, "numbers_": "vec4<f32>", "out_": unit}, THREADS,
+        _wgsl_tiles(even).replace("STORED", storage.stored), params="channels filters edge across count rounds",
+        before=f"var<workgroup> room: array<vec4<f32>, {2 * _STAGE}>;",
+    )  # fmt: skip
+    return WgslProgram(
+        (
+            WgslPass(transform, fold(ceil_div(count, FILTER_THREADS), limits), ("w", "numbers"),
+                     uniform=(channels, filters, padded, count)),
+            WgslPass(text, (*fold(across, limits)[:2], down), ("x", "numbers", "out"),
+                     uniform=(channels, filters, side, ceil_div(side, 2), n * tiles(side), padded // CHUNK)),
+        ),
+        scratch,
+    )  # fmt: skip
+
+
+_WGSL_FILTERS = f"""
+  let i = (group.y * groups.x + group.x) * {FILTER_THREADS}u + thread;
+  if (i >= p.count) {{ return; }}
+  let block = i / (p.padded * {FILTERS}u);
+  let channel = i / {FILTERS}u % p.padded;
+  let filter_ = block * {FILTERS}u + i % {FILTERS}u;
+  var tap = array<f32, 9>();
+  if (channel < p.channels && filter_ < p.filters) {{
+    for (var k = 0u; k < 9u; k++) {{ tap[k] = f32(w_[(filter_ * p.channels + channel) * 9u + k]); }}
+  }}
+  let at = (block * p.padded + channel) * {PRODUCTS * FILTERS}u + i % {FILTERS}u;
+  for (var row = 0u; row < 4u; row++) {{
+    var half = vec3<f32>();
+    for (var k = 0u; k < 3u; k++) {{
+      let even = (tap[k] + tap[6u + k]) * 0.5;
+      let odd = tap[3u + k] * 0.5;
+      half[k] = select(select(even - odd, even + odd, row == 1u), tap[select(6u, 0u, row == 0u) + k],
+                       row == 0u || row == 3u);
+    }}
+    let to = at + row * {4 * FILTERS}u;
+    numbers_[to] = half.x;
+    numbers_[to + {FILTERS}u] = (half.x + half.y + half.z) * 0.5;
+    numbers_[to + {2 * FILTERS}u] = (half.x - half.y + half.z) * 0.5;
+    numbers_[to + {3 * FILTERS}u] = half.z;
+  }}
+"""
+
+
+def _wgsl_tiles(even: bool) -> str:
+    """`even`: the side of an image is, so that two pixels of the result are written at once."""
+    quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
+    sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
+    multiply = "\n".join(
+        f"      s{i}{h} += a{i // 4}.{'xyzw'[i % 4]} * b{h};" for i in range(8) for h in range(2)
+    )
+    rows = "\n".join(
+        f"    if ((inside & {1 << bit}u) != 0u && there) {{ e{bit % 4} += {sign}f32(x_[from_{row} + {bit % 4}u]); }}"
+        for row, sign in ((0, ""), (1, "sign * "))
+        for bit in range(4 * row, 4 * row + 4)
+    )
+    store = "\n".join(
+        f"    at = to + {k * TILES}u; room[at / 4u][at % 4u] = {value};"
+        for k, value in enumerate(("e0 - e2", "e1 + e2", "e2 - e1", "e1 - e3"))
+    )
+    parts = "\n".join(_wgsl_part(part, even) for part in range(4))
+    return f"""
+  let warp = thread / 32u;
+  let lane = thread % 32u;
+  let own = p.across * p.across;
+  let plane = p.edge * p.edge;
+  let first = (group.y * groups.x + group.x) * {TILES}u;
+  // What a thread loads: two rows of a tile, in every fourth channel, and two quads of the filters' numbers.
+  let row = lane / 8u;
+  let tile = warp % 4u * 8u + lane % 8u;
+  let from_channel = warp / 4u;
+  let one = first + tile;
+  let image = one / own;
+  let within = one % own;
+  let top = i32(within / p.across * 2u) - 1;
+  let left = i32(within % p.across * 2u) - 1;
+  let row_0 = top + i32(select(row, 1u, row == 3u));
+  let row_1 = top + i32(select(select(3u, 1u, row == 2u), 2u, row < 2u));
+  let sign = select(-1.0, 1.0, row == 1u);
+  var inside = 0u;
+  for (var e = 0; e < 4; e++) {{
+    if (one < p.count && left + e >= 0 && left + e < i32(p.edge)) {{
+      if (row_0 >= 0 && row_0 < i32(p.edge)) {{ inside |= 1u << u32(e); }}
+      if (row_1 >= 0 && row_1 < i32(p.edge)) {{ inside |= 16u << u32(e); }}
+    }}
+  }}
+  // These may lie outside; then nothing is read there.
+  var from_0 = (image * p.channels + from_channel) * plane + u32(row_0 * i32(p.edge) + left);
+  var from_1 = (image * p.channels + from_channel) * plane + u32(row_1 * i32(p.edge) + left);
+  var of_quads = group.z * p.rounds * {of_filters}u + thread;
+  let kept = {4 * of_filters}u + (from_channel * {PRODUCTS}u + 4u * row) * {TILES}u + (tile + 8u * row) % {TILES}u;
+  // What it multiplies: two quads of filters by two quads of tiles, which are turned by eight for each row of products,
+  // or threads that store them would meet in one bank.
+  let filters = lane % 8u;
+  let pixels = lane / 8u;
+  let near = (pixels + 2u * (warp / 4u)) % {TILES // 4}u;
+  let far = (near + {TILES // 8}u) % {TILES // 4}u;
+{sums}
+  for (var round = 0u; round <= p.rounds; round++) {{
+    var w0 = vec4<f32>();
+    var w1 = vec4<f32>();
+    var e0 = 0.0;
+    var e1 = 0.0;
+    var e2 = 0.0;
+    var e3 = 0.0;
+    if (round < p.rounds) {{
+      w0 = numbers_[of_quads];
+      w1 = numbers_[of_quads + {THREADS}u];
+      of_quads += {of_filters}u;
+      let there = round * {CHUNK}u + from_channel < p.channels;
+{rows}
+      from_0 += {CHUNK}u * plane;
+      from_1 += {CHUNK}u * plane;
+    }}
+    if (round > 0u) {{
+      let stage = (round - 1u) % 2u * {stage}u;
+      for (var channel = 0u; channel < {CHUNK}u; channel++) {{
+        let product = channel * {PRODUCTS}u + warp;
+        let a0 = room[stage + product * {quads}u + filters];
+        let a1 = room[stage + product * {quads}u + filters + {quads // 2}u];
+        let b0 = room[stage + {of_filters}u + product * {TILES // 4}u + near];
+        let b1 = room[stage + {of_filters}u + product * {TILES // 4}u + far];
+{multiply}
+      }}
+    }}
+    if (round < p.rounds) {{
+      let stage = round % 2u * {stage}u;
+      room[stage + thread] = w0;
+      room[stage + thread + {THREADS}u] = w1;
+      let to = 4u * stage + kept;
+      var at = 0u;
+{store}
+    }}
+    workgroupBarrier();
+  }}
+  let mine = first + lane;
+  let picture = mine / own;
+  let y = mine % own / p.across * 2u;
+  let z = mine % own % p.across * 2u;
+{parts}
+"""
+
+
+def _wgsl_part(part: int, even: bool) -> str:
+    """The 16 sums of a tile and a filter meet in one thread, a quarter of the filters at a time."""
+    pitch = TILES // 4 + 1
+    store = "\n".join(
+        f"    room[(warp * 16u + lane % 4u * 4u + {i}u) * {pitch}u + pixels + {4 * h}u] = s{part // 2 * 4 + i}{h};"
+        for i in range(4)
+        for h in range(2)
+    )
+    fold_rows = "\n".join(
+        f"    let m{k}{i} = room[({4 * i + k}u * 16u + warp) * {pitch}u + lane / 4u][lane % 4u];"
+        for k in range(4)
+        for i in range(4)
+    )
+    upper = "\n".join(f"    let u{k} = m{k}0 + m{k}1 + m{k}2;" for k in range(4))
+    lower = "\n".join(f"    let v{k} = m{k}1 - m{k}2 - m{k}3;" for k in range(4))
+    pairs = {name: (f"{name}0 + {name}1 + {name}2", f"{name}1 - {name}2 - {name}3") for name in "uv"}
+    if even:
+        write = "\n".join(
+            f"      out_[(at + {step}) / 2u] = vec2<STORED>(STORED({a}), STORED({b}));"
+            for step, (a, b) in zip(("0u", "p.edge"), pairs.values(), strict=True)
+        )
+    else:
+        write = f"""      out_[at] = STORED({pairs["u"][0]});
+      if (z + 1u < p.edge) {{ out_[at + 1u] = STORED({pairs["u"][1]}); }}
+      if (y + 1u < p.edge) {{ out_[at + p.edge] = STORED({pairs["v"][0]}); }}
+      if (y + 1u < p.edge && z + 1u < p.edge) {{ out_[at + p.edge + 1u] = STORED({pairs["v"][1]}); }}"""
+    return f"""  if (lane % 8u / 4u == {part % 2}u) {{
+{store}
+  }}
+  workgroupBarrier();
+  {{
+{fold_rows}
+{upper}
+{lower}
+    let filter_ = group.z * {FILTERS}u + {16 * part}u + warp;
+    if (mine < p.count && filter_ < p.filters) {{
+      let at = (picture * p.filters + filter_) * plane + y * p.edge + z;
+{write}
+    }}
+  }}
+  workgroupBarrier();"""
