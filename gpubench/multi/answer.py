@@ -13,8 +13,7 @@ from gpubench.base.units import format_bytes, format_rate, listed
 from gpubench.multi.collectives import CollectiveResult, collectives, declared_path, slow_links
 from gpubench.multi.scaling import GangFrom, Weak, scaling
 from gpubench.multi.twins import twin_checks
-from gpubench.report.sections.answer_part import AnswerPart
-from gpubench.report.sections.answer_table import bare_table
+from gpubench.report.sections.answer_table import AnswerPart, bare_table
 from gpubench.report.wording import mark, with_text
 from gpubench.result.case import WAITED, gang_ranks
 

@@ -65,24 +65,26 @@ def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]
     assert ended.returncode == 0, ended.stderr
 
 
-# Of `make check`: what plans, measures, derives and shows, in seconds.
+# What plans, measures, derives and shows, in seconds.
 SAMPLE = (
-    "curves", "units", "kernels/test_declarations.py", "measure/test_plan.py", "report/test_speedup.py",
-    "report/test_breakeven.py",
+    "tests/unit/curves", "tests/unit/units", "tests/unit/kernels/test_declarations.py", "tests/unit/measure/test_plan.py",
+    "tests/unit/report/test_speedup.py", "tests/unit/report/test_breakeven.py",
+    "tests/unit/report/test_formats.py::test_golden", "tests/unit/report/test_hybrid.py",
 )  # fmt: skip
 
 
-def test_tests_of_the_core_pass_without_all_wings(tmp_path: Path) -> None:
-    for name in ("gpubench", "tests", "benchmarks"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+@pytest.mark.parametrize("places", [SAMPLE, pytest.param(("tests",), marks=pytest.mark.fuzz, id="all")])
+def test_checks_of_the_core_pass_without_all_wings(tmp_path: Path, places: tuple[str, ...]) -> None:
+    """Tests of a wing lie in folders of its name, one for each kind of tests."""
+    copy = tmp_path / "copy"
+    made = (".git", ".venv", ".setup", ".hypothesis", ".*_cache", "__pycache__")
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*made))
     for wing in wings.OWN:
-        shutil.rmtree(tmp_path / "gpubench" / wing)
-        shutil.rmtree(tmp_path / "tests" / "unit" / wing)
+        for folder in (copy / "gpubench" / wing, *(copy / "tests").glob(f"*/{wing}")):
+            shutil.rmtree(folder)
     ended = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow and not serial",
-         *(f"tests/unit/{place}" for place in SAMPLE)],
-        capture_output=True, text=True, timeout=500, cwd=tmp_path,
+        [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "check", *places],
+        capture_output=True, text=True, timeout=500 if places is SAMPLE else 6000, cwd=copy,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout[-3000:]
     assert " passed" in ended.stdout

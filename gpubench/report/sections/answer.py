@@ -23,8 +23,8 @@ from gpubench.base.plugins.sections import section
 from gpubench.base.table import Cell, Line, Table, table_lines
 from gpubench.base.units import format_seconds, listed
 from gpubench.report.layout import RenderOptions, Section, visible
-from gpubench.report.sections.answer_part import answer_part
 from gpubench.report.sections.answer_table import (
+    answer_part,
     forms_table,
     one_op_table,
     sizes_table,
