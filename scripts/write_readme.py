@@ -1,11 +1,10 @@
 """Write what pages show of real results: text blocks, sentences and tables. Run by `make docs`.
 
 A block stands between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` and is what that command
-prints. Between `<!-- rates FILE OP,... -->` and `<!-- end -->` stand the device rates of one op by size, or of several
-at their largest, and the command that measured them. Between `<!-- words NAME -->` and `<!-- end -->` stand sentences
-on the default run, whose file the block with the answer names.
+prints. Between `<!-- words NAME -->` and `<!-- end -->` stand sentences on the default run, whose file the block with
+the answer names.
 
-python scripts/write_readme.py [--default FILE] [--claims FILE] [--rates FILE] [--matmul FILE] [--stages FILE]
+python scripts/write_readme.py [--default FILE] [--claims FILE] [--stages FILE]
 
 The map of the default run is drawn, too, and where the time of a workload goes, of the result that docs/workloads.md
 names. A FILE takes the place of the result that the pages showed in that role; with --default the screenshots of the
@@ -20,15 +19,12 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
-from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import RoofShare, roofline
 from gpubench.analysis.thresholds import ALWAYS, cell_text, size_text, threshold
-from gpubench.base.units import format_size, listed
+from gpubench.base.units import listed
 from gpubench.report import plots
 from gpubench.report.sections.answer_text import factor_text
 from gpubench.result import store
@@ -37,32 +33,26 @@ from gpubench.result.case import WAITED
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 WORKLOADS = ROOT / "docs" / "workloads.md"
-PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "advice.md", WORKLOADS)
+CLAIMS = ROOT / "docs" / "claims.md"
+PAGES = (
+    README,
+    *(ROOT / "docs" / name for name in ("index.md", "tutorial.md", "advice.md")),
+    CLAIMS,
+    WORKLOADS,
+)
 MAP = ROOT / "docs" / "images" / "map.svg"
 STAGES = ROOT / "docs" / "images" / "stages.svg"
 # Where the pages name the result of each role.
 ROLES = {
     "default": r"(<!-- gpubench report )(\S+)( --sections answer -->)",
     "claims": r"(<!-- gpubench report )(\S+)( --claims builtin)",
-    "rates": r"(<!-- rates )(\S+)( \S+,\S+ -->)",
-    "matmul": r"(<!-- rates )(\S+)( matmul -->)",
     "stages": r"(<!-- gpubench report )(\S+)( [^\n]*--sections stages -->)",
 }
 _BLOCK = re.compile(
     r"(<!-- gpubench (?P<command>report|advise) (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->",
     re.DOTALL,
 )
-_RATES = re.compile(
-    r"(<!-- rates (?P<file>\S+) (?P<ops>\S+) -->\n).*?<!-- end -->",
-    re.DOTALL,
-)
 _WORDS = re.compile(r"(<!-- words (?P<name>\S+) -->\n).*?<!-- end -->", re.DOTALL)
-# Kernels by their language, in the order of the rows.
-KERNELS = {
-    ("wgpu", "tuned"): "WGSL through wgpu", ("cupy", "tuned"): "CUDA through CuPy, tuned",
-    ("cupy", "library"): "CuPy as one writes it",
-}  # fmt: skip
-LIBRARY = "cuBLAS, as CuPy calls it"
 
 
 def page(text: str) -> str:
@@ -70,7 +60,6 @@ def page(text: str) -> str:
     text = _BLOCK.sub(
         lambda found: f"{found[1]}```\n{_printed(found['command'], found['arguments'])}```\n<!-- end -->", text
     )
-    text = _RATES.sub(lambda found: f"{found[1]}{rates(found['file'], found['ops'])}\n<!-- end -->", text)
     return _WORDS.sub(lambda found: f"{found[1]}{words(found['name'])}\n<!-- end -->", text)
 
 
@@ -186,71 +175,6 @@ def _filled(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 128, break_long_words=False, break_on_hyphens=False))
 
 
-def rates(file: str, ops: str) -> str:
-    """The device rates of these ops in one result, by the largest size of each; of a single op by all sizes."""
-    sys.path.insert(0, str(ROOT))
-    from benchmarks.performance_page import command
-
-    run = store.load(ROOT / file)
-    names = ops.split(",")
-    rows = [row for row in roofline(analyse(run)).rows if row.case.case.op in names and _kernel(row)]
-    one = len(names) == 1
-    return "\n".join(
-        [
-            f"`{command(run.argv)}` ({run.started_at[:10]})",
-            "",
-            *(_by_size(rows) if one else _by_op(rows, names)),
-        ]
-    )
-
-
-def _by_op(rows: list[RoofShare], names: list[str]) -> list[str]:
-    """TB/s: a column for each op, a row for each kernel."""
-    largest = {op: max(_n(row.case) for row in rows if row.case.case.op == op) for op in names}
-    found = {
-        (_kernel(row), row.case.case.op): f"{row.case.bytes / row.time_s / 1e12:.2f}"
-        for row in rows
-        if _n(row.case) == largest[row.case.case.op]
-    }
-    usual = max(largest.values())
-    heads = [op if largest[op] == usual else f"{op} {largest[op]}²" for op in names]
-    body = [(kernel, *(found.get((kernel, op), "") for op in names)) for kernel in KERNELS.values()]
-    return _table((f"TB/s, n = {format_size(usual, table=True)}", *heads), body)
-
-
-def _by_size(rows: list[RoofShare]) -> list[str]:
-    """TFLOP/s: a column for each size; WGSL, the vendor library, and their ratio."""
-    ours = {_n(row.case): row for row in rows if row.case.case.device_id.startswith("wgpu")}
-    theirs = {_n(row.case): row for row in rows if row.case.case.device_id.startswith("cupy")}
-    sizes = sorted(ours.keys() & theirs.keys())
-
-    def line(name: str, text: Callable[[int], str]) -> tuple[str, ...]:
-        return (name, *map(text, sizes))
-
-    return _table(
-        line("TFLOP/s, n =", str),
-        [
-            line(KERNELS["wgpu", "tuned"], lambda n: f"{ours[n].case.flops / ours[n].time_s / 1e12:.1f}"),
-            line(LIBRARY, lambda n: f"{theirs[n].case.flops / theirs[n].time_s / 1e12:.1f}"),
-            line("ratio", lambda n: f"{theirs[n].time_s / ours[n].time_s:.2f}"),
-        ],
-    )
-
-
-def _kernel(row: RoofShare) -> str | None:
-    case = row.case.case
-    return None if case.variant else KERNELS.get((case.device_id.partition(":")[0], case.form))
-
-
-def _n(row: CaseResult) -> int:
-    return row.case.params["n"]
-
-
-def _table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> list[str]:
-    lines = [head, ("---",) * len(head), *body]
-    return ["| " + " | ".join(line) + " |" for line in lines]
-
-
 def _printed(command: str, arguments: str) -> str:
     """What the command prints with these arguments; files are named from the root."""
     import contextlib
@@ -277,7 +201,7 @@ def _printed(command: str, arguments: str) -> str:
 
 def _take(roles: dict[str, str | None]) -> None:
     """Name other results in the pages."""
-    for file in (README, WORKLOADS):
+    for file in (README, CLAIMS, WORKLOADS):
         text = file.read_text(encoding="utf-8")
         for role, name in roles.items():
             if name is not None:
