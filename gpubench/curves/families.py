@@ -103,26 +103,26 @@ def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
     """The curve of each contender that has a time; `only` chooses some, which all others may still be relatives of."""
     families: dict[Hashable, list[K]] = {}
-    for key, one in series.items():
-        if one.traffic > 0 and one.family is not None:
+    for key, item in series.items():
+        if item.traffic > 0 and item.family is not None:
             # CPUs leave their caches at sizes that the bytes decide, and by then each traffic has its own shape.
-            shape = one.traffic if one.kind == "cpu" else None
-            families.setdefault((one.family, one.kind, shape), []).append(key)
+            shape = item.traffic if item.kind == "cpu" else None
+            families.setdefault((item.family, item.kind, shape), []).append(key)
     members = {key: [other for other in keys if other != key] for keys in families.values() for key in keys}
     curves: dict[K, TimeCurve] = {}
     for key in filter(only, series):
-        one, places = series[key], series[key].points
+        item, places = series[key], series[key].points
         if not places:
             continue
-        shift = math.log(one.traffic) if one.traffic > 0 else 0.0
+        shift = math.log(item.traffic) if item.traffic > 0 else 0.0
         relatives = [
             [_shifted(point, math.log(series[other].traffic)) for point in series[other].points]
             for other in members.get(key, ())
             if series[other].points
         ]
-        belief = _belief(one.kind, [_shifted(point, shift) for point in places], relatives)
-        offset = offset_variance(one.kind, one.blocks)
-        curves[key] = TimeCurve(belief, places, offset, kind=one.kind, shift=shift)
+        belief = _belief(item.kind, [_shifted(point, shift) for point in places], relatives)
+        offset = offset_variance(item.kind, item.blocks)
+        curves[key] = TimeCurve(belief, places, offset, kind=item.kind, shift=shift)
     return curves
 
 
@@ -135,14 +135,14 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
     A GPU whose time follows no launch cost plus bytes (matmul) is a line, as a CPU's is.
     """
-    found = [_line(places)]
+    result = [_line(places)]
     if relatives:
-        found += _beside_lines(places, relatives) if kind == "cpu" else []
+        result += _beside_lines(places, relatives) if kind == "cpu" else []
     if kind != "cpu" and len(places) > 1:
-        found += _beside_launches(kind, places, relatives) if relatives else []
+        result += _beside_launches(kind, places, relatives) if relatives else []
     if kind != "cpu" and len(places) > 2:  # through two sizes there is always one
-        found.append(_launch(kind, places))
-    return max(found, key=lambda belief: belief.likelihood)
+        result.append(_launch(kind, places))
+    return max(result, key=lambda belief: belief.likelihood)
 
 
 def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
@@ -182,7 +182,7 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
 def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
-    found = []
+    result = []
     for own in OWN_LINE:
         knots = _binned(relatives, own)
         if len(knots) < 2:
@@ -194,8 +194,8 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
             low, 0.0, level=own.level * apart, slope=own.slope * apart,
             warp=Warp.even(low, LINE.height * own.share), bend=LINE.bend * own.share,
         )  # fmt: skip
-        found.append(Conditioned(Deviating(common, alone), places))
-    return found
+        result.append(Conditioned(Deviating(common, alone), places))
+    return result
 
 
 def _apart(relatives: Sequence[object]) -> float:
@@ -246,7 +246,7 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
 def _beside_launches(
     kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]
 ) -> list[Conditioned]:
-    found = []
+    result = []
     for own in OWN_LAUNCH[kind]:
         knots = _binned(relatives, own)
         if len(knots) < 3:
@@ -257,8 +257,8 @@ def _beside_launches(
         apart = _apart(relatives)
         further = Own(own.level * apart, own.slope * apart, own.share)
         alone = _launch_process(kind, low, fixed_s, per_n_s, further)
-        found.append(_eased(Deviating(common, alone), places, 0))
-    return found
+        result.append(_eased(Deviating(common, alone), places, 0))
+    return result
 
 
 def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:

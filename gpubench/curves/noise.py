@@ -67,12 +67,12 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
     """One point for each size that has a block, ascending. Blocks that were interrupted are left out."""
-    found = list[Point]()
+    result = list[Point]()
     for n in sorted(blocks):
         sessions = [session for session in _log_sessions(blocks[n]) if session]
         if sessions:
-            found.append(_point(kind, n, sessions))
-    return found
+            result.append(_point(kind, n, sessions))
+    return result
 
 
 def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:

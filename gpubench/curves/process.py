@@ -29,19 +29,19 @@ def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
     """The lower triangular L with L L' = `matrix`, its rows as long as they are; only the lower half is read."""
     rows: list[list[float]] = []
     for i, values in enumerate(matrix):
-        row: list[float] = []
+        case: list[float] = []
         for j in range(i):
-            row.append((values[j] - dot(row, rows[j])) / rows[j][j])
-        row.append(math.sqrt(max(values[i] - dot(row, row), LEAST_PIVOT)))
-        rows.append(row)
+            case.append((values[j] - dot(case, rows[j])) / rows[j][j])
+        case.append(math.sqrt(max(values[i] - dot(case, case), LEAST_PIVOT)))
+        rows.append(case)
     return rows
 
 
 def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
     """The x with L x = `right`."""
     x: list[float] = []
-    for row, value in zip(lower, right, strict=True):
-        x.append((value - dot(x, row)) / row[len(x)])
+    for case, value in zip(lower, right, strict=True):
+        x.append((value - dot(x, case)) / case[len(x)])
     return x
 
 
@@ -115,7 +115,7 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     variance of that. Points within LEVEL tell a level together."""
     low, high = points[i], points[i + 1]
     gap = high.x - low.x
-    left = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
+    rest = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
     right = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
     below = next((p for p in reversed(points[:i]) if low.x - p.x >= REACH), None)
     above = next((p for p in points[i + 2 :] if p.x - high.x >= REACH), None)
@@ -124,7 +124,7 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     slope = sum(slopes) / len(slopes) if slopes else STEEP
     levels = [
         (sum(p.y - slope * p.x for p in side) / len(side), sum(p.variance for p in side) / len(side) ** 2)
-        for side in (left, right)
+        for side in (rest, right)
     ]
     excess = levels[1][0] - levels[0][0]
     chance = levels[0][1] + levels[1][1]
@@ -230,7 +230,7 @@ class Conditioned:
         rest = [point.y - prior.mean(place) for place, point in zip(self._places, points, strict=True)]
         self._whitened = solve_lower(self._lower, rest)
         self.misfit = dot(self._whitened, self._whitened)
-        self.likelihood = -self.misfit / 2 - sum(math.log(row[-1]) for row in self._lower)
+        self.likelihood = -self.misfit / 2 - sum(math.log(case[-1]) for case in self._lower)
 
     def place(self, x: float) -> tuple[Any, list[float]]:
         place = self.prior.place(x)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -19,8 +20,7 @@ MIN_SESSIONS = 5
 ALPHA = 0.05
 # sigma / MAD for normal noise.
 MAD_SIGMA = 1.4826
-# Up to so many draws a binomial distribution is summed term by term; the normal one that stands for it beyond is
-# within 0.0003 of it near its middle, which is where a median's ends lie, and costs no sum.
+# Up to so many draws a binomial distribution is summed term by term; the normal one stands for it beyond.
 MOST_EXACT = 256
 # Half the width of an interval in ln, beyond which it knows nothing.
 FARTHEST = 100.0
@@ -45,27 +45,20 @@ class Interval(NamedTuple):
 
 
 class IntervalLike(Protocol):
-    """What has an estimate between two ends: an `Interval`, or a time of a document."""
+    """An estimate between two ends: an `Interval`, or a time of a document."""
 
     @property
-    def low(self) -> float:
-        """The lower end."""
-
+    def low(self) -> float: ...
     @property
-    def estimate(self) -> float:
-        """The typical value."""
-
+    def estimate(self) -> float: ...
     @property
-    def high(self) -> float:
-        """The upper end."""
-
+    def high(self) -> float: ...
     @property
-    def kind(self) -> IntervalKind:
-        """What it may be used for."""
+    def kind(self) -> IntervalKind: ...
 
 
 class Spread(NamedTuple):
-    """Where the samples lie, all in the unit of the samples, and how many are outliers by Tukey's fences."""
+    """The place of the samples, all in the unit of the samples, and how many are outliers by Tukey's fences."""
 
     minimum: float
     q1: float
@@ -80,7 +73,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def geometric_median(values: Iterable[float]) -> float:
-    """As `median`, with the geometric mean of two middle values, so that median(1/r) = 1/median(r)."""
+    """Return the median with the geometric mean of two middle values, so that median(1/r) = 1/median(r)."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -171,9 +164,11 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 @functools.lru_cache(maxsize=512)
 def _median_rank(n: int) -> int:
-    """The largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1: the interval is [x_(r), x_(n+1-r)]."""
-    rank = 1
-    while 2 * (rank + 1) <= n + 1 and 1.0 - binomial_tail(n, 0.5, rank + 1) <= ALPHA / 2:
+    """Return the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1: the interval is [x_(r), x_(n+1-r)]."""
+    if n > MOST_EXACT:
+        return math.floor((n + 1 - Z * math.sqrt(n)) / 2)
+    rank, below = 1, 1
+    while 2 * (rank + 1) <= n + 1 and (below := below + math.comb(n, rank)) <= ALPHA / 2 * 2**n:
         rank += 1
     return rank
 
@@ -186,7 +181,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 class Prior(NamedTuple):
-    """What is known before anything is measured: standard deviations of ln(time) from block to block inside a
+    """Expectations before anything is measured: standard deviations of ln(time) from block to block inside a
     session, and from session to session."""
 
     block: float
@@ -223,16 +218,25 @@ Z = 1.959964  # the 97.5 % quantile of the normal distribution
 
 
 def t_quantile(degrees: float) -> float:
-    """The 97.5 % quantile of Student's distribution, by its expansion around the normal one (Fisher and Cornish 1960):
-    within 1 % from 2 degrees of freedom on, 11 % too small at 1."""
-    z, d = Z, degrees
-    return (
-        z
-        + (z**3 + z) / (4 * d)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * d**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * d**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * d**4)
-    )
+    """Return the 97.5 % quantile of Student's distribution: within 1 % from 2 degrees of freedom on, 11 % too small
+    at 1."""
+    return _student(Z, degrees)
+
+
+@functools.lru_cache(maxsize=256)
+def student_quantile(p: float, degrees: int) -> float:
+    """Return the value that Student's t with so many degrees of freedom (4 or more) stays below with probability `p`;
+    within 2 % for p from 0.0002 to 0.9998."""
+    return _student(statistics.NormalDist().inv_cdf(p), degrees)
+
+
+def _student(z: float, degrees: float) -> float:
+    """Return a quantile by its expansion around the normal one, `z` (Fisher and Cornish 1960)."""
+    terms = (
+        z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )  # fmt: skip
+    return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
 # A prior counts as so many degrees of freedom. With 4 of them and the mean variance s^2 the quantile of Student's
@@ -298,27 +302,26 @@ def run_value(sessions: Iterable[Sequence[float]]) -> float:
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
     """Return (half-width of the mean of ln(block) of one session)^2: what its blocks tell."""
     expected = None if prior is None else prior.block**2
-    return squared_margin(_squares([math.log(value) for value in blocks]), len(blocks) - 1, expected) / len(
-        blocks
-    )
+    squares = _squares([math.log(value) for value in blocks])
+    return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
 
 
-def _interval(means: Sequence[float], known: Sequence[float], between: float | None) -> Interval:
+def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
     """Return the interval of exp(mean) over sessions with these means of logarithms.
 
-    `known` has the squared half-width of each from its blocks, `between` the variance that is expected between
+    `margins` has the squared half-width of each from its blocks, `between` the variance that is expected between
     sessions. Below MIN_SESSIONS that variance stands beside the one seen; without it, one session knows its blocks
     alone. From MIN_SESSIONS on the sessions alone tell.
     """
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
     kind: IntervalKind = "sessions" if count >= MIN_SESSIONS else "prior"
-    if kind == "prior" and between is None and count == 1:
-        squared = known[0]
+    expected = None
+    if kind == "prior" and between is not None:
+        expected = between + math.fsum(margins) / count / Z**2
+    if count == 1 and between is None:
+        squared = margins[0]
     else:
-        expected = None
-        if kind == "prior" and between is not None:
-            expected = between + math.fsum(known) / count / Z**2
         squared = squared_margin(_squares(means), count - 1, expected) / count
     # Infinite where nothing is known; whatever is known has ends that a caller may divide by.
     factor = math.exp(min(math.sqrt(squared), FARTHEST)) if squared < math.inf else math.inf
@@ -331,10 +334,8 @@ def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUA
     Below 5 sessions the variance between sessions is that of those seen and of the prior. Without a prior it is that
     of those seen alone, and one block tells nothing.
     """
-    known = [_block_margin(blocks, prior) for blocks in sessions]
-    return _interval(
-        [mean_log(blocks) for blocks in sessions], known, None if prior is None else prior.session**2
-    )
+    margins = [_block_margin(blocks, prior) for blocks in sessions]
+    return _interval(list(map(mean_log, sessions)), margins, None if prior is None else prior.session**2)
 
 
 BOTH_USUAL = (USUAL, USUAL)
@@ -349,9 +350,9 @@ def ratio_interval(
     """
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
-    known = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
+    margins = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
     between = None if priors is None else math.fsum(prior.session**2 for prior in priors)
-    return _interval(means, known, between)
+    return _interval(means, margins, between)
 
 
 def quotient(above: IntervalLike, below: IntervalLike) -> Interval:
@@ -421,34 +422,3 @@ def shift_ratio(
     while 2 * (rank + 1) <= len(ratios) + 1 and sum(ways[least : least + rank + 1]) <= allowed:
         rank += 1
     return ratios[rank - 1], geometric_median(ratios), ratios[-rank]
-
-
-@functools.lru_cache(maxsize=256)
-def student_quantile(p: float, degrees: int) -> float:
-    """The value that Student's t with so many degrees of freedom (4 or more) stays below with probability `p`; within
-    2 % for p from 0.0002 to 0.9998 (Cornish and Fisher's expansion of the normal quantile)."""
-    low, high = -9.0, 9.0
-    for _ in range(60):
-        z = (low + high) / 2
-        low, high = (z, high) if math.erfc(-z / math.sqrt(2)) / 2 < p else (low, z)
-    terms = (
-        z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )  # fmt: skip
-    return math.fsum(term / degrees**power for power, term in enumerate(terms))
-
-
-def binomial_tail(n: int, p: float, m: int) -> float:
-    """P(X >= m) for X ~ Binomial(n, p)."""
-    if m <= 0 or p >= 1.0:
-        return 1.0
-    if m > n or p <= 0.0:
-        return 0.0
-    if n > MOST_EXACT:
-        return 0.5 * math.erfc((m - 0.5 - n * p) / math.sqrt(2 * n * p * (1 - p)))
-    log_p, log_q, log_n = math.log(p), math.log1p(-p), math.lgamma(n + 1)
-    terms = (
-        math.exp(log_n - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * log_p + (n - j) * log_q)
-        for j in range(m, n + 1)
-    )
-    return min(1.0, math.fsum(terms))

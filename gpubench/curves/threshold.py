@@ -91,11 +91,11 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
     places = threshold.margins
     if not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
-    left, right = next(
+    rest, right = next(
         (pair for pair in itertools.pairwise(places) if x <= pair[1].x), (places[-1], places[-1])
     )
-    share = (x - left.x) / (right.x - left.x) if right.x > left.x else 0.0
-    return math.exp(left.log_ratio + min(max(share, 0.0), 1.0) * (right.log_ratio - left.log_ratio))
+    share = (x - rest.x) / (right.x - rest.x) if right.x > rest.x else 0.0
+    return math.exp(rest.log_ratio + min(max(share, 0.0), 1.0) * (right.log_ratio - rest.log_ratio))
 
 
 def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
@@ -108,10 +108,10 @@ def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[floa
 
 def margin_at(case: Side, other: Side, x: float) -> Margin:
     """Both sides at x = ln(n)."""
-    ours, theirs = (_settled(height, case, other) for height in (case.fastest(x), other.fastest(x)))
+    own, others = (_settled(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
-    log_ratio, deviation = theirs.mean - ours.mean, math.sqrt(ours.variance + theirs.variance + offsets)
-    wins = sum(chance * normal(mean / deviation) for chance, mean in differences(ours, theirs))
+    log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
+    wins = sum(chance * normal(mean / deviation) for chance, mean in differences(own, others))
     return Margin(x, log_ratio, deviation, wins)
 
 
@@ -127,12 +127,12 @@ def _settled(height: Height, case: Side, other: Side) -> Height:
     return height if min(ends) < deviation and max(ends) > -deviation else height._replace(jump=0.0)
 
 
-def differences(ours: Height, theirs: Height) -> list[tuple[float, float]]:
+def differences(own: Height, others: Height) -> list[tuple[float, float]]:
     """(probability, mean) of theirs less ours, where each is before its step, or behind it."""
     return [
         (our_chance * their_chance, their_mean - our_mean)
-        for our_chance, our_mean in ours.branches()
-        for their_chance, their_mean in theirs.branches()
+        for our_chance, our_mean in own.branches()
+        for their_chance, their_mean in others.branches()
     ]
 
 
