@@ -392,7 +392,7 @@ def _parse(data: bytes, name: str) -> _File:
             file = msgspec.json.decode(data, type=_File, dec_hook=_decode)
         else:
             file = msgspec.convert(limits.toml(data), _File, dec_hook=_decode)
-        limits.require_claims(len(file.claims), f"--claims: {name}")
+        limits.require(f"--claims: {name}", "claims", len(file.claims), limits.MAX_CLAIMS)
         if file.name != "gpubench-claims" or file.schema_version != 1:
             own = "this gpubench reads gpubench-claims version 1"
             raise ValueError(f"it is {file.name} version {file.schema_version}; {own}")

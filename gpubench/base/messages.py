@@ -359,7 +359,6 @@ ERRORS: dict[str, Entry] = {
         "a backend or device that was named is not available, or --mode finds no GPU that a backend can use",
         "leave it out, or let --backends auto take what is there"),
     "unknown-command": Entry("there is no such command", "gpubench --help explains them"),
-    "unknown-document": Entry("there is no such document", "gpubench schema gpubench-result"),
     "unknown-mode": Entry("There is no such mode.", "Use cpu, gpu or hybrid."),
     "unknown-op": Entry("there is no such op", "gpubench ops"),
     "unknown-option": Entry("there is no such option", "the command's --help lists what is possible"),

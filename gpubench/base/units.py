@@ -285,6 +285,11 @@ def listed(texts: Sequence[str]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
+def split_words(text: str | None) -> list[str]:
+    """Return the words of a list with commas."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
 def truncate(texts: Sequence[str], most: int, *, between: str = ", ") -> str:
     """The first `most` texts, and how many there are besides: `a, b and 3 more`."""
     rest = len(texts) - most

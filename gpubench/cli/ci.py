@@ -8,11 +8,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gpubench.base import disk, streams
+from gpubench.base import disk, streams, units
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError, require_choice
 from gpubench.cli.options import CiOptions
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # GitHub throws away what exceeds 1024 KiB of one step.
 SUMMARY_BYTES = 999_999
 COMMENT_BYTES = 65_000
+Name = TypeVar("Name", bound=str)
 _MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
@@ -157,13 +158,16 @@ def gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
     """Return the gates asked for, as checked values. Raises UsageError."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
-    words = [word.strip() for word in (fail_on or "").split(",") if word.strip()]
-    for word in words:
-        require_choice(word, FAIL_ON, "--fail-on")
     return Gates(
         min_speedups=tuple(_min_speedup(text) for text in min_speedups),
-        fail_on=tuple(name for name in FAIL_ON if name in words),
+        fail_on=failing(fail_on, FAIL_ON),
     )
+
+
+def failing(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
+    """Return the names that --fail-on lists, in their order. Raises UsageError for a word that is none of them."""
+    words = [require_choice(word, names, "--fail-on") for word in units.split_words(text)]
+    return tuple(name for name in names if name in words)
 
 
 def exit_code(analyses: Sequence[Analysis]) -> ExitCode:

@@ -12,7 +12,7 @@ from gpubench.base.errors import ExitCode, InputError, UsageError, require_choic
 from gpubench.cli.options import ComparisonOptions
 
 if TYPE_CHECKING:
-    from gpubench.compare.comparison import CompareFailOn, CompareOptions, Comparison, Thresholds
+    from gpubench.compare.comparison import CompareOptions, Comparison, Thresholds
     from gpubench.result.case import Case
     from gpubench.result.run import Run
 
@@ -48,7 +48,7 @@ def compare(options: ComparisonOptions) -> int:
 def check(options: ComparisonOptions) -> CompareOptions:
     """The options as checked values. Raises UsageError and InputError."""
     from gpubench.cli import ci
-    from gpubench.compare.comparison import CompareOptions
+    from gpubench.compare.comparison import GATES, CompareOptions
     from gpubench.result.selectors import selector
 
     if not 0 < options.alpha <= 0.5:
@@ -60,7 +60,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     # A threshold for some cases outweighs one for all, wherever it stands.
     thresholds.sort(key=lambda pair: pair[0] is not None)
     return CompareOptions(
-        fail_on=None if options.fail_on is None else _gates(options.fail_on),
+        fail_on=None if options.fail_on is None else ci.failing(options.fail_on, GATES),
         min_speedups=ci.gates(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
@@ -84,15 +84,6 @@ def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
                 "no-such-case", f"{option}: {text[:60]!r} selects no case",
                 why="none of the files has a case that it matches",
             )  # fmt: skip
-
-
-def _gates(text: str) -> tuple[CompareFailOn, ...]:
-    from gpubench.compare.comparison import GATES
-
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        require_choice(word, GATES, "--fail-on")
-    return tuple(name for name in GATES if name in words)
 
 
 def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:

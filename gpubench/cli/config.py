@@ -165,13 +165,7 @@ def _unknown(what: str, word: str, names: Iterable[str], path: Path) -> ConfigEr
 
 
 def _toml(value: Any) -> str:
-    if value is None or value == [] or value == ():
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """Return the value as TOML writes it, which is how JSON writes such values; an empty text for none."""
+    import json
+
+    return "" if value in (None, [], ()) else json.dumps(value, ensure_ascii=False, default=str)

@@ -24,7 +24,7 @@ def with_functions(options: RunOptions) -> RunOptions:
     """
     from gpubench.functions import sources
 
-    words = [word.strip() for word in (options.ops or "").split(",") if word.strip()]
+    words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
     named = [_file(word, options.functions or []) for word in options.functions or []]
     files = [*named, *(place for place in places if place is not None)]

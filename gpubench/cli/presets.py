@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench import backends
+from gpubench.base import units
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.result.case import GANG, Case
 from gpubench.result.run import Device, Selection
@@ -36,8 +37,7 @@ class Host(NamedTuple):
 
 def named(text: str | None) -> list[str]:
     """Return the presets among the words of `--ops`."""
-    words = [word.strip() for word in (text or "").split(",")]
-    return [word for word in OPS if word in words]
+    return [word for word in OPS if word in units.split_words(text)]
 
 
 def chosen(

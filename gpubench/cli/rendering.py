@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench.base import disk, streams
+from gpubench.base import disk, streams, units
 from gpubench.base.errors import GpubenchError, UsageError, require_choice
 from gpubench.cli.options import ColorOptions, PlotOptions, ReportOptions, RunOptions
 
@@ -85,10 +85,10 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
     """How a report is to look, not yet checked."""
     from gpubench.base.plugins.sections import usual
 
+    sections = usual() if options.sections is None else tuple(units.split_words(options.sections))
     return look(
-        options, to_terminal=to_terminal, time_unit=options.time_unit, columns=listed(options.columns),
-        sort=options.sort, sections=usual() if options.sections is None else listed(options.sections),
-        by_device=options.by_device,
+        options, to_terminal=to_terminal, time_unit=options.time_unit, sort=options.sort, sections=sections,
+        columns=tuple(units.split_words(options.columns)), by_device=options.by_device,
     )  # fmt: skip
 
 
@@ -103,11 +103,6 @@ def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOpti
 def for_a_page(options: RenderOptions) -> RenderOptions:
     """The same without what a terminal brings, and with all columns."""
     return msgspec.structs.replace(options, width=_PLAIN_WIDTH, color=False, columns=())
-
-
-def listed(text: str | None) -> tuple[str, ...]:
-    """The words of a list with commas; none without one."""
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
 def loaded_claims(name: str | None) -> tuple[Claim, ...]:

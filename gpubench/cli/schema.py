@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
 from gpubench.base.plugins import wings
 from gpubench.cli.options import SchemaOptions, documents
 
 _PREFIX = "gpubench-"
-# The module and the type of the documents that are derived from results.
-_DERIVED = {
+# The module and the type of each document.
+_TYPES = {
+    "gpubench-result": "gpubench.result.run:Run",
+    "gpubench-detect": "gpubench.result.machine:Machine",
     "gpubench-report": "gpubench.report.document:ReportDocument",
     "gpubench-events": "gpubench.report.events:EventLine",
     "gpubench-compare": "gpubench.compare.comparison:Comparison",
@@ -26,11 +26,7 @@ def schema(options: SchemaOptions) -> None:
     require_choice(name, documents(), "NAME")
     import msgspec
 
-    streams.put(msgspec.json.format(msgspec.json.encode(_schema(name))).decode() + "\n")
-
-
-def _schema(name: str) -> dict[str, Any]:
     from gpubench.result.store import document
 
-    place = (_DERIVED | wings.brought("schemas")).get(name)
-    return document.schema(name) if place is None else document.document_schema(name, wings.find(place))
+    found = document.schema(name, wings.find((_TYPES | wings.brought("schemas"))[name]))
+    streams.put(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")

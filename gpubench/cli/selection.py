@@ -49,7 +49,7 @@ PROTOCOL = 3
 
 def words(text: str, option: str) -> list[str]:
     """The items of a comma-separated list. Raises UsageError if it is empty."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
+    found = units.split_words(text)
     if not found:
         raise UsageError(
             "empty-list", f"{option}: the list is empty", why=f"{text!r} names nothing",

@@ -16,7 +16,7 @@ from gpubench.analysis.labels import link_ceiling
 from gpubench.report import render
 from gpubench.report.events import EventLine
 from gpubench.result import store
-from gpubench.result.store.document import document_schema
+from gpubench.result.store.document import schema
 from tests.consumers import go_text
 from tests.consumers.test_published_schemas import BENCHER, GITHUB_ACTION
 
@@ -58,7 +58,7 @@ def test_go(run):
 
 
 def test_events(run):
-    validator = jsonschema.Draft202012Validator(document_schema("gpubench-events", EventLine))
+    validator = jsonschema.Draft202012Validator(schema("gpubench-events", EventLine))
     for line in render([run], "jsonl").splitlines():
         validator.validate(json.loads(line))
 

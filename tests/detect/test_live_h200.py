@@ -26,7 +26,7 @@ def live(request):
 def test_the_document_fits_its_schema_and_reads_back(live):
     data, _ = live
     document = json.loads(data)
-    jsonschema.validate(document, store.schema("gpubench-detect"))
+    jsonschema.validate(document, store.schema("gpubench-detect", Machine))
     machine = msgspec.json.decode(data, type=Machine)
     # The documents are older than these facts.
     unknown = {"value": None, "status": "not_probed", "source": None}

@@ -2,7 +2,6 @@
 
 from gpubench.result.store.document import (
     PART_SUFFIX,
-    SCHEMA_NAMES,
     checked,
     dumps,
     loads,
@@ -34,7 +33,6 @@ from gpubench.result.store.unfinished import set_aside, unfinished
 
 __all__ = [
     "PART_SUFFIX",
-    "SCHEMA_NAMES",
     "Journal",
     "Lock",
     "NoLocks",

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gpubench.base.errors import InputError, UsageError
+from gpubench.base.errors import InputError
 from gpubench.base.escaping import json_in_order
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
-from gpubench.result.machine import Machine
 from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 from gpubench.result.store import limits
 
@@ -60,10 +59,9 @@ def loads(data: bytes, source: str) -> Run:
 
 def checked(run: Run, source: str) -> Run:
     """`run`, if its cases make sense beyond what its type says and stay within `limits`. Raises InputError."""
-    limits.require_run(run, source)
-    _check_unique(run, source)
-    _check_sizes(run, source)
-    _check_stages(run, source)
+    limits.require_runs([run], source)
+    for case_id, fault in _faults(run):
+        _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
     return run
 
 
@@ -118,44 +116,28 @@ def _check_header(header: Header, source: str, wanted: str, newest: int) -> int:
     return version
 
 
-def _check_unique(run: Run, source: str) -> None:
+def _faults(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the id of each case that makes no sense, and what is wrong with it."""
     seen: set[str] = set()
     for outcome in run.outcomes:
-        if outcome.id in seen:
-            _refuse("bad-document", source, f"the case {_show(outcome.id)} occurs twice")
-        seen.add(outcome.id)
-
-
-def _check_sizes(run: Run, source: str) -> None:
-    for outcome in run.outcomes:
         n = outcome.case.params.get("n")
+        if outcome.id in seen:
+            yield outcome.id, "occurs twice"
         if n is None or n < 1:
-            what = "has no size n" if n is None else f"has the size n = {n}"
-            _refuse("bad-document", source, f"the case {_show(outcome.id)} {what}")
-
-
-def _check_stages(run: Run, source: str) -> None:
-    """Each stage of a workload has its times, which stand in lists beside each other."""
-    for outcome in run.outcomes:
+            yield outcome.id, "has no size n" if n is None else f"has the size n = {n}"
+        seen.add(outcome.id)
         if not isinstance(outcome, Measurement):
             continue
+        # Each stage of a workload has its times, which stand in lists beside each other.
         for timed in outcome.stages:
             if timed.wall_s and not _fit(timed.stages, timed.chain_s, timed.alone_s, empty=()):
-                _refuse(
-                    "bad-document",
-                    source,
-                    f"the case {_show(outcome.id)} has other stages than times of stages",
-                )
+                yield outcome.id, "has other stages than times of stages"
             if timed.wall_s and not (timed.span_s and timed.empty_s):
-                _refuse("bad-document", source, f"the case {_show(outcome.id)} has stages without a span")
+                yield outcome.id, "has stages without a span"
         for placing in outcome.placings:
             whole = placing.cpu_whole_s and placing.gpu_whole_s and placing.enter_s
             if not whole or not _fit(placing.stages, placing.cpu_s, placing.gpu_s, empty=placing.gpu_s):
-                _refuse(
-                    "bad-document",
-                    source,
-                    f"the case {_show(outcome.id)} has other stages than costs of stages",
-                )
+                yield outcome.id, "has other stages than costs of stages"
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
@@ -197,23 +179,10 @@ def _rounded_samples(samples: list[float] | tuple[float, ...], path: str) -> lis
     return [float(form % sample) for sample in samples]
 
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_TYPES: dict[str, type[msgspec.Struct]] = {"gpubench-result": Run, "gpubench-detect": Machine}
-SCHEMA_NAMES = tuple(_TYPES)
-
-
-def schema(name: str) -> dict[str, Any]:
-    """The schema of the document `name`. Raises UsageError for an unknown one."""
-    if name not in _TYPES:
-        raise UsageError(
-            "unknown-document", f"there is no document {name!r}", why="the documents are " + ", ".join(SCHEMA_NAMES),
-        )  # fmt: skip
-    return document_schema(name, _TYPES[name])
-
-
-def document_schema(name: str, kind: Any) -> dict[str, Any]:
-    """The schema of `kind`, a struct or a union of some, under the title `name`; its type may live elsewhere."""
-    return {"$schema": _DIALECT, "title": name, **msgspec.json.schema(kind)}
+def schema(name: str, kind: Any) -> dict[str, Any]:
+    """The JSON Schema of `kind`, a struct or a union of some, under the title `name`."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": name, **msgspec.json.schema(kind)}
 
 
 PART_SUFFIX = ".part"
@@ -280,7 +249,7 @@ def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
             blocks -= len(known.get("blocks", ()))
             outcomes[line.id] = _grown(known, line, source)
             blocks += len(outcomes[line.id].get("blocks", ()))
-            limits.require_blocks(blocks, source)
+            limits.require(source, "blocks", blocks, limits.MAX_BLOCKS)
         if line.forgotten is not UNSET:
             blocks -= len(outcomes.pop(line.forgotten, {}).get("blocks", ()))
     if head is None:

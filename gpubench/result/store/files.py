@@ -128,7 +128,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
                 hint="give a file that `gpubench run` has written",
             )
         if document.is_part(data):
-            limits.require_lines(data.count(b"\n"), source)
+            limits.require(source, "lines", data.count(b"\n"), limits.MAX_CONTAINERS)  # each line is an object
             limits.require_json(data, source)
             data = document.joined(data, source)
         return data, source

@@ -65,36 +65,21 @@ def enough_memory(source: str) -> Iterator[None]:
 
 def require_json(data: bytes, source: str) -> None:
     """Raises InputError if the JSON text `data` holds more than a document may."""
-    _require(source, "values", data.count(b",") + data.count(b"[") + data.count(b"{"), MAX_VALUES)
+    require(source, "values", data.count(b",") + data.count(b"[") + data.count(b"{"), MAX_VALUES)
     if b"\\" in data:
         data = data.replace(rb"\\", b"__").replace(rb"\"", b"__")
-    _require(source, "texts", data.count(b'"') // 2, MAX_STRINGS)
+    require(source, "texts", data.count(b'"') // 2, MAX_STRINGS)
     parts = data.split(b'"')
-    _require(source, "bytes in one text", max(map(len, parts[1::2]), default=0), MAX_STRING_BYTES)
-    _require(source, "bytes of text", sum(map(len, parts[1::2])), MAX_TEXT_BYTES)
+    require(source, "bytes in one text", max(map(len, parts[1::2]), default=0), MAX_STRING_BYTES)
+    require(source, "bytes of text", sum(map(len, parts[1::2])), MAX_TEXT_BYTES)
     rest = b"".join(parts[::2])
     del parts, data
     _require_depth(rest.translate(None, _NO_BRACKETS), source)
     _require_numbers(rest, source)
 
 
-def require_lines(count: int, source: str) -> None:
-    """Raises InputError if a `.part` has more lines than it may hold objects: each line is one."""
-    _require(source, "lines", count, MAX_CONTAINERS)
-
-
-def require_blocks(count: int, source: str) -> None:
-    """Raises InputError if a `.part` holds more blocks than a result may: before all of them are read."""
-    _require(source, "blocks", count, MAX_BLOCKS)
-
-
-def require_run(run: Run, source: str) -> None:
-    """Raises InputError if a report of `run` would take too long."""
-    require_runs([run], source)
-
-
 def require_runs(runs: Iterable[Run], source: str) -> None:
-    """As `require_run`, for all runs of one document together."""
+    """Raises InputError if a report of all runs of one document would take too long."""
     runs = list(runs)
     blocks = [
         block
@@ -108,18 +93,13 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
     devices = max((len(run.devices) for run in runs), default=0)
     warnings = sum(len(run.warnings) for run in runs)
     beside = len(sessions) + sum(len(one.workers) + len(one.ceilings) for one in sessions) + warnings
-    _require(source, "cases", cases, MAX_CASES)
-    _require(source, "sessions", len(sessions), MAX_SESSIONS)
-    _require(source, "devices", devices, MAX_DEVICES)
-    _require(source, "warnings", warnings, MAX_WARNINGS)
-    require_blocks(len(blocks), source)
-    _require(source, "samples", sum(len(block.wall_s) for block in blocks), MAX_SAMPLES)
-    _require(source, "pairs of a case with a session, worker, ceiling or warning", cases * beside, MAX_LOOKUPS)
-
-
-def require_claims(count: int, source: str) -> None:
-    """Raises InputError if there are more claims than are held against a result."""
-    _require(source, "claims", count, MAX_CLAIMS)
+    require(source, "cases", cases, MAX_CASES)
+    require(source, "sessions", len(sessions), MAX_SESSIONS)
+    require(source, "devices", devices, MAX_DEVICES)
+    require(source, "warnings", warnings, MAX_WARNINGS)
+    require(source, "blocks", len(blocks), MAX_BLOCKS)
+    require(source, "samples", sum(len(block.wall_s) for block in blocks), MAX_SAMPLES)
+    require(source, "pairs of a case with a session, worker, ceiling or warning", cases * beside, MAX_LOOKUPS)
 
 
 def toml(data: bytes) -> dict[str, Any]:
@@ -138,7 +118,7 @@ def toml(data: bytes) -> dict[str, Any]:
 
 def _require_depth(brackets: bytes, source: str) -> None:
     """`brackets` are those of a text alone: each turn takes the innermost ones away."""
-    _require(source, "lists and objects", len(brackets) // 2, MAX_CONTAINERS)
+    require(source, "lists and objects", len(brackets) // 2, MAX_CONTAINERS)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return
@@ -151,7 +131,7 @@ def _require_numbers(text: bytes, source: str) -> None:
     """`text` has no strings. Its regular numbers are passed over quickly: only what is suspicious is looked at."""
     shape = text.translate(_SHAPE)
     for i, at in enumerate(_places(shape, b"," + _LONGEST_INTEGER)):
-        _require(source, f"integers of {len(_LONGEST_INTEGER)} digits", i, MAX_LARGE_INTEGERS)
+        require(source, f"integers of {len(_LONGEST_INTEGER)} digits", i, MAX_LARGE_INTEGERS)
         digits = text[at + 1 : at + 2 + len(_LONGEST_INTEGER)]  # one more than the largest has
         if digits.isdigit() or int(digits[:-1]) > MAX_INTEGER:
             _refuse(source, f"it holds a number above {MAX_INTEGER}, the largest integer")
@@ -173,7 +153,8 @@ def _places(text: bytes, wanted: bytes) -> Iterator[int]:
         at = text.find(wanted, at + len(wanted))
 
 
-def _require(source: str, what: str, count: int, most: int) -> None:
+def require(source: str, what: str, count: int, most: int) -> None:
+    """Raises InputError if a file has more of something than is read."""
     if count > most:
         _refuse(source, f"it holds {count:,} {what}, and at most {most:,} are read")
 

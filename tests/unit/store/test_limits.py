@@ -58,9 +58,9 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch: pytest.MonkeyPatch, run: 
     most = 6
     one = with_cases(run, 1)
     monkeypatch.setattr(limits, name, most)
-    limits.require_run(MADE[name](one, most), "a.json")
+    limits.require_runs([MADE[name](one, most)], "a.json")
     with pytest.raises(InputError) as caught:
-        limits.require_run(MADE[name](one, most + 2), "a.json")
+        limits.require_runs([MADE[name](one, most + 2)], "a.json")
     assert f"at most {most} are read" in str(caught.value.why)
 
 
@@ -69,9 +69,9 @@ def test_each_case_is_held_against_what_stands_beside_it(
     monkeypatch: pytest.MonkeyPatch, run: Run, beside: Callable[[Run, int], Run]
 ) -> None:
     monkeypatch.setattr(limits, "MAX_LOOKUPS", 6)
-    limits.require_run(with_cases(beside(run, 3), 2), "a.json")
+    limits.require_runs([with_cases(beside(run, 3), 2)], "a.json")
     with pytest.raises(InputError):
-        limits.require_run(with_cases(beside(run, 3), 3), "a.json")
+        limits.require_runs([with_cases(beside(run, 3), 3)], "a.json")
 
 
 def test_runs_of_one_document_count_together(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -130,9 +130,9 @@ def test_so_many_large_integers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits.require_claims(limits.MAX_CLAIMS, "claims.toml")
+    limits.require("claims.toml", "claims", limits.MAX_CLAIMS, limits.MAX_CLAIMS)
     with pytest.raises(InputError):
-        limits.require_claims(limits.MAX_CLAIMS + 1, "claims.toml")
+        limits.require("claims.toml", "claims", limits.MAX_CLAIMS + 1, limits.MAX_CLAIMS)
 
 
 def test_toml(monkeypatch: pytest.MonkeyPatch) -> None:

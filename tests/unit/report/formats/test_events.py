@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gpubench.analysis.findings import Gates
 from gpubench.report import analysed, drawn, render
 from gpubench.report.events import CaseComplete, EventLine
-from gpubench.result.store.document import document_schema
+from gpubench.result.store.document import schema
 from tests.examples import examples
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
 REASONS = ["run-start", "case-start", "case-complete", "speedup", "break-even", "warning", "run-complete"]
-VALIDATOR = jsonschema.Draft202012Validator(document_schema("gpubench-events", EventLine))
+VALIDATOR = jsonschema.Draft202012Validator(schema("gpubench-events", EventLine))
 OUTCOMES = {
     "measured": lambda what: measured(what, 1e-3),
     "no-samples": lambda what: measured(what, 1e-3, factors=()),
