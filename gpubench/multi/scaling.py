@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar, Literal, NamedTuple
 
@@ -210,6 +210,7 @@ SLICES = 6  # of a part: what it is that scatters
 
 
 Part = Literal["alone", "early", "late"]
+PARTS: tuple[Part, ...] = ("alone", "early", "late")
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,146 +271,141 @@ class Window(NamedTuple):
 
 
 Sessions = dict[int, dict[str, TogetherTimes]]  # by device
+Span = tuple[TogetherTimes, Window]
+Readings = Mapping[tuple[int, str], Telemetry]  # by session and device
 
 
 def weak(run: Run) -> tuple[Weak, ...]:
-    """Case by case, in the order of the file."""
+    """Return what equal GPUs did at once, case by case, in the order of the file."""
     allowed = used_sessions(run)
-    telemetry = {(one.index, read.device_id): read for one in run.sessions for read in one.telemetry}
+    readings = {(session.index, read.device_id): read for session in run.sessions for read in session.telemetry}
     alone: dict[str, Sessions] = {}
     at_once: dict[tuple[str, int], Sessions] = {}
     failed: dict[str, list[str]] = {}
-    for one in run.together or ():
-        if allowed is not None and one.session not in allowed:
+    for times in run.together or ():
+        if allowed is not None and times.session not in allowed:
             continue
-        case = one.case_id.rpartition("@")[0]
-        if one.reason is not None:
-            failed.setdefault(case, []).append(one.device_id)
-        elif one.phase == "alone":
-            alone.setdefault(case, {}).setdefault(one.session, {})[one.device_id] = one
+        case = times.case_id.rpartition("@")[0]
+        if times.reason is not None:
+            failed.setdefault(case, []).append(times.device_id)
         else:
-            at_once.setdefault((case, one.gpus), {}).setdefault(one.session, {})[one.device_id] = one
+            is_alone = times.phase == "alone"
+            sessions = alone.setdefault(case, {}) if is_alone else at_once.setdefault((case, times.gpus), {})
+            sessions.setdefault(times.session, {})[times.device_id] = times
     rows = [
-        _row(case, gpus, alone.get(case, {}), sessions, failed.get(case, ()), telemetry)
+        _weak_row(case, gpus, _spans(gpus, alone.get(case, {}), sessions), failed.get(case, ()), readings)
         for (case, gpus), sessions in at_once.items()
     ]
     return tuple(row for row in rows if row is not None)
 
 
-def _row(
-    case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Sequence[str],
-    telemetry: Mapping[tuple[int, str], Telemetry],
+def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
+    """Return for each session that has all GPUs, alone and at once, the parts that count of the work of each."""
+    sessions = []
+    for session, together in at_once.items():
+        single = alone.get(session, {})
+        window = common(list(together.values()))
+        if len(together) < gpus or window is None or not together.keys() <= single.keys():
+            continue
+        length = min(PART_S, (window.end - window.begin) / 2)
+        early, late = Window(window.begin, window.begin + length), Window(window.end - length, window.end)
+        spans: dict[str, dict[Part, Span]] = {
+            id: {"alone": (single[id], _own(single[id])), "early": (times, early), "late": (times, late)}
+            for id, times in together.items()
+        }
+        if all(_summed(spans, part) for part in PARTS):
+            sessions.append(spans)
+    return sessions
+
+
+def _weak_row(
+    case_id: str, gpus: int, sessions: Sequence[dict[str, dict[Part, Span]]], failed: Sequence[str],
+    readings: Readings,
 ) -> Weak | None:  # fmt: skip
-    """None where no session has all GPUs, alone and at once."""
-    early: list[tuple[list[float], list[float]]] = []
-    late: list[tuple[list[float], list[float]]] = []
+    """Return None where no session counts, or a GPU has no rate in any."""
     kept: dict[str, list[float]] = {}
     own_s: list[float] = []
-    seen: dict[tuple[str, Part], list[tuple[TogetherTimes, Window]]] = {}
-    for session, both in at_once.items():
-        single = alone.get(session, {})
-        window = common(list(both.values()))
-        if len(both) < gpus or window is None or not both.keys() <= single.keys():
-            continue
-        ours = [single[id] for id in both]
-        length = min(PART_S, (window.end - window.begin) / 2)
-        first, last = Window(window.begin, window.begin + length), Window(window.end - length, window.end)
-        base = _summed([[rate(one, part) for part in _own(one).slices()] for one in ours])
-        parts = [
-            _summed([[rate(one, part) for part in at.slices()] for one in both.values()])
-            for at in (first, last)
-        ]
-        if not (base and all(parts)):
-            continue
-        early.append((base, parts[0]))
-        late.append((base, parts[1]))
-        for id, one in both.items():
-            before, after = rate(single[id], _own(single[id])), rate(one, last)
+    seen: dict[tuple[str, Part], list[Span]] = {}
+    for spans in sessions:
+        for id, by_part in spans.items():
+            before, after = rate(*by_part["alone"]), rate(*by_part["late"])
             if before and after:
                 kept.setdefault(id, []).append(after / before)
                 own_s.append(1 / before)
-            seen.setdefault((id, "alone"), []).append((single[id], _own(single[id])))
-            seen.setdefault((id, "early"), []).append((one, first))
-            seen.setdefault((id, "late"), []).append((one, last))
-    if not early or len(kept) < gpus:
+            for part, span in by_part.items():
+                seen.setdefault((id, part), []).append(span)
+    if not sessions or len(kept) < gpus:
         return None
     shares = {id: median(values) for id, values in kept.items()}
     least = min(shares, key=lambda id: (shares[id], id))
     case = parse_case_id(f"{case_id}@{next(iter(shares))}")
     # Both sides are of the same workers, seconds apart: what is known of sessions in general is too wide for them.
-    a, b = ratio_interval(early, None), ratio_interval(late, None)
+    early, late = (
+        ratio_interval([(_summed(spans, "alone"), _summed(spans, part)) for spans in sessions], None)
+        for part in PARTS[1:]
+    )
+    conditions = (_conditions(id, part, spans, readings) for (id, part), spans in seen.items())
     return Weak(
         id=f"{case_id}@{'+'.join(shares)}", op=case.op, n=case.params["n"],
         params=dict(beside_size(case.params)), dtype=case.dtype, form=case.form_id, regime=case.regime_id, gpus=gpus,
-        device_ids=tuple(shares), alone_s=median(own_s), early=a.estimate, early_lo=a.low, early_hi=a.high,
-        late=b.estimate, late_lo=b.low, late_hi=b.high, least_id=least, least_share=shares[least],
-        failed=tuple(dict.fromkeys(failed)), case=case, early_interval=a, late_interval=b,
-        conditions=tuple(
-            read
-            for (id, part), spans in seen.items()
-            if (read := _conditions(id, part, spans, telemetry)) is not None
-        ),
+        device_ids=tuple(shares), alone_s=median(own_s), early=early.estimate, early_lo=early.low,
+        early_hi=early.high, late=late.estimate, late_lo=late.low, late_hi=late.high, least_id=least,
+        least_share=shares[least], failed=tuple(dict.fromkeys(failed)), case=case, early_interval=early,
+        late_interval=late, conditions=tuple(read for read in conditions if read is not None),
     )  # fmt: skip
 
 
-def _conditions(
-    device_id: str, part: Part, spans: Sequence[tuple[TogetherTimes, Window]],
-    telemetry: Mapping[tuple[int, str], Telemetry],
-) -> Conditions | None:  # fmt: skip
-    """None where nothing was read in any of these spans."""
-    read: list[tuple[Telemetry, int]] = []
-    for one, window in spans:
-        found = telemetry.get((one.session, device_id))
-        if found is not None and one.at_s is not None:
-            begin, end = one.at_s + window.begin, one.at_s + window.end
-            read += [(found, place) for place, t in enumerate(found.t_s) if begin <= t <= end]
-    if not read:
+def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Readings) -> Conditions | None:
+    """Return None where nothing was read in any of these spans."""
+    moments: list[tuple[Telemetry, int]] = []
+    for times, window in spans:
+        read = readings.get((times.session, device_id))
+        if read is not None and times.at_s is not None:
+            begin, end = times.at_s + window.begin, times.at_s + window.end
+            moments += [(read, place) for place, t in enumerate(read.t_s) if begin <= t <= end]
+    if not moments:
         return None
-
-    def middle(column: Callable[[Telemetry], Sequence[float | None]]) -> float | None:
-        values = [column(one)[place] for one, place in read if place < len(column(one))]
+    medians: dict[str, float | None] = {}
+    for name in ("clock_hz", "power_w", "temperature_c", "pcie_generation", "pcie_width"):
+        columns = ((getattr(read, name), place) for read, place in moments)
+        values = [column[place] for column, place in columns if place < len(column)]
         known = [value for value in values if value is not None]
-        return median(known) if known else None
-
-    generation, width = middle(lambda one: one.pcie_generation), middle(lambda one: one.pcie_width)
-    reasons = {word for one, place in read if place < len(one.throttle) for word in one.throttle[place]}
-    return Conditions(
-        device_id=device_id, part=part, clock_hz=middle(lambda one: one.clock_hz),
-        power_w=middle(lambda one: one.power_w), temperature_c=middle(lambda one: one.temperature_c),
-        throttle=tuple(sorted(reasons)), pcie_generation=None if generation is None else int(generation),
-        pcie_width=None if width is None else int(width),
-    )  # fmt: skip
+        medians[name] = median(known) if known else None
+    for name in ("pcie_generation", "pcie_width"):
+        medians[name] = None if medians[name] is None else int(medians[name] or 0)
+    reasons = {word for read, place in moments if place < len(read.throttle) for word in read.throttle[place]}
+    return Conditions(device_id=device_id, part=part, throttle=tuple(sorted(reasons)), **medians)  # type: ignore[arg-type]
 
 
 def common(all_times: Sequence[TogetherTimes]) -> Window | None:
-    """From when the last one began until the first one ended; None where they never worked at the same time."""
-    begin = max(one.begin_s for one in all_times)
-    end = min(one.ends_s[-1] if one.ends_s else one.begin_s for one in all_times)
+    """Return the time from when the last one began until the first one ended. Returns None where they never worked at
+    the same time."""
+    windows = [_own(times) for times in all_times]
+    begin, end = max(window.begin for window in windows), min(window.end for window in windows)
     return Window(begin, end) if begin < end else None
 
 
-def rate(one: TogetherTimes, window: Window) -> float | None:
-    """Launches per second of its samples that lie wholly inside the window; None without any."""
+def rate(times: TogetherTimes, window: Window) -> float | None:
+    """Return launches per second of the samples that lie wholly inside the window. Returns None without any."""
     inside = [
         end - start
-        for start, end in itertools.pairwise([one.begin_s, *one.ends_s])
+        for start, end in itertools.pairwise([times.begin_s, *times.ends_s])
         if window.begin <= start and end <= window.end
     ]
-    return one.repeat * len(inside) / sum(inside) if inside and sum(inside) > 0 else None
+    return times.repeat * len(inside) / sum(inside) if inside and sum(inside) > 0 else None
 
 
-def _own(one: TogetherTimes) -> Window:
-    return Window(one.begin_s, one.ends_s[-1] if one.ends_s else one.begin_s)
+def _own(times: TogetherTimes) -> Window:
+    return Window(times.begin_s, times.ends_s[-1] if times.ends_s else times.begin_s)
 
 
-def _summed(rates: Sequence[Sequence[float | None]]) -> list[float]:
-    """Seconds per launch of all GPUs as one, slice by slice; slices in which one of them has no sample are left out."""
-    found = []
-    for slices in zip(*rates, strict=True):
-        known = [one for one in slices if one]
-        if len(known) == len(slices):
-            found.append(1 / sum(known))
-    return found
+def _summed(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
+    """Return seconds per launch of all GPUs as one, slice by slice, without slices in which one has no sample."""
+    rates = []
+    for by_part in spans.values():
+        times, window = by_part[part]
+        rates.append([rate(times, slice) for slice in window.slices()])
+    return [1 / sum(filter(None, slices)) for slices in zip(*rates, strict=True) if all(slices)]
 
 
 TITLE = "Scaling"
