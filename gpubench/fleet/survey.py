@@ -238,48 +238,53 @@ def _reason(outcome: Outcome, row: CaseResult) -> str | None:
 
 # ---------------------------------------------------------------- figures -> verdicts
 
+_Name = tuple[str, str, int]  # what is alike, the driver, the size
+
 
 def compared(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """The verdicts of a fleet's figures. `known_good`: those of a saved fleet, with which each GPU and each group is
-    compared too: that alone sees a fleet that is slow as a whole."""
-    found = sorted(all_figures, key=_age)
-    groups = _groups(found)
-    looks = sum(len(group) for group in groups.values() if len(group) >= FEWEST_PEERS)
+    """Return the verdicts of a fleet's figures. `known_good`: those of a saved fleet, with which each GPU and each
+    group is compared too: that alone sees a fleet that is slow as a whole."""
+    figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
+    groups, before = _groups(figures), _groups(saved, drivers=False)
+    judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
+    counted = {figure.gpu for group in judged for figure in group}
+    looks = sum(map(len, judged))
     k = growing_k(looks)
-    counted = {one.gpu for group in groups.values() if len(group) >= FEWEST_PEERS for one in group}
-    saved = None if known_good is None else _groups(sorted(known_good, key=_age), drivers=False)
     rows, verdicts = [], []
-    for name, group in sorted(groups.items()):
-        row, suspects = _judged(group, k, tolerance)
-        before = [] if saved is None else saved.get(_saved_name(name), [])
-        rows.append(_against_saved(row, before))
-        verdicts += suspects
-        verdicts += _fallen(group, before, tolerance)
+    for (alike, _, size), group in sorted(groups.items()):
+        row, slow = _judge(group, before.get((alike, "", size), []), k, tolerance)
+        rows.append(row)
+        verdicts += slow
+    gravest: dict[tuple[str, str], SlowGpu] = {}  # of one GPU and case
+    for verdict in sorted(verdicts, key=_order):
+        gravest.setdefault((verdict.gpu, verdict.case), verdict)
+    now, then = (
+        {figure.gpu for figure in figures},
+        {figure.gpu for group in before.values() for figure in group},
+    )
     return Peers(
-        tolerance=tolerance, looks=looks, k=k, verdicts=tuple(sorted(_worst(verdicts), key=_order)),
-        groups=tuple(rows), not_compared=tuple(_left_out(found, groups, counted)), compared=len(counted),
-        new=_missing(found, saved, new=True), gone=_missing(found, saved, new=False),
+        tolerance=tolerance, looks=looks, k=k, verdicts=tuple(gravest.values()), groups=tuple(rows),
+        not_compared=tuple(_left_out(figures, groups, counted)), compared=len(counted),
+        new=tuple(sorted(now - then)) if known_good is not None else (),
+        gone=tuple(sorted(then - now)),
     )  # fmt: skip
 
 
-def _age(one: Figure) -> tuple[str, ...]:
-    """Of two figures of one GPU the newer one counts."""
-    return one.started_at, one.node, one.device, one.case, one.gpu
+def _age(figure: Figure) -> tuple[str, ...]:
+    """Order figures: of two of one GPU the newer one counts."""
+    return figure.started_at, figure.node, figure.device, figure.case, figure.gpu
 
 
-_Name = tuple[str, str, int]  # what is alike, the driver, the size
-
-
-def _groups(found: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """By what peers share. Each GPU is there once; of the sizes that a group measured, the one that most GPUs have,
-    the largest of several: searches need not end at one size."""
+def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
+    """Return the figures by what peers share. Each GPU is there once; of the sizes that a group measured, the one that
+    most GPUs have, the largest of several: searches need not end at one size."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
-    for one in found:
-        if one.reason is None:
-            name = (one.group, one.driver if drivers else "")
-            sizes.setdefault(name, {}).setdefault(one.size, {})[one.gpu] = one
+    for figure in figures:
+        if figure.reason is None:
+            name = (figure.group, figure.driver if drivers else "")
+            sizes.setdefault(name, {}).setdefault(figure.size, {})[figure.gpu] = figure
     groups = {}
     for (group, driver), by_size in sizes.items():
         size = max(by_size, key=lambda n: (len(by_size[n]), n))
@@ -287,108 +292,76 @@ def _groups(found: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, lis
     return groups
 
 
-def _saved_name(name: _Name) -> _Name:
-    return name[0], "", name[2]
-
-
-def _judged(group: Sequence[Figure], k: float, tolerance: float) -> tuple[PeerGroup, list[SlowGpu]]:
-    rates = [one.rate for one in group]
-    middle = median(rates)
-    sigma = spread(rates)
-    worst = min(group, key=lambda one: (one.rate, one.gpu))
-    enough = len(group) >= FEWEST_PEERS
-    threshold = max(tolerance, k * sigma) if enough else None
-    short = [one for one in group if threshold is not None and 1 - one.rate / middle > threshold]
+def _judge(
+    group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
+) -> tuple[PeerGroup, list[SlowGpu]]:
+    """Return the group, and its GPUs that fall short of their peers, or of themselves as they were `before`."""
+    rates = [figure.rate for figure in group]
+    middle, sigma = median(rates), spread(rates)
+    worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
+    threshold = max(tolerance, k * sigma) if len(group) >= FEWEST_PEERS else None
+    short = [figure for figure in group if threshold is not None and 1 - figure.rate / middle > threshold]
     uniform = is_uniform(len(short), len(group))
+    chance = 0.0 if threshold is None or sigma == 0 else 1 - NormalDist().cdf(threshold / sigma)
+    own = {figure.gpu: figure.rate for figure in before}
     row = PeerGroup(
         case=worst.case, group=worst.group, peers=len(group), median_per_s=middle, low_per_s=min(rates),
         high_per_s=max(rates), worst=worst.gpu, sigma=sigma, threshold=threshold, suspects=len(short),
-        expected_by_chance=_chance(len(group), sigma, threshold), uniform=uniform,
+        expected_by_chance=len(group) * chance, uniform=uniform,
         uneven=len(group) > 1 and (max(rates) - min(rates)) / middle > _UNEVEN,
+        known_good_change=middle / median(list(own.values())) - 1 if own else None,
     )  # fmt: skip
-    if threshold is None or not uniform:
-        return row, []
-    return row, [_verdict(one, middle, threshold, len(group)) for one in short]
+    slow = [_verdict(figure, middle, threshold or 0.0, len(group)) for figure in short if uniform]
+    slow += [
+        _verdict(figure, own[figure.gpu], tolerance, 1, known_good=True)
+        for figure in group
+        if figure.gpu in own and 1 - figure.rate / own[figure.gpu] > tolerance
+    ]
+    return row, slow
 
 
-def _chance(peers: int, sigma: float, threshold: float | None) -> float:
-    if threshold is None or sigma == 0:
-        return 0.0
-    return peers * (1 - NormalDist().cdf(threshold / sigma))
-
-
-def _verdict(one: Figure, middle: float, threshold: float, peers: int, *, known_good: bool = False) -> SlowGpu:
-    shortfall = 1 - one.rate / middle
-    alone = sum(1 - rate / middle > threshold for rate in one.rates)
+def _verdict(
+    figure: Figure, middle: float, threshold: float, peers: int, *, known_good: bool = False
+) -> SlowGpu:
+    shortfall = 1 - figure.rate / middle
+    alone = sum(1 - rate / middle > threshold for rate in figure.rates)
     confirmed = known_good or alone >= 2
     word: GpuWord = "suspect" if not confirmed else "severe" if shortfall > SEVERE else "slow"
     return SlowGpu(
-        word=word, node=one.node, gpu=one.gpu, device=one.device, bdf=one.bdf, case=one.case, rate_per_s=one.rate,
-        median_per_s=middle, shortfall=shortfall, threshold=threshold, peers=peers, sessions=len(one.rates),
-        confirmed=confirmed, throttle=one.throttle, known_good=known_good,
+        word=word, node=figure.node, gpu=figure.gpu, device=figure.device, bdf=figure.bdf, case=figure.case,
+        rate_per_s=figure.rate, median_per_s=middle, shortfall=shortfall, threshold=threshold, peers=peers,
+        sessions=len(figure.rates), confirmed=confirmed, throttle=figure.throttle, known_good=known_good,
     )  # fmt: skip
 
 
-def _against_saved(row: PeerGroup, before: Sequence[Figure]) -> PeerGroup:
-    if not before:
-        return row
-    change = row.median_per_s / median([one.rate for one in before]) - 1
-    return msgspec.structs.replace(row, known_good_change=change)
-
-
-def _fallen(group: Sequence[Figure], before: Sequence[Figure], tolerance: float) -> list[SlowGpu]:
-    """GPUs that fall short of themselves."""
-    rates = {one.gpu: one.rate for one in before}
-    return [
-        _verdict(one, rates[one.gpu], tolerance, 1, known_good=True)
-        for one in group
-        if one.gpu in rates and 1 - one.rate / rates[one.gpu] > tolerance
-    ]
-
-
-def _worst(verdicts: Iterable[SlowGpu]) -> list[SlowGpu]:
-    """Of one GPU and case the gravest verdict alone."""
-    kept: dict[tuple[str, str], SlowGpu] = {}
-    for one in sorted(verdicts, key=_order):
-        kept.setdefault((one.gpu, one.case), one)
-    return list(kept.values())
-
-
-def _order(one: SlowGpu) -> tuple[object, ...]:
-    return _GRAVITY[one.word], -one.shortfall, one.node, one.gpu, one.case
+def _order(verdict: SlowGpu) -> tuple[object, ...]:
+    return _GRAVITY[verdict.word], -verdict.shortfall, verdict.node, verdict.gpu, verdict.case
 
 
 def _left_out(
-    found: Sequence[Figure], groups: Mapping[_Name, Sequence[Figure]], counted: set[str]
+    figures: Sequence[Figure], groups: Mapping[_Name, Sequence[Figure]], counted: set[str]
 ) -> list[NotCompared]:
     few: dict[str, int] = {}
     for group in groups.values():
-        for one in group:
-            few[one.gpu] = max(few.get(one.gpu, 0), len(group))
+        for figure in group:
+            few[figure.gpu] = max(few.get(figure.gpu, 0), len(group))
     reasons: dict[str, str] = {}
-    for one in found:
-        if one.reason is not None and (one.gpu not in counted or not one.reason.startswith(_SKIPPED)):
-            reasons.setdefault(one.gpu, f"{one.case} {one.reason}")
+    for figure in figures:
+        skipped = figure.reason is not None and figure.reason.startswith(_SKIPPED)
+        if figure.reason is not None and not (skipped and figure.gpu in counted):
+            reasons.setdefault(figure.gpu, f"{figure.case} {figure.reason}")
     missing: dict[str, NotCompared] = {}
-    for one in found:
-        reason = reasons.get(one.gpu)
-        if one.gpu in missing or (one.gpu in counted and reason is None):
+    for figure in figures:
+        reason = reasons.get(figure.gpu)
+        if figure.gpu in missing or (figure.gpu in counted and reason is None):
             continue
-        if one.gpu in few and one.gpu not in counted:
-            reason = f"{few[one.gpu] - 1} peers, and a verdict takes {FEWEST_PEERS - 1}"
-        missing[one.gpu] = NotCompared(
-            node=one.node, gpu=one.gpu, device=one.device, reason=reason or "its peers measured another size"
-        )
+        if figure.gpu in few and figure.gpu not in counted:
+            reason = f"{few[figure.gpu] - 1} peers, and a verdict takes {FEWEST_PEERS - 1}"
+        missing[figure.gpu] = NotCompared(
+            node=figure.node, gpu=figure.gpu, device=figure.device,
+            reason=reason or "its peers measured another size",
+        )  # fmt: skip
     return list(missing.values())
-
-
-def _missing(
-    found: Sequence[Figure], saved: Mapping[_Name, Sequence[Figure]] | None, *, new: bool
-) -> tuple[str, ...]:
-    if saved is None:
-        return ()
-    now, before = {one.gpu for one in found}, {one.gpu for group in saved.values() for one in group}
-    return tuple(sorted(now - before if new else before - now))
 
 
 NodeWord = Literal[NodeReason, "complete"]
