@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.labels import workers
@@ -205,12 +206,31 @@ def case_differences(
         ("kernel", "kernel", before.kernel, after.kernel),
         ("kernel", "staging", before.staging, after.staging),
     )
-    return tuple(
+    fields = [
         Difference(new=index, scope=scope, field=field, base=old, value=value, id=before.id)
         for scope, field, old, value in pairs
         # Threads that one side does not tell are no difference; a kernel that it does not name is one.
         if old != value and (field != "threads" or None not in (old, value))
-    )
+    ]
+    return (*fields, *_result_difference(before, after, index))
+
+
+# Other versions of NumPy round a function's results by less than this share of their size.
+ROUNDING = 1e-9
+RESULTS_OF = "results of "  # begins the field of such a difference
+
+
+def _result_difference(before: Measurement, after: Measurement, index: int) -> Iterable[Difference]:
+    """Yield by how much the results of a user's function differ, as a share of their size, where they do."""
+    old, new = before.answer, after.answer
+    if old is UNSET or new is UNSET or not (old or new):
+        return
+    size = math.sqrt(math.fsum(value**2 for value in (*old, *new)) / max(1, len(old) + len(new)))
+    off = max((abs(a - b) for a, b in zip(old, new, strict=False)), default=0.0) / (size or 1.0)
+    if off > ROUNDING or len(old) != len(new):
+        value = f"{off:.3g}" if len(old) == len(new) else "inf"  # of another shape
+        field = f"{RESULTS_OF}{before.case.op}"
+        yield Difference(new=index, scope="kernel", field=field, base="0", value=value, id=before.id)
 
 
 def take_turns(base: Run, new: Run) -> bool:

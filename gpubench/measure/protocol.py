@@ -282,6 +282,7 @@ class Prepared(Reply, frozen=True, kw_only=True):
     sides where its stages run. `notes`: what the worker has found wrong with the cache."""
 
     check: Check
+    answer: list[float] | None = None
     op_hash: str
     kernel_hash: str | None
     kernel: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -23,11 +24,12 @@ from gpubench.compare.comparison import (
     VerdictWord,
 )
 from gpubench.compare.noise import Noise, NoisyCase
+from gpubench.compare.pairing import RESULTS_OF
 from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
 from gpubench.report.layout import RenderOptions, Section, TextDocument, csv_text
 from gpubench.report.sections import problems
-from gpubench.report.wording import interval_text, mark, seconds_text, short_ratio_text
+from gpubench.report.wording import interval_text, mark, seconds_text, share_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend
 
 # What asks for a reader's attention first. SAME is folded where that is possible.
@@ -282,8 +284,15 @@ def _differences_section(comparison: Comparison, index: int) -> Section | None:
     whole = [row for row in rows if row.id is None]
     lines = [printable(f"{row.scope} {row.field}: {row.base or '-'} -> {row.value or '-'}") for row in whole]
     for scope, field in dict.fromkeys((row.scope, row.field) for row in rows if row.id is not None):
-        count = len({row.id for row in rows if (row.scope, row.field) == (scope, field) and row.id is not None})
-        lines.append(f"{scope} {field}: differs in {count} case{'s' if count != 1 else ''}")
+        same = [row for row in rows if (row.scope, row.field) == (scope, field) and row.id is not None]
+        count = len({row.id for row in same})
+        where = f"in {count} case{'s' if count != 1 else ''}"
+        if field.startswith(RESULTS_OF):  # of a user's function
+            most = max(float(row.value or 0.0) for row in same)
+            much = f"by up to {share_text(most)} of their size" if most < math.inf else "in shape"
+            lines.append(f"{scope} {field}: differ {much} {where}")
+        else:
+            lines.append(f"{scope} {field}: differs {where}")
     return Section(key="differences", title="Differences", lines=tuple(lines)) if lines else None
 
 

@@ -350,6 +350,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     kernel: str | None = None
     blas: bool | None = None
     check: Check
+    answer: list[float] | UnsetType = UNSET  # elements of what a user's function returns in float64
     staging: Staging = "pageable"
     blocks: list[Block] = []
     parts: list[Parts] = []

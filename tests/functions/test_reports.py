@@ -2,6 +2,7 @@
 advice, comparison, claims, gates and the formats of other programs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,16 @@ def test_a_comparison_says_that_the_text_changed(gpubench, folder: Path) -> None
     assert compared.returncode in (0, 3), compared.stderr
     assert "text of options.decay: differs in 18 cases" in compared.stdout
     assert "text of options.total" not in compared.stdout
+
+
+def test_a_comparison_says_by_how_much_the_results_changed(gpubench, folder: Path) -> None:
+    """`decay` returns 1 more, of a size between 1 and 3."""
+    compared = gpubench("compare", "base.json", "new.json", cwd=folder).stdout
+    (share,) = re.findall(
+        r"results of options.decay: differ by up to (\d+)% of their size in 18 cases", compared
+    )
+    assert 33 <= int(share) <= 100
+    assert "results of options.total" not in compared
 
 
 def test_the_time_of_a_copied_call_is_told_in_parts(gpubench, folder: Path) -> None:

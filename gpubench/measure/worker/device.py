@@ -323,6 +323,7 @@ class OpenDevice:
         return protocol.Prepared(
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel=checked.launch.kernel_name,
             kernel_hash=op.digest or checked.launch.kernel_hash, tune_s=tune_s,
+            answer=workspace.answer_samples() if op.digest else None,
             lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, cut=cut,

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from gpubench.backends.contract import Buffer, Launch
+from gpubench.backends.shared.reference import samples_of
 from gpubench.base.errors import Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import make_inputs, plain
-from gpubench.functions.objects import Allowed, Unreadable, compare, equal, leaves, size
+from gpubench.functions.objects import Allowed, Unreadable, compare, equal, leaves, on_host, size
 from gpubench.functions.session import CallSession, ObjectBuffer, Translated, answer
 from gpubench.functions.session import session_of as session_of
 from gpubench.kernels.contract.op import Op
@@ -102,6 +103,12 @@ class CallWorkspace(Workspace):
     def make_reference(self) -> None:
         """Have the answer at hand."""
         self._operands.answer(self.case)
+
+    def answer_samples(self) -> list[float]:
+        """Return elements of the answer; none of what is no number."""
+        with contextlib.suppress(Unreadable):
+            return samples_of([on_host(leaf) for _, leaf in leaves(self._operands.answer(self.case)[0])])
+        return []
 
     def fetch(self, output: Buffer, way: Any, *, travels: bool | None = None) -> None:
         """Download the whole result."""

@@ -23,6 +23,7 @@ from gpubench.backends.shared.reference import (
     judge_choices,
     not_finite,
     same_bytes,
+    samples_of,
     sentinel_for,
     sentinel_of,
     sentinels,
@@ -105,6 +106,10 @@ class Workspace:
     def answers(self) -> tuple[Reference, ...]:
         """The float64 answer of each output."""
         return self._operands.references(self.case)
+
+    def answer_samples(self) -> list[float]:
+        """Return elements of the answer, always from the same places: by them two texts of a function are compared."""
+        return samples_of([answer.want for answer in self.answers])
 
     @functools.cached_property
     def sentinel(self) -> float:
