@@ -14,11 +14,12 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
 from gpubench import curves
+from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.measure.ladder import Rungs
 from gpubench.measure.plan import (
@@ -130,29 +131,26 @@ class Wish(NamedTuple):
 RATE = attrgetter("rate")
 
 
-class Race:
-    """The curves of an op by side: of the CPU, and of each cell. Who competes at a size is found once."""
+class Contenders(curves.Side):
+    """The curves of one side, with their slots. Who competes at a size is found once."""
 
-    def __init__(self, fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]) -> None:
-        self._sides: dict[Cell | None, dict[Slot, curves.TimeCurve]] = {None: {}}
-        for name, curve in fitted.items():
-            self._sides.setdefault(None if name[0] in cpu else (name[0], name[2]), {})[name] = curve
-        self._fastest = {cell: curves.Side(side.values()) for cell, side in self._sides.items()}
-        self._competing: dict[tuple[Cell | None, float], set[Slot]] = {}
+    def __init__(self, fitted: Mapping[Slot, curves.TimeCurve]) -> None:
+        self.fitted = fitted
+        self._competing: dict[float, set[Slot]] = {}
 
-    def names(self, cell: Cell | None) -> list[Slot]:
-        """Return the contenders of a cell; None: of the CPU."""
-        return list(self._sides.get(cell, ()))
+    def __new__(cls, fitted: Mapping[Slot, curves.TimeCurve]) -> Self:
+        return super().__new__(cls, fitted.values())
 
-    def curves(self, cell: Cell | None) -> curves.Side:
-        """Return their curves."""
-        return self._fastest.get(cell, curves.Side())
-
-    def competing(self, cell: Cell | None, x: float) -> set[Slot]:
+    def competing(self, x: float) -> set[Slot]:
         """Return those that are not far behind the fastest of them at x."""
-        if (cell, x) not in self._competing:
-            self._competing[cell, x] = _competing(self._sides.get(cell, {}), x)
-        return self._competing[cell, x]
+        if x not in self._competing:
+            self._competing[x] = _competing(self.fitted, x)
+        return self._competing[x]
+
+
+# The contenders of an op: those of each cell, and of the CPU (None).
+Race = Mapping[Cell | None, Contenders]
+NOBODY = Contenders({})
 
 
 class Passes:
@@ -422,16 +420,19 @@ class Passes:
             fitted = self.points.fitted(series)
             if series.op.group == FUNCTIONS:
                 fitted = _as_written(fitted, self._cpu)
-            self._races[series.key] = Race(fitted, self._cpu)
+            sides = group_by(fitted, lambda name: None if name[0] in self._cpu else (name[0], name[2]))
+            self._races[series.key] = {
+                cell: Contenders({name: fitted[name] for name in names}) for cell, names in sides.items()
+            }
         return self._races[series.key]
 
     def _open(self, series: Series) -> list[Unsharp]:
         """The thresholds of an op that are not sharp."""
         rows, race = self.points.rows(series), self._race(series)
-        cpu = race.curves(None)
+        cpu = race.get(None, NOBODY)
         opens = []
         for cell in cells(rows, self._cpu, self._software):
-            ours = race.curves(cell)
+            ours = race.get(cell, NOBODY)
             threshold = curves.compare(ours, cpu, COARSE)
             if threshold is None or threshold.state in ("always", "never"):
                 continue
@@ -442,7 +443,7 @@ class Passes:
             case, base = _variance(ours, x), _variance(cpu, x)
             total = case + base
             offsets = max(curve.offset for curve in ours) + max(curve.offset for curve in cpu)
-            sides = [race.names(side) for side, part in ((None, base), (cell, case)) if part >= QUIET * total]
+            sides = [side.fitted for side, part in ((cpu, base), (ours, case)) if part >= QUIET * total]
             known = [[n for n, row in rows.items() if any(name in row for name in names)] for names in sides]
             sizes = [math.log(n) for n in min(known, key=len)]
             opens.append(
@@ -485,7 +486,7 @@ class Passes:
             return {}
         x = math.log(n)
         resident = [cell for cell in cells(rows, self._cpu) if not cell[1].startswith("transfer")]
-        names = set[Slot]().union(*(race.competing(side, x) for side in (None, *resident)))
+        names = set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in (None, *resident)))
         return {n: names} if names else {}
 
     def _checks(self) -> Iterator[Step]:
@@ -540,7 +541,7 @@ def _as_written(
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
     """Return who competes at x on the sides that make these thresholds wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
-    return set[Slot]().union(*(race.competing(side, x) for side in sides))
+    return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 
 
 def _variance(side: curves.Side, x: float) -> float:

@@ -339,8 +339,7 @@ class _Runner:
             code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,
             data={"seconds": round(self._budget.once_s, 1)},
         )  # fmt: skip
-        self.recorder.warn(found)
-        self.sink(Warned(found))
+        warn_once(self.recorder, self.sink, found)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
         """Measure the sessions that others disturbed once more, at the end. The least disturbed one of each counts."""
@@ -383,8 +382,7 @@ class _Runner:
 
     def _warn_budget(self, message: str) -> None:
         warning = RunWarning(code="budget", message=message, hint="raise --budget or choose fewer --ops")
-        self.recorder.warn(warning)
-        self.sink(Warned(warning))
+        warn_once(self.recorder, self.sink, warning)
 
 
 class StepRun:

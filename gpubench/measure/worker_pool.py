@@ -153,65 +153,63 @@ class Worker:
 AHEAD = 5
 
 
+class Spare(NamedTuple):
+    """A worker that imports what opening a device of its backend needs."""
+
+    backend: str
+    worker: Worker
+    importing: protocol.Preload
+
+
 class Spares:
-    """Workers that import what opening a device of their backend needs, by backend, each for one session. Those that
-    have told of their backend's devices come first."""
+    """Workers that import, each for one session. Those that have told of their backend's devices come first."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[Worker]] = {}
-        self._importing: list[tuple[Worker, protocol.Preload]] = []
+        self._waiting: list[Spare] = []
+        self._settled: set[Worker] = set()
 
     def keep(self, backend: str, worker: Worker) -> None:
         """Have the worker import, and keep it."""
         request = protocol.Preload(id=worker.next_id, backend=backend)
         with contextlib.suppress(WorkerGone):  # the one that takes it will find out
             worker.send(request)
-            self._waiting.setdefault(backend, []).append(worker)
-            self._importing.append((worker, request))
+            self._waiting.append(Spare(backend, worker, request))
 
     def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
         """Have a worker of each backend import for every one of the `sessions` to come: side by side it takes the time
         of one."""
         for backend in needed:
-            for _ in range(min(sessions, cpus, AHEAD) - len(self._waiting.get(backend, ()))):
+            for _ in range(min(sessions, cpus, AHEAD) - sum(x.backend == backend for x in self._waiting)):
                 with contextlib.suppress(WorkerGone):  # one that is needed tells why
                     self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:
-        """A worker of the backend, which is the caller's from then on."""
-        waiting = self._waiting.get(backend)
-        return waiting.pop(0) if waiting else None
+        """Return a worker of the backend, which is the caller's from then on. Returns None if there is none."""
+        spare = next((spare for spare in self._waiting if spare.backend == backend), None)
+        if spare is None:
+            return None
+        self._waiting.remove(spare)
+        return spare.worker
 
     def keep_only(self, needed: Collection[str]) -> None:
         """End the workers of all other backends."""
-        for backend in self._waiting.keys() - needed:
-            self._end(self._waiting.pop(backend))
+        for spare in [spare for spare in self._waiting if spare.backend not in needed]:
+            self._waiting.remove(spare)
+            spare.worker.kill()
 
     def settle(self) -> None:
-        """Wait until nothing is imported any more: nothing may run beside a measurement. Each answers once."""
-        kept = [worker for waiting in self._waiting.values() for worker in waiting]
-        importing, self._importing = self._importing, []
-        for worker, request in importing:
-            if worker in kept:
-                try:
-                    worker.wait(request, OPEN_DEADLINE_S)
-                except WorkerGone:
-                    self._drop(worker)
-
-    def _drop(self, dead: Worker) -> None:
-        """Forget a worker that died: whoever needs one of its backend starts a fresh one."""
-        for backend, waiting in self._waiting.items():
-            self._waiting[backend] = [worker for worker in waiting if worker is not dead]
+        """Wait until nothing is imported any more: nothing may run beside a measurement. Each answers once, and whoever
+        needs one that died starts a fresh one."""
+        for spare in [spare for spare in self._waiting if spare.worker not in self._settled]:
+            self._settled.add(spare.worker)
+            try:
+                spare.worker.wait(spare.importing, OPEN_DEADLINE_S)
+            except WorkerGone:
+                self._waiting.remove(spare)
 
     def end(self) -> None:
         """End those that nobody took."""
-        for waiting in self._waiting.values():
-            self._end(waiting)
-        self._waiting.clear()
-
-    def _end(self, waiting: Sequence[Worker]) -> None:
-        for worker in waiting:
-            worker.kill()
+        self.keep_only(())
 
 
 OPEN_DEADLINE_S = 60.0

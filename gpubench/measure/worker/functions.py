@@ -183,9 +183,7 @@ class CallWorkspace(Workspace):
         if not why:
             return None
         check = Check(ok=False, max_error=None, limit=0.0, scale="value", index=[])
-        false = Wrong(check, hint="mend the function: each call has to do its whole work")
-        false.detail = why
-        return false
+        return Wrong(check, hint="mend the function: each call has to do its whole work", detail=why)
 
     def verify_host_output(self, precision: str) -> Check:
         """Compare what a timed call downloaded. Raises Wrong."""
@@ -200,9 +198,7 @@ class CallWorkspace(Workspace):
                 right = bool(function.same(want, got))
             check = Check(ok=right, max_error=0.0 if right else None, limit=0.0, scale="value", index=[])
             if not right:
-                wrong = Wrong(check, hint=_WRONG)
-                wrong.detail = "same(cpu, gpu) says that the results differ"
-                raise wrong
+                raise Wrong(check, hint=_WRONG, detail="same(cpu, gpu) says that the results differ")
             return check
         try:
             discrepancy = compare(got, want, allowed)
@@ -214,9 +210,7 @@ class CallWorkspace(Workspace):
             index=discrepancy.place,
         )  # fmt: skip
         if not discrepancy.right:
-            wrong = Wrong(check, hint=_WRONG)
-            wrong.detail = discrepancy.words or wrong.detail
-            raise wrong
+            raise Wrong(check, hint=_WRONG, detail=discrepancy.words)
         return check
 
 

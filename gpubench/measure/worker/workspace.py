@@ -55,12 +55,12 @@ KEPT = 2
 class Wrong(WrongResult):
     """The output is wrong; `check` says by how much and where, `element` what stands there, `hint` what to do."""
 
-    def __init__(self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy) -> None:
+    def __init__(
+        self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy, detail: str = ""
+    ) -> None:
         size = "not finite" if check.max_error is None else f"{check.max_error:.3g}"
-        super().__init__(
-            f"largest error {size} at {check.index}, allowed {check.limit:.3g}{element}",
-            hint=hint,
-        )
+        largest = f"largest error {size} at {check.index}, allowed {check.limit:.3g}{element}"
+        super().__init__(detail or largest, hint=hint)
         self.check = check
 
 
