@@ -66,14 +66,14 @@ class _Part(NamedTuple):
             start += len(text) + 1
         return parts
 
-    def stripped(self, first: int = 0) -> _Part:
+    def trim(self, first: int = 0) -> _Part:
         """Return the part without blanks around it, and then without so many first letters."""
         start = self.start + len(self.text) - len(self.text.lstrip())
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
     def number(self) -> int:
         """The value of one number: whole, 1 to 2^40."""
-        part = self.stripped()
+        part = self.trim()
         if not part.text:
             part.fail("a number is missing here")
         if len(part.text) > _MAX_NUMBER_LENGTH:
@@ -107,7 +107,7 @@ class _Part(NamedTuple):
 
     def steps(self, low: int, high: int) -> list[int]:
         """The sizes of a range by this step, `xF` or `+N`."""
-        number = self.stripped(first=1)
+        number = self.trim(first=1)
         if self.text.strip()[:1] in ("x", "X"):
             factor = number.number()
             if factor < 2:
@@ -124,8 +124,8 @@ class _Part(NamedTuple):
 def parse_time(text: str) -> datetime | None:
     """Return the time of a file in UTC, None if `text` is no ISO 8601 time. One without an offset is taken as UTC."""
     try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):  # the offset may lead out of the years 1 to 9999
         return None
 
@@ -135,30 +135,30 @@ def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:
 
     `option` is named in the message. Raises UsageError with the position of the offending part.
     """
-    found: set[int] = set()
+    sizes: set[int] = set()
     for part in _Part(text, 0, text, option).split(","):
-        found.update(part.sizes())
-        if len(found) > MAX_SIZES:
+        sizes.update(part.sizes())
+        if len(sizes) > MAX_SIZES:
             part.fail(f"the list has more than {MAX_SIZES} sizes", "list fewer sizes")
-    return sorted(found)
+    return sorted(sizes)
 
 
 def _geometric(low: int, high: int, factor: int) -> list[int]:
-    found = []
+    sizes = []
     while low <= high:
-        found.append(low)
+        sizes.append(low)
         low *= factor
-    return found
+    return sizes
 
 
-def _value(found: re.Match[str]) -> Fraction:
+def _value(match: re.Match[str]) -> Fraction:
     """The exact value of a matched number, cut off above 2^41: 9^99 is never computed."""
-    if found["plain"] is not None:
-        scale = _SUFFIXES[found["suffix"].lower()] if found["suffix"] else 1
-        return Fraction(found["plain"].replace("_", "")) * scale
-    if found["base"] is not None:
-        return Fraction(_bounded_power(int(found["base"]), int(found["power"])))
-    return Fraction(int(found["digits"]) * _bounded_power(10, int(found["exponent"])))
+    if match["plain"] is not None:
+        scale = _SUFFIXES[match["suffix"].lower()] if match["suffix"] else 1
+        return Fraction(match["plain"].replace("_", "")) * scale
+    if match["base"] is not None:
+        return Fraction(_bounded_power(int(match["base"]), int(match["power"])))
+    return Fraction(int(match["digits"]) * _bounded_power(10, int(match["exponent"])))
 
 
 def _bounded_power(base: int, exponent: int) -> int:
@@ -175,8 +175,8 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
 
     Raises UsageError.
     """
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found["number"]) * _SECONDS[found["unit"] or "s"] if found else math.nan
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match["number"]) * _SECONDS[match["unit"] or "s"] if match else math.nan
     if not 0 < seconds <= MAX_DURATION_S:
         raise UsageError(
             "bad-duration", f"{option}: {text[:40]!r} is not a duration",
@@ -187,8 +187,8 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
 
 def parse_percent(text: str, *, option: str = "--precision") -> float:
     """A share: `2` and `2%` are 0.02. More than 0 %, at most 100 %. Raises UsageError."""
-    found = _PERCENT.fullmatch(text.strip())
-    percent = float(found["number"]) if found else math.nan
+    match = _PERCENT.fullmatch(text.strip())
+    percent = float(match["number"]) if match else math.nan
     if not 0 < percent <= 100:
         raise UsageError(
             "bad-percent", f"{option}: {text[:40]!r} is not a percentage",

@@ -55,8 +55,8 @@ def _installed_backends() -> str:
     """A sentence with the names of the backends that other packages bring; else an empty text."""
     from gpubench.base import plugins
 
-    found = plugins.names(plugins.BACKENDS)
-    return f" Of installed packages: {' '.join(found)}." if found else ""
+    names = plugins.names(plugins.BACKENDS)
+    return f" Of installed packages: {' '.join(names)}." if names else ""
 
 
 def _brief_help() -> TyperOption:
@@ -88,7 +88,7 @@ class Formatter(_BASE.formatter_class):  # type: ignore[misc]
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the usage line."""
         if self.narrow:
-            self._write_wrapped(f"{prefix or 'Usage: '}{prog} {args}", "", "    ")
+            self._wrap(f"{prefix or 'Usage: '}{prog} {args}", "", "    ")
         else:
             super().write_usage(prog, args, prefix)
 
@@ -98,8 +98,8 @@ class Formatter(_BASE.formatter_class):  # type: ignore[misc]
             super().write_dl(rows, *words, **more)
             return
         for first, second in rows:
-            self._write_wrapped(first, "  ", "    ")
-            self._write_wrapped(second, "      ", "      ")
+            self._wrap(first, "  ", "    ")
+            self._wrap(second, "      ", "      ")
 
     def write_examples(self, examples: Iterable[str], more: str) -> None:
         """Write command lines, some with their meaning behind, and a last sentence."""
@@ -111,12 +111,12 @@ class Formatter(_BASE.formatter_class):  # type: ignore[misc]
                     self.write(f"  {line}\n")
                     continue
                 command, _, meaning = line.partition("  ")
-                self._write_wrapped(command, "  ", "    ", continued=" \\")
-                self._write_wrapped(meaning.strip(), "      ", "      ")
+                self._wrap(command, "  ", "    ", continued=" \\")
+                self._wrap(meaning.strip(), "      ", "      ")
         self.write("\n")
-        self._write_wrapped(more, "", "")
+        self._wrap(more, "", "")
 
-    def _write_wrapped(self, text: str, first: str, others: str, *, continued: str = "") -> None:
+    def _wrap(self, text: str, first: str, others: str, *, continued: str = "") -> None:
         lines = textwrap.wrap(
             text,
             self.width - len(continued),
@@ -176,21 +176,21 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
-        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
-        if ctx.resilient_parsing or given.get("help") or given.get("brief_help"):
+        typed, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
         settings = config.settings(
             command=ctx.info_name,
             environ=os.environ,
             folder=_working_folder(),
-            file=given.get("config"),
-            files_wanted=not given.get("no_config"),
+            file=typed.get("config"),
+            files_wanted=not typed.get("no_config"),
         )
         ctx.default_map = {name: setting.value for name, setting in settings.items()}
         try:
             rest = super().parse_args(ctx, args)
         except ParserUsageError as error:
-            raise _blame(error, settings, given) or error from error
+            raise _blame(error, settings, typed) or error from error
         if ctx.obj is not None:
             ctx.obj["verbose"] = ctx.params["verbose"]
         if ctx.params["show_config"]:
@@ -208,14 +208,14 @@ class Command(TyperCommand):
             for name, value in ctx.params.items()
         }
         sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in values}
-        given = frozenset(name for name, source in sources.items() if source == "COMMANDLINE")
-        options = self.options(given=given, **values)
+        explicit = frozenset(name for name, source in sources.items() if source == "COMMANDLINE")
+        options = self.options(explicit=explicit, **values)
         code = options.instead()
         return self._function(options) if code is None else code
 
 
 def _working_folder() -> Path | None:
-    """None where it was deleted under us: there is no file of a project then."""
+    """Return the working folder. Returns None if it was deleted under us: there is no file of a project then."""
     try:
         return Path.cwd()
     except OSError:
@@ -292,10 +292,10 @@ def _screen(
 # ---------------------------------------------------------------- what the parser refuses, in our own words
 
 
-def _blame(error: Any, settings: dict[str, config.Setting], given: dict[str, Any]) -> ConfigError | None:
+def _blame(error: Any, settings: dict[str, config.Setting], typed: dict[str, Any]) -> ConfigError | None:
     """The ConfigError naming the file or variable that a refused value came from, if it did."""
     name = getattr(getattr(error, "param", None), "name", None)
-    if name is None or name not in settings or given.get(name) is not None:
+    if name is None or name not in settings or typed.get(name) is not None:
         return None
     setting = settings[name]
     return ConfigError(
@@ -307,7 +307,7 @@ def _blame(error: Any, settings: dict[str, config.Setting], given: dict[str, Any
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn the parser's exceptions into UsageError; help for an empty command line goes to stderr."""
     try:
         yield
@@ -356,7 +356,7 @@ def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
     program = Group()
     if "_GPUBENCH_COMPLETE" in os.environ:  # a shell asks how a line can go on
         program.main(list(arguments), prog_name="gpubench", standalone_mode=False)
-    with translated():
+    with translate_errors():
         try:
             with program.make_context("gpubench", list(arguments), obj=invocation) as context:
                 return program.invoke(context) or ExitCode.OK

@@ -40,16 +40,16 @@ def settings(
     """Every configured value of `command` by the option's name. Raises ConfigError."""
     if file and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
-    found: dict[str, Setting] = {}
+    values: dict[str, Setting] = {}
     paths = [Path(file)] if file else [user_file(environ), _project_file(folder)] if files_wanted else []
     for path in paths:
         if path is not None and (file or os.path.isfile(path)):
-            found.update(_from_file(path, command))
+            values.update(_from_file(path, command))
     for key, option in configurable(commands()[command]).items():
         text = environ.get(option.variable)
         if text:
-            found[option.name] = Setting(key, text.split() if option.multiple else text, option.variable)
-    return found
+            values[option.name] = Setting(key, text.split() if option.multiple else text, option.variable)
+    return values
 
 
 def show(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
@@ -111,22 +111,22 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _from_file(path: Path, command: str) -> dict[str, Setting]:
     tables_known: dict[str, type[CommandOptions]] = {"common": CommonOptions, **commands()}
-    known = {name: configurable(kind) for name, kind in tables_known.items()}
+    options_of = {name: configurable(kind) for name, kind in tables_known.items()}
     tables = _read(path)
     if path.name == "pyproject.toml":
         tables = tables.get("tool", {}).get("gpubench", {})
-    found = {}
-    for table, allowed in known.items():
+    values = {}
+    for table, allowed in options_of.items():
         for key, value in _table(tables, table, path).items():
             if key not in allowed:
-                raise _unknown(f"{key!r} in [{table}]", key, allowed, path)
+                raise _unknown_error(f"{key!r} in [{table}]", key, allowed, path)
             if table in ("common", command):
                 option = allowed[key]
-                found[option.name] = Setting(key, _plain(key, value, option, path), str(path))
+                values[option.name] = Setting(key, _plain(key, value, option, path), str(path))
     for table in tables:
-        if table not in known:
-            raise _unknown(f"the table [{table}]", table, known, path)
-    return found
+        if table not in options_of:
+            raise _unknown_error(f"the table [{table}]", table, options_of, path)
+    return values
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
@@ -146,17 +146,15 @@ def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
         isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items
     )
     if not right or (option.switch and isinstance(value, list)):
-        wanted = "true or false" if option.switch else "a text, a number or a list of them"
-        raise ConfigError(
-            "bad-setting", f"{path}: {key} = {value!r} is not usable", why=f"{key} takes {wanted}"
-        )
+        takes = "true or false" if option.switch else "a text, a number or a list of them"
+        raise ConfigError("bad-setting", f"{path}: {key} = {value!r} is not usable", why=f"{key} takes {takes}")
     if option.switch:
         return value
     texts = [str(item) for item in items]
     return texts if option.multiple else ",".join(texts)
 
 
-def _unknown(what: str, word: str, names: Iterable[str], path: Path) -> ConfigError:
+def _unknown_error(what: str, word: str, names: Iterable[str], path: Path) -> ConfigError:
     names = list(names)
     return ConfigError(
         "unknown-setting", f"{path}: gpubench does not know {what}", why="known: " + ", ".join(names),

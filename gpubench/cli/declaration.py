@@ -1,4 +1,4 @@
-"""What a declaration of an option says, and the values of the options that a command declares."""
+"""The declaration of an option, and the values of the options that a command declares."""
 
 import inspect
 from typing import Any, ClassVar, NamedTuple, Self
@@ -87,23 +87,25 @@ class CommandOptions:
     module: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
     # The names of the options that the command line itself holds: not those of the environment or of a file.
-    given: frozenset[str]
+    explicit: frozenset[str]
 
     def __init_subclass__(cls) -> None:
         own = {
-            name: found._replace(name=name, type=kind, default=False if kind is bool else found.default)
+            name: declaration._replace(
+                name=name, type=kind, default=False if kind is bool else declaration.default
+            )
             for name, kind in inspect.get_annotations(cls).items()
-            if isinstance(found := cls.__dict__.get(name), Declaration)
+            if isinstance(declaration := cls.__dict__.get(name), Declaration)
         }
         bases = [base for base in cls.__bases__ if issubclass(base, CommandOptions)]
-        inherited = {name: found for base in bases for name, found in base.declared.items()}
+        inherited = {name: declaration for base in bases for name, declaration in base.declared.items()}
         cls.declared = {name: own[name] for name in own if name not in inherited} | inherited | own
 
-    def __init__(self, *, given: frozenset[str] = frozenset(), **values: Any) -> None:
+    def __init__(self, *, explicit: frozenset[str] = frozenset(), **values: Any) -> None:
         defaults = {name: declared.default for name, declared in self.declared.items() if not declared.required}
         if values.keys() - self.declared.keys() or self.declared.keys() - {*defaults, *values}:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.declared)}")
-        self.__dict__.update(defaults | values, given=given)
+        self.__dict__.update(defaults | values, explicit=explicit)
         for name, declared in self.declared.items():
             if declared.choices and (word := getattr(self, name)) is not None:
                 require_choice(word, declared.choices, f"--{declared.key}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
@@ -31,7 +30,7 @@ def noise(options: NoiseOptions) -> int:
     if options.output is not None:
         _check_output(options.output)
     if options.file is not None:
-        _refuse_measuring(options, options.given)
+        _refuse_measuring(options)
         found, ending = found_in(_stored(options.file, options), options.sessions), 0
     else:
         run = _measured(options, began)
@@ -50,12 +49,12 @@ def noise(options: NoiseOptions) -> int:
 # ---------------------------------------------------------------- the sessions: of a file, or measured
 
 
-def _refuse_measuring(options: NoiseOptions, given: Iterable[str]) -> None:
+def _refuse_measuring(options: NoiseOptions) -> None:
     """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
     environment say about measuring stays unused, as it does in every command that measures nothing."""
     # A file is asked for some of its cases and sessions; the rest was decided when it was measured.
     decided = {*options.measuring(), *SavingOptions.declared} - {"filter", "skip", "sessions"}
-    for name in given:
+    for name in options.explicit:
         if name in decided:
             raise UsageError(
                 "already-measured", f"--{options.declared[name].key} does not go with a FILE",

@@ -31,7 +31,7 @@ def ops(options: OpsOptions) -> None:
 
     for error in backends.find_namesakes().values():
         print(f"warning: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
-    ops, broken = _shown(options.names, partial(_plain, backends=listed_backends()))
+    ops, broken = _show_words(options.names, partial(_plain, backends=listed_backends()))
     if format == "json":
         text = _json(ops, broken)
     else:
@@ -39,7 +39,9 @@ def ops(options: OpsOptions) -> None:
         rows += [{"op": name, "group": "bad-plugin", "computes": why} for name, why in broken.items()]
         if not options.names:
             rows += [{"op": word, "group": "preset", "computes": text} for word, text in PRESETS.items()]
-        text = _markdown(rows) if format == "markdown" else _two_columns([list(row.items()) for row in rows])
+        text = (
+            _markdown(rows) if format == "markdown" else _two_columns([list(facts.items()) for facts in rows])
+        )
     streams.put(text + "\n")
 
 
@@ -50,8 +52,8 @@ def listing() -> str:
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in kernels.groups()}
     for name, entry in kernels.listing().items():
         groups[entry.group].append((name, entry.summary))
-    theirs, broken = _show(kernels.foreign(), lambda op: (op.group, (op.name, op.summary)))
-    for group, line in theirs:
+    foreign, broken = _show(kernels.foreign(), lambda op: (op.group, (op.name, op.summary)))
+    for group, line in foreign:
         groups.setdefault(group, []).append(line)
     groups["preset"] = list(PRESETS.items())
     groups["bad-plugin"] = list(broken.items())
@@ -65,7 +67,7 @@ def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
     from gpubench.base.table import Column, Table, cells, markdown_table
 
     headings = list(rows[0])
-    lines = [cells(*(visible(row.get(heading, "-")) for heading in headings)) for row in rows]
+    lines = [cells(*(visible(facts.get(heading, "-")) for heading in headings)) for facts in rows]
     return markdown_table(Table(tuple(map(Column, headings)), tuple(lines)))
 
 
@@ -83,7 +85,7 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
     return "\n".join(lines[:-1])
 
 
-def _shown(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
+def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
     """Show the ops of these names and groups, or all; return also why some cannot be shown. Raises UsageError."""
     from gpubench import kernels
 
@@ -121,22 +123,20 @@ class Listed(NamedTuple):
 
 
 def listed_backends() -> list[Listed]:
-    """Those that `auto` tries. One of another package is asked in a worker."""
+    """Return the backends that `auto` tries. One of another package is asked in a worker."""
     from gpubench import backends
 
     facts = {name: backends.facts(name) for name in backends.usual()}
-    found = [
-        Listed(name, known.forms, known.kernels, _kind(known.kinds)) for name, known in facts.items() if known
-    ]
-    others = [name for name, known in facts.items() if known is None]
+    listed = [Listed(name, own.forms, own.kernels, _kind(own.kinds)) for name, own in facts.items() if own]
+    others = [name for name, own in facts.items() if own is None]
     if not others:
-        return found
+        return listed
     from gpubench.measure.targets import list_devices
 
     for listing in list_devices(others):
         kind = _kind([device.kind for device in listing.devices])
-        found.append(Listed(listing.backend, listing.forms, listing.brought, kind))
-    return found
+        listed.append(Listed(listing.backend, listing.forms, listing.brought, kind))
+    return listed
 
 
 def _kind(kinds: Sequence[str]) -> str:
@@ -200,7 +200,7 @@ def _shape(operand: Operand) -> list[str]:
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
     """No formula tells the length of a text: to look for one would encode all of it."""
-    return _at_one_size if any(one.dtype == "uint8" for one in operands) else formula
+    return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 
 
 def _facts(op: Mapping[str, Any]) -> dict[str, str]:

@@ -50,20 +50,20 @@ NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.")
 
 
 class QuietOptions(CommandOptions):
-    """Of a command that tells something on stderr."""
+    """The option of a command that tells something on stderr."""
 
     quiet: bool = QUIET
 
 
 class ColorOptions(CommandOptions):
-    """Of a command that draws."""
+    """The options of a command that draws."""
 
     color: str = COLOR
     ascii: bool = ASCII
 
 
 class ProgressOptions(CommandOptions):
-    """Of a command that takes long."""
+    """The option of a command that takes long."""
 
     no_progress: bool = NO_PROGRESS
 
@@ -86,7 +86,7 @@ class CommonOptions(CommandOptions):
 
 
 class SelectionOptions(CommandOptions):
-    """What is measured, and on which devices."""
+    """The choice of what is measured, and on which devices."""
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), or health (is a GPU as fast as its like). Default: "
@@ -194,7 +194,7 @@ class ResumeOptions(CommandOptions):
 
 
 class ConditionOptions(CommandOptions):
-    """What makes measurements alike, or shows an effect."""
+    """The conditions that make measurements alike, or show an effect."""
 
     order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
         answer="settings.order")
@@ -206,7 +206,7 @@ class ConditionOptions(CommandOptions):
 
 
 class SavingOptions(CommandOptions):
-    """Where a measured result is kept."""
+    """The place of a measured result."""
 
     results_dir: Path | None = option("DIR", OUTPUT, "Where results go without -o. Default: results.")
     no_save: bool = option(None, OUTPUT, "Keep no result file.")
@@ -218,7 +218,7 @@ TIME_UNIT = option("|".join(TIME_UNITS), OUTPUT, "Unit of times in tables.", def
 
 
 class RowOptions(CommandOptions):
-    """What a report compares with, and which rows and columns it shows."""
+    """The baseline of a report, its claims, and the rows and columns that it shows."""
 
     baseline: str | None = option("ID", OUTPUT, "DEVICE, FORM or FORM@DEVICE (default: best CPU form).")
     claims: str | None = option("FILE", OUTPUT, "Expected speedups beside the measured ones: TOML or JSON, or "
@@ -229,7 +229,7 @@ class RowOptions(CommandOptions):
 
 
 class GateOptions(CommandOptions):
-    """What makes a report fail."""
+    """The gates of a report."""
 
     min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is slower than X times "
         "the baseline, or has no number; repeatable.")
@@ -237,7 +237,7 @@ class GateOptions(CommandOptions):
 
 
 class CiOptions(CommandOptions):
-    """What continuous integration is given."""
+    """The outputs for a continuous integration."""
 
     summary: bool = option(None, CI, "Append the Markdown report to the file $GITHUB_STEP_SUMMARY.")
     annotations: str = option("auto|always|never", CI, "Failed gates and warnings as ::error and ::warning on "
@@ -259,7 +259,7 @@ class PlotOptions(CommandOptions):
 
 
 class DetectedOptions(CommandOptions):
-    """What is inspected, and what is said of it."""
+    """The options of an inspection."""
 
     as_json: bool = option(None, OUTPUT, "Same as --format json.", long_name="json", brief=True)
     format: str | None = option("table|plain|json|markdown|env", OUTPUT,
@@ -292,7 +292,7 @@ class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
 
 
 class ResultOptions(SavingOptions):
-    """Where the result of `run` and its reports go."""
+    """The files of the result of `run` and of its reports."""
 
     output: list[str] | None = option("FILE", OUTPUT, "Result (.json, .json.gz), events (.jsonl) or report "
         "(.md .html .csv .txt); repeatable.", letter="-o",
@@ -342,7 +342,7 @@ class RunOptions(
 
 
 class ThresholdOptions(CommandOptions):
-    """What becomes of the noise that was found."""
+    """The outputs of the noise that was measured."""
 
     output: str | None = option("FILE", OUTPUT, "Write the thresholds here, for compare --thresholds; - in "
         "place of the table.", letter="-o", brief="Write thresholds for `compare --thresholds`.")
@@ -356,7 +356,7 @@ class NoiseOptions(
     SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions, ThresholdOptions,
     ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
 ):
-    """Of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
+    """The options of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
 
     file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.")
     sessions: int = option(None, LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
@@ -493,19 +493,19 @@ _OWN: dict[str, type[CommandOptions]] = {
 @functools.cache
 def commands() -> dict[str, type[CommandOptions]]:
     """The options of every command, with those that wings bring; a wing of another package adds its own later."""
-    known = dict(_OWN)
+    by_name = dict(_OWN)
     wings.tell_broken()
     for wing in wings.own():
-        extend(known, wing)
-    return known
+        extend(by_name, wing)
+    return by_name
 
 
-def extend(known: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
+def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
     """Add the commands of a wing. Options for a command that several wings extend are joined."""
     for name, kind in wings.find_all(wing.commands).items():
-        before = known.get(name, kind)
-        known[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
-        known[name].declared = before.declared | kind.declared
+        before = by_name.get(name, kind)
+        by_name[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
+        by_name[name].declared = before.declared | kind.declared
 
 
 def documents() -> tuple[str, ...]:

@@ -29,18 +29,18 @@ _MANY_CPUS = 8
 
 
 class Host(NamedTuple):
-    """What decides the CPU's sizes: free memory and usable CPUs, None where unknown."""
+    """The facts that decide the CPU's sizes: free memory and usable CPUs, None where unknown."""
 
     memory_bytes: int | None
     cpus: int | None
 
 
-def named(text: str | None) -> list[str]:
+def find_presets(text: str | None) -> list[str]:
     """Return the presets among the words of `--ops`."""
     return [word for word in OPS if word in units.split_words(text)]
 
 
-def chosen(
+def choose_sizes(
     preset: str,
     selection: Selection,
     devices: Sequence[Device],
@@ -68,13 +68,13 @@ def chosen(
     for (op, _, _), ns in own.items():
         added.setdefault(op, set()).update(ns)
 
-    def wanted(case: Case) -> bool:
+    def keep_case(case: Case) -> bool:
         ns = own.get((case.op, case.dtype, case.device_id))
         right = case.device_id in ids and (ns is None or case.params["n"] in ns)
         return right and (keep is None or keep(case))
 
     all_sizes = selection.sizes | {op: sorted(ns) for op, ns in added.items()}
-    return msgspec.structs.replace(selection, sizes=all_sizes), wanted
+    return msgspec.structs.replace(selection, sizes=all_sizes), keep_case
 
 
 def sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:

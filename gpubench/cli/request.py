@@ -50,8 +50,8 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     request = msgspec.structs.replace(request, yielding=not any(op.digest for op in declared.values()))
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
-    asked = Request(options, chosen, how, began)
-    filtered = asked.keep is not None
+    owner = Request(options, chosen, how, began)
+    filtered = owner.keep is not None
     if tell is not None:
         tell(chosen, how)
     spares = None if options.dry_run else Spares()
@@ -66,9 +66,9 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
                 why="CuPy lists fewer, or the devices that were named are no gang",
                 hint="`gpubench detect` shows the GPUs; --devices gang:numpy:4 tries the program without one",
             )  # fmt: skip
-        if presets.HEALTH in presets.named(options.ops):
-            asked.select(ops=[name for name in declared if name not in presets.LINKS])
-    spec = asked.on(choice, machine)
+        if presets.HEALTH in presets.find_presets(options.ops):
+            owner.select(ops=[name for name in declared if name not in presets.LINKS])
+    spec = owner.on(choice, machine)
     run = msgspec.structs.replace(spec.run, warnings=[*broken, *spec.run.warnings])
     spec = msgspec.structs.replace(spec, run=run, required=targets.required(request, choice), spares=spares)
     if filtered and not any(workload.cases for workload in planned(spec)):
@@ -111,38 +111,38 @@ def _wish(options: RunOptions) -> DeviceRequest:
         return DeviceRequest(allow_software=options.allow_software, mode=modes[options.mode])
     # What cannot be had was only a recommendation: nothing is required but the CPU.
     return DeviceRequest(
-        allow_software=options.allow_software, mode=_recommended(waiting(options.quiet)), lenient=True
+        allow_software=options.allow_software, mode=_recommend_mode(waiting(options.quiet)), lenient=True
     )
 
 
 def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
-    """The request, with gangs where collectives were asked for and no device was: without other ops nothing else."""
-    asked = [op.collective is not None for op in declared.values()]
-    if not request.auto or request.mode is not None or not any(asked):
+    """The request, with gangs where collectives were asked for and no device: without other ops nothing else."""
+    collective = [op.collective is not None for op in declared.values()]
+    if not request.auto or request.mode is not None or not any(collective):
         return request
-    if all(asked):
+    if all(collective):
         return msgspec.structs.replace(request, required=(GANG,))
     return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
 
 
-def _recommended(tell: Callable[[str], None] | None) -> Mode:
+def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
     folder = default_results_dir()
     results = folder if os.path.isdir(folder) else None
-    found = detect.inspect(
+    recommendation = detect.inspect(
         extra_records=[], results=results, read=read_result, gathered=detect.gather(blas=True, tell=tell)
     ).recommendation
-    reason = found.reasons[0].text if found.reasons else "no reason is known"
-    print(f"--mode auto takes {found.mode} ({found.confidence}): {reason}", file=sys.stderr)
-    return found.mode
+    reason = recommendation.reasons[0].text if recommendation.reasons else "no reason is known"
+    print(f"--mode auto takes {recommendation.mode} ({recommendation.confidence}): {reason}", file=sys.stderr)
+    return recommendation.mode
 
 
 def _preset_ops(options: RunOptions) -> list[str]:
     """Return the ops of the presets that were asked for, which give them sizes."""
-    return [op for preset in presets.named(options.ops) for op in presets.OPS[preset]]
+    return [op for preset in presets.find_presets(options.ops) for op in presets.OPS[preset]]
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
-    """What to measure of the ops `declared`; the devices are not known yet."""
+    """Return what to measure of the ops `declared`; the devices are not known yet."""
     names = list(declared)
     return Selection(
         ops=names,
@@ -203,9 +203,9 @@ class Request:
         self._fit_settings(devices, cpus)
         self.select(devices=[device.id for device in devices])
         self.selection = with_ranks(self.selection, ops, devices)
-        for preset in presets.named(options.ops)[:1]:
+        for preset in presets.find_presets(options.ops)[:1]:
             host = presets.Host(free_bytes, cpus)
-            self.selection, self.keep = presets.chosen(preset, self.selection, devices, host, self.keep)
+            self.selection, self.keep = presets.choose_sizes(preset, self.selection, devices, host, self.keep)
         origin = Origin(
             argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [],
             context=self.context, environ=os.environ,
@@ -256,16 +256,20 @@ class Request:
         selection, inputs = self.selection, self.settings.inputs
         # The run sets the threads of a BLAS, the user's own programs may not.
         blas = [
-            warning("blas-threads", found.text) for found in machine.warnings if found.code == "BLAS_THREADS"
+            warning("blas-threads", noted.text) for noted in machine.warnings if noted.code == "BLAS_THREADS"
         ]
-        found = [*blas, *power(machine.cpu.governor.value, on_battery=on_battery()), *shared_host(os.environ)]
+        warnings = [
+            *blas,
+            *power(machine.cpu.governor.value, on_battery=on_battery()),
+            *shared_host(os.environ),
+        ]
         if inputs != "random":
             flatter = f"all inputs are {inputs}: such figures flatter the hardware and stand alone"
-            found.append(warning("inputs-not-random", flatter))
+            warnings.append(warning("inputs-not-random", flatter))
         drivers = {device.backend for device in devices if device.kind != "cpu"}
         able = any(drivers.intersection(op.tf32) for op in ops.values())
         able = able and "float32" in selection.dtypes and "library" in selection.forms
-        return [*found, *([warning("no-tf32")] if TF32 in selection.variants and not able else [])]
+        return [*warnings, *([warning("no-tf32")] if TF32 in selection.variants and not able else [])]
 
     def _set(self, **fields: Any) -> None:
         self.settings = msgspec.structs.replace(self.settings, **fields)
@@ -273,21 +277,21 @@ class Request:
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:
     gpu_id = detect.gpu_for(machine, device.identity, device.api) if device.identity else None
-    members = [detect.gpu_for(machine, one) or "" for one in device.identities]
+    members = [detect.gpu_for(machine, identity) or "" for identity in device.identities]
     return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
 
 
 def pairs(texts: list[str]) -> dict[str, str]:
     """`K=V` each. Raises UsageError for anything else."""
-    found = {}
+    values = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise UsageError(
                 "bad-context", f"--context: {text!r} is not K=V", why="there is no key before an equals sign"
             )
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def on_battery() -> bool:

@@ -192,9 +192,9 @@ def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
 
 def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
     """Raises UsageError for the first option that asks for another plan than the file has."""
-    if "ops" not in options.given:  # sizes and shapes are those of the file's ops
+    if "ops" not in options.explicit:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
-    for name in sorted(name for name in options.given if options.declared[name].answer):
+    for name in sorted(name for name in options.explicit if options.declared[name].answer):
         wanted, there = _answers(name, options, plan)
         if wanted != there:
             flag = f"--{options.declared[name].key}"

@@ -28,5 +28,5 @@ def schema(options: SchemaOptions) -> None:
 
     from gpubench.result.store import document
 
-    found = document.schema(name, wings.find((_TYPES | wings.brought("schemas"))[name]))
-    streams.put(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+    document_schema = document.schema(name, wings.find((_TYPES | wings.brought("schemas"))[name]))
+    streams.put(msgspec.json.format(msgspec.json.encode(document_schema)).decode() + "\n")

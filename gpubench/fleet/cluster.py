@@ -217,7 +217,7 @@ def _refuse(
     options: ClusterRunOptions | ClusterDetectOptions, refused: Sequence[str], hint: str | None = None
 ) -> None:
     """Raise UsageError for one of `refused` that the command line holds."""
-    for name in sorted(options.given.intersection(refused)):
+    for name in sorted(options.explicit.intersection(refused)):
         raise UsageError(
             "not-with-cluster", f"--{options.declared[name].key} is about one machine",
             why="--cluster asks many", hint=hint,

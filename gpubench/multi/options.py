@@ -24,7 +24,7 @@ class ScalingOptions(SelectionOptions):
         from gpubench.base import units
         from gpubench.cli import presets
 
-        scaling = self.scaling or ("weak" if presets.HEALTH in presets.named(self.ops) else "off")
+        scaling = self.scaling or ("weak" if presets.HEALTH in presets.find_presets(self.ops) else "off")
         if scaling == "off":
             return super().more_settings()
         ranks = units.parse_sizes(self.ranks, option="--ranks") if self.ranks is not None else []
@@ -36,7 +36,8 @@ class ScalingOptions(SelectionOptions):
         """Ask for gangs of the GPUs that are found; with --ops health for every pair, where there are some."""
         from gpubench.cli import presets
 
-        strong, pairs = settings.scales("strong"), presets.HEALTH in presets.named(self.ops) and request.mode != "cpu"
+        strong = settings.scales("strong")
+        pairs = presets.HEALTH in presets.find_presets(self.ops) and request.mode != "cpu"
         if strong or pairs:
             from functools import partial
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench.cli.presets import Host, chosen, named, sizes
+from gpubench.cli.presets import Host, choose_sizes, find_presets, sizes
 from gpubench.result.case import parse_case_id
 from gpubench.result.run import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
@@ -49,7 +49,7 @@ def test_a_cpu_multiplies_halves_without_a_blas():
 
 
 def test_each_device_takes_its_own_of_all_sizes():
-    selection, keep = chosen("roofline", roofs(), [CPU, BIG, SOFTWARE], HOST, None)
+    selection, keep = choose_sizes("roofline", roofs(), [CPU, BIG, SOFTWARE], HOST, None)
     assert selection.sizes == {"copy": [2**25, 2**26], "matmul": [512, 2048, 4096, 8192]}
     kept = [
         (device.id, n)
@@ -63,7 +63,7 @@ def test_each_device_takes_its_own_of_all_sizes():
 
 
 def test_given_sizes_and_filters_win():
-    selection, keep = chosen(
+    selection, keep = choose_sizes(
         "roofline", roofs(sizes={"matmul": [64]}), [BIG], HOST, lambda case: case.op == "matmul"
     )
     assert selection.sizes == {"copy": [2**26], "matmul": [64]}
@@ -75,7 +75,7 @@ def test_given_sizes_and_filters_win():
     ("text", "found"), [("roofline", True), ("add, roofline", True), ("add", False), (None, False)]
 )
 def test_the_word_is_recognised(text, found):
-    assert named(text) == ["roofline"] * found
+    assert find_presets(text) == ["roofline"] * found
 
 
 def test_the_plan_has_resident_data_alone(gpubench: Any) -> None:

@@ -122,13 +122,13 @@ HEALTH_OPS = tuple(op for op in presets.OPS["health"] if op not in presets.LINKS
 
 def test_health_measures_gpus_alone_and_each_op_at_one_size():
     asked = Selection(ops=list(HEALTH_OPS), regimes=["resident-queued"])
-    found, _ = presets.chosen("health", asked, [CPU, GPU], presets.Host(None, None), None)
+    found, _ = presets.choose_sizes("health", asked, [CPU, GPU], presets.Host(None, None), None)
     assert found.sizes == {"matmul": [8192], "copy": [2**26], "upload": [2**28], "download": [2**28]}
     given = msgspec.structs.replace(asked, sizes={"matmul": [64]})
-    assert presets.chosen("health", given, [CPU, GPU], presets.Host(None, None), None)[0].sizes["matmul"] == [
-        64
-    ]
-    assert set(presets.chosen("health", asked, [CPU], presets.Host(None, None), None)[0].sizes) <= set(
+    assert presets.choose_sizes("health", given, [CPU, GPU], presets.Host(None, None), None)[0].sizes[
+        "matmul"
+    ] == [64]
+    assert set(presets.choose_sizes("health", asked, [CPU], presets.Host(None, None), None)[0].sizes) <= set(
         HEALTH_OPS
     )
 
