@@ -68,18 +68,18 @@ def stop_reason(
     left_s: float,
     settings: Settings,
     *,
-    wanted: int | None = None,
+    target: int | None = None,
 ) -> StopReason | None:
     """Precision first, then the limits; None: go on. `blocks` are the kept samples of each block.
 
     Where a number of blocks is `wanted`, it alone decides, and the time that is left. Else LEAST_BLOCKS come first.
     """
-    if wanted is not None and len(blocks) >= wanted:
+    if target is not None and len(blocks) >= target:
         return "max-samples"
     if left_s <= 0:
         return "timeout"
     count = sum(map(len, blocks))
-    if wanted is not None or count < settings.min_samples:
+    if target is not None or count < settings.min_samples:
         return None
     if count >= settings.max_samples:
         return "max-samples"
@@ -91,10 +91,10 @@ def stop_reason(
     return "max-time" if sampling_s >= settings.max_time_s else None
 
 
-def estimate(kept: list[float]) -> tuple[float, float | None]:
+def estimate(values: list[float]) -> tuple[float, float | None]:
     """Return (seconds, relative half-width of the interval of their median) of blocks; no width of fewer than two."""
-    if not kept:
+    if not values:
         return 0.0, None
-    middle = stats.geometric_mean(kept)
-    low, high = stats.median_interval(kept)
-    return middle, (high - low) / 2 / middle if middle > 0 and len(kept) > 1 else None
+    middle = stats.geometric_mean(values)
+    low, high = stats.median_interval(values)
+    return middle, (high - low) / 2 / middle if middle > 0 and len(values) > 1 else None

@@ -53,15 +53,15 @@ from gpubench.result.run import (
 )
 
 
-def warn_once(recorder: Recorder, sink: Sink, found: RunWarning) -> None:
+def warn_once(recorder: Recorder, sink: Sink, warning: RunWarning) -> None:
     """Store and report a warning that the run does not hold yet."""
-    if all((known.code, known.message) != (found.code, found.message) for known in recorder.run.warnings):
-        recorder.warn(found)
-        sink(Warned(found))
+    if all((other.code, other.message) != (warning.code, warning.message) for other in recorder.run.warnings):
+        recorder.warn(warning)
+        sink(Warned(warning))
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """What measuring a workload needs from the run around it; `repeats` has blocks of cases whose counts are set,
+    """The run around a workload; `repeats` has blocks of cases whose counts are set,
     `first_session` is the first one of this call."""
 
     pool: WorkerPool
@@ -151,11 +151,11 @@ class CaseRun:
         """Whether it broke in this session."""
         here = self.runtime.session
         return isinstance(self._outcome, Failure) or any(
-            one.session == here for one in failures_of(self._outcome)
+            failure.session == here for failure in failures_of(self._outcome)
         )
 
     def trial(self, purpose: Purpose, cut: float | str) -> CaseRun:
-        """The same case cut in another way, with the whole time limit to itself."""
+        """Return the same case cut in another way, with the whole time limit to itself."""
         unexplained = msgspec.structs.replace(self._workload, explained=False)
         trial = CaseRun(self.case, self.runtime, unexplained, purpose, self.before)
         trial._number, trial.cut = self._number, cut
@@ -247,7 +247,7 @@ class CaseRun:
             len(self.kept), progress.remaining(),
         )  # fmt: skip
         self.runtime.sink(done)
-        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, wanted=self._wanted)
+        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, target=self._wanted)
         if reason is not None:
             self.stop(reason)
 
@@ -320,7 +320,7 @@ class CaseRun:
             if self.measured:
                 self._announce()
             return
-        reply = self._exchange_prepared(self._finish_request)
+        reply = self._exchange_once_prepared(self._finish_request)
         if isinstance(reply, protocol.Done):
             self._warn(reply.notes, None)
             self._announce()
@@ -350,8 +350,8 @@ class CaseRun:
     @property
     def _counts(self) -> Block | None:
         """A block with the counts that an earlier session, or this one, has settled."""
-        known = self._outcome
-        earlier = settled_block(known) if isinstance(known, Measurement) else None
+        outcome = self._outcome
+        earlier = settled_block(outcome) if isinstance(outcome, Measurement) else None
         return earlier or self.runtime.repeats.get(self.case.id)
 
     @property
@@ -385,12 +385,14 @@ class CaseRun:
     ) -> protocol.Reply | None:
         """Ask for what belongs to this case and session, once it is prepared."""
         session = self.runtime.session
-        return self._exchange_prepared(
+        return self._exchange_once_prepared(
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
         )
 
-    def _exchange_prepared(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
-        """As `_exchange`; a case whose worker died under a neighbour is first prepared on the new one."""
+    def _exchange_once_prepared(
+        self, request: Callable[[Worker], protocol.WorkerRequest]
+    ) -> protocol.Reply | None:
+        """Do what `_exchange` does; a case whose worker died under a neighbour is first prepared on the new one."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
             self.prepared = None
             self.prepare(first=False)
@@ -401,13 +403,13 @@ class CaseRun:
     def _exchange(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
         """One request for this case; None once whatever went wrong has become the case's outcome."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
-        asked, self._asked = self._asked, None
+        sent, self._asked = self._asked, None
         try:
             worker = pool.worker(device_id)
-            if asked is None or worker is not self.worker:
-                asked = request(worker)
-                worker.send(asked)
-            reply = worker.wait(asked, self._patience_s(asked))
+            if sent is None or worker is not self.worker:
+                sent = request(worker)
+                worker.send(sent)
+            reply = worker.wait(sent, self._patience_s(sent))
         except DeviceGone as gone:
             if gone.reason == DEVICE_LOST and has_samples(self.before):
                 self._fail(gone.reason, gone.detail, hint=gone.hint)
@@ -440,7 +442,8 @@ class CaseRun:
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:
-        """What the worker sampled, judged by what was read meanwhile. A CPU case is timed beside no reading."""
+        """Return the samples of the worker, judged by what was read meanwhile. A CPU case is timed beside no
+        reading."""
         runtime = self.runtime
         monitor = None if self._on_cpu else runtime.pool.monitor
         if monitor is not None:
@@ -475,11 +478,11 @@ class CaseRun:
     def _wanted(self) -> int | None:
         """How many blocks are asked for. All threads of a CPU wait for one that something else keeps from its core: of
         two blocks the longer tells that, and where no two agree there are more."""
-        wanted = self.purpose.blocks
-        if wanted is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
-            return wanted
+        target = self.purpose.blocks
+        if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
+            return target
         agreeing = len(stats.uninterrupted(self._medians)) if self._medians else 0
-        return max(wanted, min(len(self._medians) + max(0, AGREEING - agreeing), MOST_TRIES))
+        return max(target, min(len(self._medians) + max(0, AGREEING - agreeing), MOST_TRIES))
 
     @property
     def _medians(self) -> list[float]:
@@ -499,8 +502,8 @@ class CaseRun:
     def _block_size(self) -> int:
         if self.purpose.samples is not None:
             return max(1, self.purpose.samples - len(self.kept))
-        left = self.runtime.settings.max_samples - len(self.kept)
-        return max(1, min(left, 1 if self._long else BLOCK_SAMPLES))
+        rest = self.runtime.settings.max_samples - len(self.kept)
+        return max(1, min(rest, 1 if self._long else BLOCK_SAMPLES))
 
     def _add(self, block: Block) -> None:
         """Count the samples of a block."""
@@ -515,14 +518,14 @@ class CaseRun:
         return self.runtime.recorder.outcome(self.case.id)
 
     def _enter(self, reply: protocol.Prepared) -> None:
-        known = self._outcome
-        if not isinstance(known, Measurement):
+        outcome = self._outcome
+        if not isinstance(outcome, Measurement):
             measurement = Measurement(
                 id=self.case.id, case=self.case, flops=reply.flops, bytes=reply.bytes, output_bytes=reply.output_bytes,
                 input_bytes=reply.input_bytes, op_hash=reply.op_hash, kernel_hash=reply.kernel_hash,
                 kernel=reply.kernel, blas=reply.blas, check=reply.check, staging=reply.staging,
                 answer=UNSET if reply.answer is None else reply.answer,
-                failures=failures_of(known) or UNSET,
+                failures=failures_of(outcome) or UNSET,
             )  # fmt: skip
             self.runtime.recorder.put(measurement)
         if self._explained and not self.unsettled:

@@ -34,9 +34,9 @@ class Rungs:
     def _last(self, items: Sequence[Workload]) -> int:
         """The place of the largest size that memory holds: some GPU has to be left of those of the smallest one."""
         devices = [{case.device_id for case in item.cases} for item in items]
-        wanted = next(filter(None, devices), set())
-        wanted = wanted - set(self._cpu) or wanted
-        return max((i for i, known in enumerate(devices) if known & wanted), default=-1)
+        first = next(filter(None, devices), set())
+        first = first - set(self._cpu) or first
+        return max((i for i, present in enumerate(devices) if present & first), default=-1)
 
     @property
     def rest(self) -> list[int]:

@@ -51,7 +51,7 @@ class Monitor:
         self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
-        """Who is on the devices before a worker opens one: none of them is ours. To be asked once, and by then."""
+        """Return who is on the devices before a worker opens one: none of them is ours.."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         ready = [answer for answer in answers if isinstance(answer, Ready)]
         return {name: users for answer in ready for name, users in answer.users.items() if users}
@@ -92,7 +92,7 @@ class Monitor:
         return moment - self._since
 
     def records(self) -> list[Telemetry]:
-        """What was read so far, for the result file."""
+        """Return what was read so far, for the result file."""
         by_device = group_by(self._readings, lambda reading: reading.device_id)
         return [columns(name, readings, self._since) for name, readings in by_device.items()]
 
@@ -180,9 +180,9 @@ def warning(absent: Mapping[str, str]) -> RunWarning | None:
 
 
 def shared(users: Mapping[str, Users], session: int) -> list[RunWarning]:
-    """What others do on the GPUs, once for devices that are one GPU. To draw a screen is little, and memory that nobody
+    """Warn of others on the GPUs, once for devices that are one GPU. To draw a screen is little, and memory that nobody
     is seen to hold may belong to a driver: that is only reported."""
-    found = []
+    warnings = []
     for seen in dict.fromkeys(users.values()):
         where = ", ".join(sorted(name for name, other in users.items() if other == seen))
         if seen.unseen:
@@ -191,14 +191,14 @@ def shared(users: Mapping[str, Users], session: int) -> list[RunWarning]:
             what = f"{_processes(seen.computing)} computing on {where}"
         else:
             what = f"{_processes(seen.drawing)} drawing on {where}"
-        found.append(
+        warnings.append(
             RunWarning(
                 code="other-gpu-users", severity="warning" if seen.computing else "info", session=session,
                 message=f"{what} before the session began", data={"devices": where, "used_bytes": seen.used_bytes},
                 hint=WARNINGS["other-gpu-users"].remedy,
             )
         )  # fmt: skip
-    return found
+    return warnings
 
 
 def _processes(count: int) -> str:
@@ -304,7 +304,7 @@ class Pause(ToMonitor, frozen=True):
 
 
 class Users(msgspec.Struct, frozen=True):
-    """Who is on a GPU: processes that compute there, those that draw, and the memory that all of them hold, listed here
+    """Users of a GPU: processes that compute there, those that draw, and the memory that all of them hold, listed here
     or not."""
 
     computing: int = 0

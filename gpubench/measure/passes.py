@@ -1,4 +1,4 @@
-"""What a run measures next: the ladder of all ops first, then, op by op, the size that is worth the most.
+"""Choice of what a run measures next: the ladder of all ops first, then, op by op, the size that is worth the most.
 
 A size is worth what it is expected to narrow, over all thresholds of its op, for each second that it costs. New sizes
 come before more blocks of old ones. The best sizes of several ops are one step: the blocks of a case lie a second
@@ -124,7 +124,7 @@ class Wish(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """What decides which step is next."""
+        """Value for each second: it decides which step is next."""
         return self.value / self.cost_s
 
 
@@ -224,7 +224,7 @@ class Passes:
 
     # ---------------------------------------------------------------- the ladder of all ops
 
-    def _tried(self, case: Case) -> bool:
+    def _was_tried(self, case: Case) -> bool:
         outcome = self._recorder.outcome(case.id)
         unreached = outcome is None or isinstance(outcome, Planned)
         return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
@@ -232,7 +232,9 @@ class Passes:
     def _climb(self, reserve_s: float) -> Iterator[Step]:
         """All rungs that fit, each once. `reserve_s`: the time that is left to what follows."""
         for rungs in self._every:  # without those that an interrupted run has measured
-            rungs.left = [n for n in rungs.left if not any(map(self._tried, rungs.at(n, whole=False).cases))]
+            rungs.left = [
+                n for n in rungs.left if not any(map(self._was_tried, rungs.at(n, whole=False).cases))
+            ]
         for rungs in self._every:
             if rungs.refused:
                 yield Step(tuple(msgspec.structs.replace(item, cases=()) for item in rungs.refused), ONE_BLOCK)
@@ -248,11 +250,11 @@ class Passes:
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
         """Take from the ops of a turn as many as one step holds. Return each with its sizes, and whether those are
         measured whole. What is not known yet is one op."""
-        asked = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
-        count = count_together((cost_s for *_, cost_s in asked), ONE_STEP_S if self._costs.known else 0.0)
-        turn[:] = [rungs for rungs, *_ in asked[count:]]
+        offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
+        count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
+        turn[:] = [rungs for rungs, *_ in offers[count:]]
         chosen = []
-        for rungs, sizes, cost_s in asked[:count]:
+        for rungs, sizes, cost_s in offers[:count]:
             alone = len(rungs.left) < len(rungs.sizes) and cost_s > ONE_STEP_S
             chosen.append((rungs, sizes[:1] if alone else sizes, alone))
         return chosen
@@ -300,7 +302,7 @@ class Passes:
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
         if rungs.dropped and rungs.dropped[-1] > rungs.top:
-            self._halved[rungs.series.key] = warning = _halved(
+            self._halved[rungs.series.key] = warning = _halving_warning(
                 rungs, self._rungs_cost(rungs, rungs.dropped[-1:]), self._names[rungs.series.op.name]
             )
             self._recorder.warn(warning)
@@ -351,15 +353,16 @@ class Passes:
         return max(filter(None, wishes), key=RATE, default=None)
 
     def _doubtful(self, rungs: Rungs) -> Wish | None:
-        """Who took much longer than it takes at a larger size, once more: something else may have had its threads."""
+        """Contenders that took much longer than it takes at a larger size, once more: something else may have had its
+        threads."""
         least: dict[Slot, float] = {}
         slots: dict[int, set[Slot]] = {}
-        for n, row in sorted(self.points.rows(rungs.series).items(), reverse=True):
-            for name, sessions in row.items():
+        for n, times in sorted(self.points.rows(rungs.series).items(), reverse=True):
+            for name, sessions in times.items():
                 shortest = min(itertools.chain(*sessions.values()))
-                known = (rungs.series.key, n, name)
-                if shortest > stats.INTERRUPTED * least.get(name, math.inf) and known not in self._doubted:
-                    self._doubted.add(known)
+                key = (rungs.series.key, n, name)
+                if shortest > stats.INTERRUPTED * least.get(name, math.inf) and key not in self._doubted:
+                    self._doubted.add(key)
                     slots.setdefault(n, set()).add(name)
                 least[name] = min(shortest, least.get(name, math.inf))
         return self._worth(rungs, slots, DOUBT_WEIGHT) if slots else None
@@ -407,11 +410,11 @@ class Passes:
                 range(math.ceil((begin - first) / step - place), math.floor((end - first) / step - place) + 1)
             )
         sizes = {rungs.series.ladder.whole(math.exp(first + (i + place) * step)) for i in steps}
-        known = self.points.rows(rungs.series)
-        sizes -= known.keys() | rungs.asked
+        rows = self.points.rows(rungs.series)
+        sizes -= rows.keys() | rungs.asked
         sizes = {n for n in sizes if low < n < top and rungs.series.work(n)}
         open_top = any(item.threshold.high == math.inf for item in opens)
-        if open_top and top in known and rungs.tops < MOST_TOPS:
+        if open_top and top in rows and rungs.tops < MOST_TOPS:
             sizes.add(top)
         return sorted(sizes)
 
@@ -419,7 +422,7 @@ class Passes:
         if series.key not in self._races:
             fitted = self.points.fitted(series)
             if series.op.group == FUNCTIONS:
-                fitted = _as_written(fitted, self._cpu)
+                fitted = _keep_own_code(fitted, self._cpu)
             sides = group_by(fitted, lambda name: None if name[0] in self._cpu else (name[0], name[2]))
             self._races[series.key] = {
                 cell: Contenders({name: fitted[name] for name in names}) for cell, names in sides.items()
@@ -432,20 +435,22 @@ class Passes:
         cpu = race.get(None, NOBODY)
         opens = []
         for cell in cells(rows, self._cpu, self._software):
-            ours = race.get(cell, NOBODY)
-            threshold = curves.compare(ours, cpu, COARSE)
+            own = race.get(cell, NOBODY)
+            threshold = curves.compare(own, cpu, COARSE)
             if threshold is None or threshold.state in ("always", "never"):
                 continue
             low, high = (math.log(min(max(end, threshold.first), threshold.last)) for end in threshold[2:4])
             if high - low <= math.log(self._goal.sharp) and threshold.state == "at":
                 continue
             x = min(max((low + high) / 2, math.log(threshold.first)), math.log(threshold.last))
-            case, base = _variance(ours, x), _variance(cpu, x)
+            case, base = _variance(own, x), _variance(cpu, x)
             total = case + base
-            offsets = max(curve.offset for curve in ours) + max(curve.offset for curve in cpu)
-            sides = [side.fitted for side, part in ((cpu, base), (ours, case)) if part >= QUIET * total]
-            known = [[n for n, row in rows.items() if any(name in row for name in names)] for names in sides]
-            sizes = [math.log(n) for n in min(known, key=len)]
+            offsets = max(curve.offset for curve in own) + max(curve.offset for curve in cpu)
+            sides = [side.fitted for side, part in ((cpu, base), (own, case)) if part >= QUIET * total]
+            timed = [
+                [n for n, times in rows.items() if any(name in times for name in names)] for names in sides
+            ]
+            sizes = [math.log(n) for n in min(timed, key=len)]
             opens.append(
                 Unsharp(
                     cell, threshold, low, high, cpu=base >= QUIET * total, gpu=case >= QUIET * total, sizes=(),
@@ -456,11 +461,11 @@ class Passes:
 
     def _top_again(self, rungs: Rungs) -> Wish | None:
         """The top once more on the CPU, in memory that is allocated anew: gains depend on where that lies."""
-        row = self.points.rows(rungs.series).get(rungs.top, {})
+        times = self.points.rows(rungs.series).get(rungs.top, {})
         fitted = self.points.fitted(rungs.series)
-        cpu = {name: curve for name, curve in fitted.items() if name in row and name[0] in self._cpu}
+        cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
         names = _competing(cpu, math.log(rungs.top))
-        count, gains = 1 + rungs.tops, len(cells({rungs.top: row}, self._cpu, self._software))
+        count, gains = 1 + rungs.tops, len(cells({rungs.top: times}, self._cpu, self._software))
         if not names or not gains or count >= PLACEMENTS:
             return None
         value = GAIN_WEIGHT * gains * PLACEMENT * (1 - math.sqrt(count / (count + 1)))
@@ -490,7 +495,7 @@ class Passes:
         return {n: names} if names else {}
 
     def _checks(self) -> Iterator[Step]:
-        """That size of the ops that asked for none beside it."""
+        """Steps with that size of the ops that asked for none beside it."""
         sizes = {rungs.series.key: self._check(rungs) for rungs in self._ladders.values()}
         yield from self._fitting(
             [self._worth(self._ladders[key], slots) for key, slots in sizes.items() if slots]
@@ -529,7 +534,7 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
     return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]
 
 
-def _as_written(
+def _keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
     """Leave out code that is not the user's, compiled or PyTorch on the CPU, where NumPy and a library of a GPU run it:
@@ -559,7 +564,7 @@ def _competing(fitted: Mapping[Slot, curves.TimeCurve], x: float) -> set[Slot]:
     return {name for name, height in heights.items() if height <= least + NEAR}
 
 
-def _halved(rungs: Rungs, top_s: float, name: str) -> RunWarning:
+def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
     series, n, high = rungs.series, rungs.top, rungs.dropped[-1]
     key = series.key.replace(series.op.name, name, 1)
     return RunWarning(

@@ -84,8 +84,8 @@ class Workload(msgspec.Struct, frozen=True):
         split has sides in each regime."""
         if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
             return True
-        ours = [other for other in self.cases if other.device_id == case.device_id]
-        return all(other.regime != "transfer-always" for other in ours)
+        beside = [other for other in self.cases if other.device_id == case.device_id]
+        return all(other.regime != "transfer-always" for other in beside)
 
     def outdone(self, case: Case) -> bool:
         """Whether it is a library form beside a tuned one of the same device and regime: it decides nothing."""
@@ -137,7 +137,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """Where and what: devices, the selection, the host memory that is free, and the cases to keep.
+    """The scope of a plan: devices, the selection, the host memory that is free, and the cases to keep.
 
     With `named_forms` (the user chose the forms) a form that a backend lacks is a Skip; else it is left out.
     """
@@ -177,7 +177,7 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
     device, selection, op = target.device, constraints.selection, series.op
     on_device = device.kind != "cpu" and op.overhead is None
     best = op.kernel(device.backend, series.dtype)
-    found = []
+    cases = []
     for form, variant in _kernels(series, target, constraints):
         for regime in _regimes(op, device, selection) if on_device else [RESIDENT]:
             again = form == "tuned" and variant is None and best is not None and best.repeats_library(regime)
@@ -188,12 +188,13 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
                 "regime": regime, "device_id": device.id, "variant": variant,
                 "calls": selection.calls if regime == "transfer-once" else None,
             }  # fmt: skip
-            found.append(msgspec.convert(fields, Case))
-    return found
+            cases.append(msgspec.convert(fields, Case))
+    return cases
 
 
 def _regimes(op: Op, device: Device, selection: Selection) -> list[str]:
-    """Those of a GPU. A placed workload has its result on the host after each call, so that nothing is queued."""
+    """Return the regimes of a GPU. A placed workload has its result on the host after each call, so that nothing is
+    queued."""
     if device.composed and op.stages:
         return [regime for regime in selection.regimes if regime in PLACED_REGIMES]
     return selection.regimes
@@ -202,26 +203,26 @@ def _regimes(op: Op, device: Device, selection: Selection) -> list[str]:
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
     """(form, variant): the selected forms, each followed by the variants of it that were asked for."""
     op, backend = series.op, target.device.backend
-    found: list[tuple[str, str | None]] = []
+    kernels: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
-        return found  # the costs of its devices are theirs
+        return kernels  # the costs of its devices are theirs
     if op.collective is not None and not _joins(series, target, constraints):
-        return found
+        return kernels
     if (
         backend == GANG
         and op.collective is None
         and not (op.overhead is None and constraints.settings.scales("strong"))
     ):
-        return found
+        return kernels
     for form in FORMS:
         if form in constraints.selection.forms and (form in _forms(op, target) or constraints.named_forms):
-            found.append((form, None))
-        found += [
+            kernels.append((form, None))
+        kernels += [
             (form, variant)
             for variant in constraints.selection.variants
-            if _asked(series, backend, form, variant)
+            if _concerns(series, backend, form, variant)
         ]
-    return found
+    return kernels
 
 
 def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
@@ -250,7 +251,7 @@ def _forms(op: Op, target: Target) -> tuple[str, ...]:
     return target.forms if op.overhead is None else op.overhead.forms
 
 
-def _asked(series: Series, backend: str, form: str, variant: str) -> bool:
+def _concerns(series: Series, backend: str, form: str, variant: str) -> bool:
     """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
     if backend in (*backends.COMPOSED, GANG):
         return False
@@ -372,16 +373,16 @@ def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> S
 
 def merged(workloads: Iterable[Workload]) -> list[Workload]:
     """Each size once, with all the cases that were asked for at it."""
-    found: dict[str, Workload] = {}
+    by_key: dict[str, Workload] = {}
     for item in workloads:
-        known = found.get(item.key)
-        if known is not None:
-            cases = {case.id: case for case in (*known.cases, *item.cases)}
+        before = by_key.get(item.key)
+        if before is not None:
+            cases = {case.id: case for case in (*before.cases, *item.cases)}
             item = msgspec.structs.replace(
-                known, cases=tuple(cases.values()), explained=known.explained or item.explained
+                before, cases=tuple(cases.values()), explained=before.explained or item.explained
             )
-        found[item.key] = item
-    return list(found.values())
+        by_key[item.key] = item
+    return list(by_key.values())
 
 
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
@@ -414,10 +415,10 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 def sizes(op: Op, selection: Selection) -> list[int]:
     """The sizes that were given, none if they are to be searched. An overhead has no break-even to search for:
     its ladder is measured, whatever was given if that is a single size."""
-    given = selection.sizes.get(op.name, [])
-    if op.overhead is not None and (not given or op.sizes.low == op.sizes.high):
+    named = selection.sizes.get(op.name, [])
+    if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()
-    return given
+    return named
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
@@ -486,41 +487,41 @@ UNKNOWN_MEMORY_BYTES = 8 << 30
 def asked(
     workloads: Iterable[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
 ) -> dict[str, Wanted]:
-    """What to measure on each device: only the ceilings that a case of the plan could come near."""
+    """Return what to measure on each device: only the ceilings that a case of the plan could come near."""
     everything = list(workloads)
     items = [item for item in everything if item.op.overhead is None]
-    found: dict[str, Wanted] = {}
+    by_device: dict[str, Wanted] = {}
     cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
         if device.kind not in ("cpu", "gpu") or device.backend == GANG:
             continue  # a software adapter, a split and a gang stand for no hardware of their own
         cache_bytes = cache_of(device, devices, machine)
-        ours = [item for item in items if any(case.device_id == device.id for case in item.cases)]
+        chosen = [item for item in items if any(case.device_id == device.id for case in item.cases)]
         # The CPU is one, whatever library drives it, and so is a GPU.
         same = (
             cpus if device.kind == "cpu" else {d.id for d in devices if d.gpu_id and d.gpu_id == device.gpu_id}
         )
-        first = not any(w.memory for i, w in found.items() if i in same)
-        memory = first and any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in ours)
+        first = not any(w.memory for i, w in by_device.items() if i in same)
+        memory = first and any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in chosen)
         compute: list[Dtype] = sorted(
-            {item.dtype for item in ours if item.op.flops(item.params) >= LEAST_FLOPS}
+            {item.dtype for item in chosen if item.op.flops(item.params) >= LEAST_FLOPS}
         )
         link = device.kind == "gpu" and any(_moves(item, device.id) for item in everything)
         if memory or compute or link:
             rooms = [device.usable_bytes, machine.memory.usable_bytes.value]
-            known = [room for room in rooms if room is not None] or [UNKNOWN_MEMORY_BYTES]
-            found[device.id] = Wanted(
+            usable = [room for room in rooms if room is not None] or [UNKNOWN_MEMORY_BYTES]
+            by_device[device.id] = Wanted(
                 memory=memory, compute=compute, link=link, cache_bytes=cache_bytes, limit_s=limit_s(settings),
-                memory_bytes=min(known) // CEILING_PARTS,
+                memory_bytes=min(usable) // CEILING_PARTS,
             )  # fmt: skip
-    return found
+    return by_device
 
 
 def _moves(item: Workload, device_id: str) -> bool:
     """Whether one of its cases on the device copies enough to come near the rate of the link."""
-    ours = [case for case in item.cases if case.device_id == device_id]
-    copies = item.op.overhead.moves if item.op.overhead else any("transfer" in case.regime for case in ours)
-    return bool(ours) and copies and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
+    cases = [case for case in item.cases if case.device_id == device_id]
+    copies = item.op.overhead.moves if item.op.overhead else any("transfer" in case.regime for case in cases)
+    return bool(cases) and copies and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
 
 
 def limit_s(settings: Settings) -> float:

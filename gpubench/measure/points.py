@@ -25,7 +25,7 @@ def slot(case: Case) -> Slot:
 
 
 class Points:
-    """What was timed of each op. `outcomes` hands over what the run holds; `forget` says that an op has new ones."""
+    """The times of each op. `outcomes` hands over what the run holds; `forget` says that an op has new ones."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Points:
     def forget(self, key: str) -> None:
         """Read the times of a series anew; the curves of those that have new ones change with them."""
         self._by_op = None
-        for known in (self._rows, self._times, self._contenders):
-            known.pop(key, None)
+        for cache in (self._rows, self._times, self._contenders):
+            cache.pop(key, None)
 
     def rows(self, series: Series) -> Rows:
         """Return what was measured of a series, by size and slot."""
@@ -56,16 +56,16 @@ class Points:
                 self._by_op = {}
                 for outcome in self._outcomes():
                     self._by_op.setdefault((outcome.case.op, outcome.case.dtype), []).append(outcome)
-            ours = self._by_op.get((series.op.name, series.dtype), ())
-            self._rows[series.key] = rows(ours, series)
+            outcomes = self._by_op.get((series.op.name, series.dtype), ())
+            self._rows[series.key] = rows(outcomes, series)
         return self._rows[series.key]
 
     def times(self, series: Series) -> Mapping[Slot, Mapping[int, float]]:
         """Return the typical seconds of each contender by size."""
         if series.key not in self._times:
             times: dict[Slot, dict[int, float]] = {}
-            for n, row in self.rows(series).items():
-                for name, sessions in row.items():
+            for n, sessions_by_slot in self.rows(series).items():
+                for name, sessions in sessions_by_slot.items():
                     times.setdefault(name, {})[n] = seconds(sessions)
             self._times[series.key] = times
         return self._times[series.key]
@@ -86,8 +86,8 @@ class Points:
         """Return the times of each contender of a series."""
         if series.key not in self._contenders:
             blocks: dict[Slot, dict[int, list[Sequence[float]]]] = {}
-            for n, row in self.rows(series).items():
-                for name, sessions in row.items():
+            for n, sessions_by_slot in self.rows(series).items():
+                for name, sessions in sessions_by_slot.items():
                     blocks.setdefault(name, {})[n] = list(sessions.values())
             self._contenders[series.key] = {
                 (series.key, name): self._contender(series, name, times) for name, times in blocks.items()
@@ -120,8 +120,8 @@ def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
 
 def _middle(block: Block) -> float | None:
     used = block.wall_s[block.warmup :]
-    kept = [value for i, value in enumerate(used, block.warmup) if str(i) not in block.discarded] or used
-    return stats.median(kept) if kept else None
+    values = [value for i, value in enumerate(used, block.warmup) if str(i) not in block.discarded] or used
+    return stats.median(values) if values else None
 
 
 def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
@@ -129,23 +129,23 @@ def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
     return stats.median([value for blocks in sessions.values() for value in blocks])
 
 
-def cells(known: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
+def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
     """Return each device and regime that may overtake the CPU, but for the devices `without`."""
     places = {
         (name[0], name[2]): None
-        for row in known.values()
-        for name in row
+        for times in rows.values()
+        for name in times
         if name[0] not in cpu and name[0] not in without
     }
     return list(places)
 
 
-def ratios(known: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
+def ratios(rows: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
     """Return by size the fastest CPU over the fastest implementation of the cell; above 1 the cell wins."""
     ratio = {}
-    for n, row in sorted(known.items()):
-        base = [seconds(times) for name, times in row.items() if name[0] in cpu]
-        case = [seconds(times) for name, times in row.items() if (name[0], name[2]) == cell]
+    for n, slots in sorted(rows.items()):
+        base = [seconds(times) for name, times in slots.items() if name[0] in cpu]
+        case = [seconds(times) for name, times in slots.items() if (name[0], name[2]) == cell]
         if base and case:
             ratio[n] = min(base) / min(case)
     return ratio
@@ -260,8 +260,8 @@ class CostModel:
         blocks = step.purpose.blocks or 1
         sizes = [(series[key], n, names) for key, slots in ops.items() for n, names in slots.items()]
         cases = sum(len(names) for *_, names in sizes)
-        moved = sum(self._size(one, n)[0] for one, n, _ in sizes)
-        launches_s = math.fsum(self._launches_s(one, n, names, blocks - 1) for one, n, names in sizes)
+        moved = sum(self._size(curve, n)[0] for curve, n, _ in sizes)
+        launches_s = math.fsum(self._launches_s(curve, n, names, blocks - 1) for curve, n, names in sizes)
         rest_s = max(0.0, took_s - len(ops) * STEP_S - launches_s - cases * (blocks - 1) * BLOCK_S)
         if moved * self.byte_s <= cases * self.case_s:
             self._case_s.append(max(0.0, rest_s - moved * self.byte_s) / cases)

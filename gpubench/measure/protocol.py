@@ -181,8 +181,8 @@ class Work(WorkerRequest, frozen=True):
 
 
 class TimeStages(WorkerRequest, frozen=True):
-    """Where does the time of a prepared workload go, or where could its stages run (`placing`)? In at most about
-    `limit_s` seconds."""
+    """Time the stages of a prepared workload, or tell where they could run (`placing`), in at most about `limit_s`
+    seconds."""
 
     case_id: str
     session: int
@@ -207,13 +207,13 @@ class Close(WorkerRequest, frozen=True):
 
 
 class Phase(Message, frozen=True):
-    """What the worker is about to do; no reply."""
+    """Announcement of what the worker is about to do; no reply."""
 
     name: str
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan has to know of a kernel that a backend brings along; its `build` stays in the worker."""
+    """A kernel that a backend brings along, as far as a plan has to know it; its `build` stays in the worker."""
 
     language: str
     variant: str
@@ -250,7 +250,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Devices(Reply, frozen=True):
-    """What a backend lists."""
+    """The devices of a backend."""
 
     listing: Listing
 
@@ -272,7 +272,7 @@ class MeasuredOverhead(Reply, frozen=True):
 
 
 class Ceilings(Reply, frozen=True):
-    """What was asked for, each with a rate or with the reason for none."""
+    """The ceilings that were asked for, each with a rate or with the reason for none."""
 
     ceilings: list[Ceiling]
 

@@ -94,20 +94,22 @@ class Recorder:
 
     def add(self, case_id: str, **records: Record) -> None:
         """Append a record to each of these lists of a measurement."""
-        known = self._measurement(case_id)
-        longer = {name: [*getattr(known, name), record] for name, record in records.items()}
-        self._outcomes[case_id] = msgspec.structs.replace(known, **longer)
+        measurement = self._measurement(case_id)
+        longer = {name: [*getattr(measurement, name), record] for name, record in records.items()}
+        self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
         """Append the times of parts to those of a session."""
         if not more:
             return
-        known = self._measurement(case_id)
-        ours = next((part for part in known.parts if part.session == session), Parts(session=session))
-        longer = {name: [*getattr(ours, name), *values] for name, values in more.items()}
-        others = [part for part in known.parts if part.session != session]
-        parts = [*others, msgspec.structs.replace(ours, **longer)]
-        self._outcomes[case_id] = msgspec.structs.replace(known, parts=parts)
+        measurement = self._measurement(case_id)
+        parts_here = next(
+            (part for part in measurement.parts if part.session == session), Parts(session=session)
+        )
+        longer = {name: [*getattr(parts_here, name), *values] for name, values in more.items()}
+        others = [part for part in measurement.parts if part.session != session]
+        parts = [*others, msgspec.structs.replace(parts_here, **longer)]
+        self._outcomes[case_id] = msgspec.structs.replace(measurement, parts=parts)
 
     def session(self, record: SessionRecord) -> None:
         """Enter or replace the record of a session, in the order of their indexes, and save."""
@@ -115,10 +117,10 @@ class Recorder:
         self._run = msgspec.structs.replace(self._run, sessions=[sessions[i] for i in sorted(sessions)])
         self.save()
 
-    def clocks(self, known: Mapping[str, DeviceClock]) -> None:
+    def clocks(self, clock_of: Mapping[str, DeviceClock]) -> None:
         """Note the clocks of devices as they tell them once they are open, by device id."""
         devices = [
-            msgspec.structs.replace(device, clock=known.get(device.id, device.clock))
+            msgspec.structs.replace(device, clock=clock_of.get(device.id, device.clock))
             for device in self._run.devices
         ]
         self.replace(devices=devices)
@@ -127,21 +129,21 @@ class Recorder:
         """Change top-level fields of the document."""
         self._run = msgspec.structs.replace(self._run, **fields)
 
-    def twins(self, found: Sequence[TwinTimes]) -> None:
-        """What the equal GPUs took that a search left out."""
-        self._run = msgspec.structs.replace(self._run, twins=list(found))
+    def twins(self, times: Sequence[TwinTimes]) -> None:
+        """Enter what the equal GPUs took that a search left out."""
+        self._run = msgspec.structs.replace(self._run, twins=list(times))
 
-    def together(self, found: Sequence[TogetherTimes]) -> None:
-        """What equal GPUs did alone and at once, beside what is known of that."""
-        self._run = msgspec.structs.replace(self._run, together=[*(self._run.together or ()), *found])
+    def together(self, times: Sequence[TogetherTimes]) -> None:
+        """Enter what equal GPUs did alone and at once, beside what is known of that."""
+        self._run = msgspec.structs.replace(self._run, together=[*(self._run.together or ()), *times])
 
     def warn(self, warning: RunWarning) -> None:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
 
     def withdraw(self, warning: RunWarning) -> None:
         """Take back a warning that is true no more."""
-        left = [known for known in self._run.warnings if known is not warning]
-        self._run = msgspec.structs.replace(self._run, warnings=left)
+        warnings = [other for other in self._run.warnings if other is not warning]
+        self._run = msgspec.structs.replace(self._run, warnings=warnings)
 
     def save(self) -> None:
         """Write the document as it stands."""
@@ -150,12 +152,12 @@ class Recorder:
     def finish(self, exit_code: int, exit_reason: str, *, complete: bool) -> Run:
         """Close the document and save it. What was planned and never reached stays visible as such."""
         if complete:
-            self._skip_planned()
+            self._skip_unreached()
         self.replace(exit_code=exit_code, exit_reason=exit_reason, complete=complete, finished_at=utc_now())
         self.save()
         return self.run
 
-    def _skip_planned(self) -> None:
+    def _skip_unreached(self) -> None:
         for outcome in list(self._outcomes.values()):
             if isinstance(outcome, Planned):
                 self._outcomes[outcome.id] = Skip(
@@ -164,9 +166,9 @@ class Recorder:
                 )  # fmt: skip
 
     def _measurement(self, case_id: str) -> Measurement:
-        known = self._outcomes[case_id]
-        assert isinstance(known, Measurement)
-        return known
+        outcome = self._outcomes[case_id]
+        assert isinstance(outcome, Measurement)
+        return outcome
 
 
 def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
@@ -185,7 +187,7 @@ VARIABLES = (
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run comes from: the command, the versions of what it uses, the user's words, the environment."""
+    """The origin of a run: the command, the versions of what it uses, the user's words, the environment."""
 
     argv: Sequence[str] = ()
     versions: Mapping[str, str] = {}
@@ -220,17 +222,17 @@ def new_run(
             device=fingerprint({d.id: f"{d.name}, {d.memory_bytes} bytes" for d in devices}),
             software=fingerprint({**tool, **{d.id: d.driver or "" for d in devices}}),
         ),
-        devices=[_stored(device) for device in devices],
+        devices=[_device_of_file(device) for device in devices],
     )  # fmt: skip
     return without_uuids(run)
 
 
-def without_uuids(found: Document) -> Document:
+def without_uuids(document: Document) -> Document:
     """Return the document with every GPU's uuid replaced by its digest."""
-    text = msgspec.json.encode(found).decode()
+    text = msgspec.json.encode(document).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
         text = text.replace(uuid_text, uuid_digest(uuid_text))
-    return msgspec.json.decode(text, type=type(found))
+    return msgspec.json.decode(text, type=type(document))
 
 
 def _machine_fields(machine: Machine) -> dict[str, str]:
@@ -286,7 +288,7 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
     return Ci(provider="unknown") if environ.get("CI") else None
 
 
-def _stored(device: Device) -> Device:
+def _device_of_file(device: Device) -> Device:
     """Without what only detection needs, and with what stands for the clock of a GPU that has none."""
     clock = device.clock
     if clock is None and device.kind == "gpu" and device.backend != GANG:
@@ -297,11 +299,11 @@ def _stored(device: Device) -> Device:
 # ---------------------------------------------------------------- outcomes of a case
 
 
-def settled_block(known: Measurement) -> Block | None:
+def settled_block(measurement: Measurement) -> Block | None:
     """Return a block with the repeat count, and the cut between two sides, that the case keeps; those of a sweep all
     differ. A later block may have raised the count."""
-    kept = [block for block in known.blocks if block.phase != "sweep"]
-    return msgspec.structs.replace(kept[0], repeat=kept[-1].repeat) if kept else None
+    blocks = [block for block in measurement.blocks if block.phase != "sweep"]
+    return msgspec.structs.replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 
 
 # The case fails again because of what it is, not because of an accident.
@@ -341,7 +343,7 @@ def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
     if session in failed:
         return False
     done = {stop.session for stop in outcome.stops} if isinstance(outcome, Measurement) else set()
-    latest = sorted(one for one in failed | done if one >= since)[-FAILURES_IN_A_ROW:]
+    latest = sorted(number for number in failed | done if number >= since)[-FAILURES_IN_A_ROW:]
     return len(latest) < FAILURES_IN_A_ROW or not failed.issuperset(latest)
 
 

@@ -60,16 +60,16 @@ def verdict(
     failures = [o for o in run.outcomes if isinstance(o, Failure)]
     if any(f.reason == WRONG_RESULT for f in failures):
         return ExitCode.FAILED, WRONG_RESULT
-    if failures or any(one.session >= since for o in run.outcomes for one in failures_of(o)):
+    if failures or any(failure.session >= since for o in run.outcomes for failure in failures_of(o)):
         return ExitCode.FAILED, "failed"
     measured = [o for o in run.outcomes if isinstance(o, Measurement)]
     if any(unavailable):
         return ExitCode.UNAVAILABLE, "unavailable"
     if not measured and not (check_only and unchecked(run)):
         return ExitCode.FAILED, "nothing-measured"
-    short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured if _named(run, o))
+    short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured if _is_named(run, o))
     if short or (
-        unchecked(run) if check_only else any(_named(run, o) for o in run.outcomes if isinstance(o, Planned))
+        unchecked(run) if check_only else any(_is_named(run, o) for o in run.outcomes if isinstance(o, Planned))
     ):
         return ExitCode.BUDGET, "budget"
     return ExitCode.OK, "ok"
@@ -80,7 +80,7 @@ def unchecked(run: Run) -> list[Planned]:
     return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
 
 
-def _named(run: Run, outcome: Outcome) -> bool:
+def _is_named(run: Run, outcome: Outcome) -> bool:
     """Whether its size was asked for by name. What a search left open is no failure: the report says so."""
     return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
 
@@ -191,9 +191,11 @@ class _Runner:
                 break
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
-        if self.spec.check_only and (left := unchecked(self.recorder.run)):
-            ops = units.listed(list(dict.fromkeys(outcome.case.op for outcome in left)))
-            self._warn_budget(f"{len(left)} of {len(self.recorder.run.outcomes)} cases were not checked: {ops}")
+        if self.spec.check_only and (unfinished := unchecked(self.recorder.run)):
+            ops = units.listed(list(dict.fromkeys(outcome.case.op for outcome in unfinished)))
+            self._warn_budget(
+                f"{len(unfinished)} of {len(self.recorder.run.outcomes)} cases were not checked: {ops}"
+            )
         self._repeat([record for record in done if record.contended], longest_s)
 
     def clean_up(self) -> None:
@@ -260,9 +262,11 @@ class _Runner:
         self._judge_losses(runtime)
         self.recorder.session(pool.entered(record))
         if self._begun == 1:  # hardware does not change from session to session
-            wanted = asked(self._schedule.plan, measured, self.settings, self.spec.run.machine)
+            ceilings = asked(self._schedule.plan, measured, self.settings, self.spec.run.machine)
             late = self._budget.over  # a worker that did not answer in time is not replaced
-            pool.measure_ceilings({name: wanted[name] for name in wanted if name in pool.workers or not late})
+            pool.measure_ceilings(
+                {name: ceilings[name] for name in ceilings if name in pool.workers or not late}
+            )
         for companion in self._companions:
             companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget))
         self._warn_telemetry(pool)
@@ -287,12 +291,12 @@ class _Runner:
         fails its case: more time would not help."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
-            known = self.recorder.outcome(case.id) if case is not None else None
-            if case is None or not to_be_tried(known, runtime.session, self.first_session):
-                self.recorder.warn(_restarted(device_id, gone.detail, runtime.session))
+            outcome = self.recorder.outcome(case.id) if case is not None else None
+            if case is None or not to_be_tried(outcome, runtime.session, self.first_session):
+                self.recorder.warn(_restart_warning(device_id, gone.detail, runtime.session))
             else:
                 item = Workload(self.spec.ops[case.op], case.params, case.dtype, (case,))
-                CaseRun(case, runtime, item, before=known).lose(gone)
+                CaseRun(case, runtime, item, before=outcome).lose(gone)
 
     def _try_lost_devices_again(self) -> None:
         """A lost device may be back in the next session; one that is lost in two sessions in a row stays so."""
@@ -305,8 +309,8 @@ class _Runner:
         """Open every device: a GPU once it is known who else uses it, since none of those can be ours. Workloads that
         come first are built meanwhile."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
-        for found in monitor.shared(pool.monitor.users(), index):
-            warn_once(self.recorder, self.sink, found)
+        for warning in monitor.shared(pool.monitor.users(), index):
+            warn_once(self.recorder, self.sink, warning)
         self._scratch.serve({item.series.key for item in first})
         pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds), self._budget)
 
@@ -323,23 +327,23 @@ class _Runner:
 
     def _warn_telemetry(self, pool: WorkerPool) -> None:
         """Once a run: which clocks cannot be read, and why."""
-        found = monitor.warning(pool.monitor.absent())
-        if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
-            self.recorder.warn(found)
+        warning = monitor.warning(pool.monitor.absent())
+        if warning is not None and all(other.code != warning.code for other in self.recorder.run.warnings):
+            self.recorder.warn(warning)
 
     def _tell_once(self) -> None:
-        """What a machine's first run took longer for, where that is worth a word."""
+        """Say what a machine's first run took longer for, where that is worth a word."""
         if self._budget.counted_once_s < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
             f"{self._budget.once_s:.0f} s of this run went to compiling and choosing kernels and numbers of threads for"
             " this machine"
         )
-        found = RunWarning(
+        warning = RunWarning(
             code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,
             data={"seconds": round(self._budget.once_s, 1)},
         )  # fmt: skip
-        warn_once(self.recorder, self.sink, found)
+        warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
         """Measure the sessions that others disturbed once more, at the end. The least disturbed one of each counts."""
@@ -446,7 +450,9 @@ class StepRun:
         blamed = {run.case.device_id for run in self._runs if run.failed}
         for device_id, loss in self._runtime.pool.take_losses(self._begun).items():
             if device_id not in blamed:
-                self._runtime.recorder.warn(_restarted(device_id, loss.gone.detail, self._runtime.session))
+                self._runtime.recorder.warn(
+                    _restart_warning(device_id, loss.gone.detail, self._runtime.session)
+                )
         self.took_s += time.monotonic() - began
         return passed == [run.measured for run in self._runs]
 
@@ -461,7 +467,7 @@ def _comes_again(run: CaseRun) -> bool:
 
 def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
     """Return a case of each implementation of each workload by device, the CPU's first."""
-    wanted: list[Cases] = []
+    devices: list[Cases] = []
     for item in workloads:
         if item.op.overhead is not None:
             continue
@@ -469,8 +475,8 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
         cases = [case for case in item.cases if case.shared_with is None]
         for case in sorted(cases, key=lambda case: kinds[case.device_id] != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
-        wanted.append({device_id: list(ours.values()) for device_id, ours in forms.items()})
-    return wanted
+        devices.append({device_id: list(chosen.values()) for device_id, chosen in forms.items()})
+    return devices
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
@@ -507,7 +513,7 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
     return max((math.fsum(checks.values()) for checks in seconds.values()), default=0.0)
 
 
-def _restarted(device_id: str, detail: str, session: int) -> RunWarning:
+def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
     """It died between two cases: no case is to blame, and none is lost."""
     return RunWarning(
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",

@@ -1,4 +1,4 @@
-"""What a run is asked for, and what each session measures of it, step by step: the plan, then the search."""
+"""The request for a run, and what each session measures of it, step by step: the plan, then the search."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Ru
 
 
 class RunSpec(msgspec.Struct, frozen=True):
-    """What `run` needs: the document to fill, the ops, the devices and what else bounds the plan.
+    """The request of `run`: the document to fill, the ops, the devices and what else bounds the plan.
 
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
@@ -137,7 +137,7 @@ class Schedule:
         plain = [item for item in items if item.op.overhead is None]
         overheads = [item for item in items if item.op.overhead is not None]
         if self._spec.settings.budget_s is None:
-            yield from _each(plain if self._spec.check_only else self._shuffled(plain, index))
+            yield from _each(plain if self._spec.check_only else self._shuffle(plain, index))
         else:
             # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
             for step in _each(sorted(plain, key=lambda item: item.series.work(item.n))):
@@ -157,14 +157,14 @@ class Schedule:
         """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
         lie apart in time."""
         named = self._spec.constraints.selection.sizes
-        items = self._shuffled(merged(self.plan), index)
+        items = self._shuffle(merged(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
         curves: dict[str, list[Workload]] = {}
         for item in items:
             if item.op.name not in named and item.op.overhead is None:
                 curves.setdefault(item.series.key, []).append(item)
-        for ours in curves.values():
-            for group in together(ours, self._spec.constraints):
+        for items_of_curve in curves.values():
+            for group in together(items_of_curve, self._spec.constraints):
                 yield Step(group, ONE_BLOCK)
 
     def _searching(self, search: Passes) -> Iterator[Step]:
@@ -174,13 +174,13 @@ class Schedule:
             yield step
 
     def _splits(self, search: Passes) -> Iterator[Step]:
-        """Where a search found both sides near each other, what they do together; and what gangs do."""
+        """Steps of both sides together, where a search found them near each other, and of gangs."""
         for curve in searched(self._spec):
-            found = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
-            found = [*found, *split_search.on_gangs(curve, search.known(curve), self._spec.constraints)]
-            if found:
-                self._announce(found)
-                yield from _each(found)
+            workloads = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
+            workloads = [*workloads, *split_search.on_gangs(curve, search.known(curve), self._spec.constraints)]
+            if workloads:
+                self._announce(workloads)
+                yield from _each(workloads)
 
     def _announce(self, workloads: Sequence[Workload]) -> None:
         """Workloads of the plan: what is not reached of them stays visible."""
@@ -190,7 +190,7 @@ class Schedule:
         self._recorder.save()
         self._progress.cases += len(planned)
 
-    def _shuffled(self, items: Sequence[Workload], index: int) -> list[Workload]:
+    def _shuffle(self, items: Sequence[Workload], index: int) -> list[Workload]:
         settings = self._spec.settings
         if settings.order == "sequential":
             return list(items)
@@ -225,7 +225,7 @@ class Resume(msgspec.Struct, frozen=True):
 def repeated(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
     """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `constraints` its devices."""
     return Resume(
-        workloads=_workloads([o for o in run.outcomes if _planned(o)], run, ops, constraints),
+        workloads=_workloads([o for o in run.outcomes if _is_planned(o)], run, ops, constraints),
         sessions=sessions,
         blocks={
             o.id: block for o in run.outcomes if isinstance(o, Measurement) and (block := settled_block(o)) is not None
@@ -246,7 +246,7 @@ def resumed(
     most = max((len(done) for done in finished.values()), default=0)
     rest = max(0, run.settings.sessions - max(most, 1))
     search = bool(open_series(ops, run.selection)) and _searching(run)
-    run = _without_unfinished(run)
+    run = _drop_unfinished(run)
     resume = repeated(run, ops, constraints, rest if sessions is None else sessions)
     missing = {workload for workload, done in finished.items() if len(done) < max(most, 1)}
     return run, msgspec.structs.replace(
@@ -254,7 +254,7 @@ def resumed(
     )
 
 
-def _planned(outcome: Outcome) -> bool:
+def _is_planned(outcome: Outcome) -> bool:
     """Whether the plan has this case: sizes at which a search looked, or took fresh timings, are not of the plan."""
     if not isinstance(outcome, Measurement) or not outcome.blocks:
         return True
@@ -266,24 +266,24 @@ def _out_of_time(outcome: Outcome) -> bool:
 
 
 def _finished_sessions(run: Run) -> dict[str, set[int]]:
-    """By workload of the plan the sessions of the plan in which all of its cases were finished, or failed."""
+    """Return by workload of the plan the sessions of the plan in which all of its cases were finished, or failed."""
     planned = {session.index: session.planned_index for session in run.sessions}
     unused = {session.index for session in run.sessions if session.superseded}
-    found: dict[str, set[int]] = {}
+    sessions: dict[str, set[int]] = {}
     for outcome in run.outcomes:
         if _out_of_time(outcome):
-            found[outcome.case.workload] = set()
-        elif isinstance(outcome, Measurement) and _planned(outcome):
+            sessions[outcome.case.workload] = set()
+        elif isinstance(outcome, Measurement) and _is_planned(outcome):
             done = {
                 planned.get(stop.session, stop.session)
                 for stop in outcome.stops
-                if stop.session not in unused and _finished(outcome, stop.session, run.settings.min_samples)
-            } | {planned.get(one.session, one.session) for one in failures_of(outcome)}
-            found[outcome.case.workload] = found.get(outcome.case.workload, done) & done
-    return found
+                if stop.session not in unused and _is_finished(outcome, stop.session, run.settings.min_samples)
+            } | {planned.get(failure.session, failure.session) for failure in failures_of(outcome)}
+            sessions[outcome.case.workload] = sessions.get(outcome.case.workload, done) & done
+    return sessions
 
 
-def _finished(outcome: Measurement, session: int, least: int) -> bool:
+def _is_finished(outcome: Measurement, session: int, least: int) -> bool:
     """Whether the session stopped the case with enough samples, which a budget may have done before, or lost it."""
     if any(failure.session == session for failure in failures_of(outcome)):
         return True
@@ -308,25 +308,25 @@ def _searching(run: Run) -> bool:
     return once and (len(counting) <= 1 or counting <= busy)
 
 
-def _without_unfinished(run: Run) -> Run:
-    """What the last session began of a workload and did not finish is measured anew, with all of the workload's cases.
-    A session of which nothing is left counts for nothing."""
+def _drop_unfinished(run: Run) -> Run:
+    """Return the run without what the last session began and did not finish: that is measured anew, with all of the
+    workload's cases. A session of which nothing is left counts for nothing."""
     last = max((session.index for session in run.sessions if not session.superseded), default=0)
     least = run.settings.min_samples
     unfinished = {
         outcome.case.workload
         for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and _planned(outcome) and not _finished(outcome, last, least)
+        if isinstance(outcome, Measurement) and _is_planned(outcome) and not _is_finished(outcome, last, least)
     }
     outcomes = [_without_last(outcome, last, unfinished) for outcome in run.outcomes]
-    left = any(
+    remains = any(
         block.session == last
         for outcome in outcomes
         if isinstance(outcome, Measurement)
         for block in outcome.blocks
     )
     sessions = [
-        msgspec.structs.replace(one, superseded=True) if one.index == last and not left else one
+        msgspec.structs.replace(one, superseded=True) if one.index == last and not remains else one
         for one in run.sessions
     ]
     return msgspec.structs.replace(run, outcomes=outcomes, sessions=sessions)
@@ -354,12 +354,12 @@ def _workloads(
     ids = {outcome.id for outcome in outcomes}
     clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
     within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)
-    found = []
+    workloads = []
     for curve in series(ops, run.selection):
         for n in sorted({o.case.params["n"] for o in outcomes if _on(o.case, curve)}):
             item = workload(curve, n, within)
-            found.append(msgspec.structs.replace(item, explained=not clocks or item.key in clocks))
-    return tuple(found)
+            workloads.append(msgspec.structs.replace(item, explained=not clocks or item.key in clocks))
+    return tuple(workloads)
 
 
 def _on(case: Case, curve: Series) -> bool:

@@ -1,4 +1,4 @@
-"""What two sides do of a case: which cases to try after a search, and a block for each share of a split, or for each
+"""Two sides of a case: which cases to try after a search, and a block for each share of a split, or for each
 placement of a workload that promises something, in the first session."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FARTHEST = 10.0
 
 
 def alone(constraints: Constraints) -> Constraints:
-    """The same without the composed devices and gangs: a search compares single ones."""
+    """Return the constraints without the composed devices and gangs: a search compares single ones."""
     single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
     return msgspec.structs.replace(constraints, targets=single)
 
@@ -54,33 +54,34 @@ def asked(constraints: Constraints) -> bool:
     return any(target.device.backend in _SEVERAL for target in constraints.targets)
 
 
-def on_gangs(series: Series, known: Rows, constraints: Constraints) -> Sequence[Workload]:
+def on_gangs(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
     """The gangs at each size that the search measured on one of their members, from large to small: what a budget cuts
     off are sizes at which several GPUs gain nothing."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == GANG}
-    sizes = [n for n, row in known.items() if any(slot[0].partition(":")[0] in inner for slot in row)]
-    found: list[Workload] = []
+    sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
+    workloads: list[Workload] = []
     for n in sorted(sizes, reverse=True):
-        found += only(workload(series, n, constraints), lambda case: case.backend == GANG)
-    return found
+        workloads += only(workload(series, n, constraints), lambda case: case.backend == GANG)
+    return workloads
 
 
 def worth_trying(
-    series: Series, known: Rows, cpu: Collection[str], constraints: Constraints
+    series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
-    """Of each device and regime the split case at the largest measured size at which both sides are near enough."""
+    """Return for each device and regime the split case at the largest measured size at which both sides are near
+    enough."""
     sizes: dict[int, set[Cell]] = {}
-    for cell in cells(known, cpu):
-        near = [n for n, ratio in ratios(known, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
+    for cell in cells(rows, cpu):
+        near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
         if near:
             sizes.setdefault(max(near), set()).add(cell)
-    found: list[Workload] = []
-    for n, wanted in sorted(sizes.items()):
-        found += only(
+    workloads: list[Workload] = []
+    for n, places in sorted(sizes.items()):
+        workloads += only(
             workload(series, n, constraints),
-            lambda case, wanted=wanted: (case.shared_with, case.regime_id) in wanted,  # type: ignore[misc]
+            lambda case, places=places: (case.shared_with, case.regime_id) in places,  # type: ignore[misc]
         )
-    return found
+    return workloads
 
 
 SWEEP = Purpose("sweep", samples=LARGEST_BLOCK)
@@ -112,8 +113,8 @@ def _sweep_placements(run: CaseRun) -> None:
     if run.over:
         return
     run.left_s = left_s
-    known = times or predicted
-    _settle(run, min(known, key=known.__getitem__, default=None))
+    seconds = times or predicted
+    _settle(run, min(seconds, key=seconds.__getitem__, default=None))
 
 
 def _sweep_shares(run: CaseRun) -> None:
@@ -140,10 +141,10 @@ def _try(run: CaseRun, cut: Any, times: dict[Any, float]) -> None:
     trial = run.trial(SWEEP, cut)
     trial.prepare(first=False)
     ready = trial.prepared
-    found = ready.cut if ready is not None else None
-    fresh = found is not None and found not in times and trial.take(len(times), 0)
-    if found is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
-        times[found] = median(trial.kept)
+    place = ready.cut if ready is not None else None
+    fresh = place is not None and place not in times and trial.take(len(times), 0)
+    if place is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
+        times[place] = median(trial.kept)
     run.worker = trial.worker
     if trial.over:
         run.over, run.prepared = True, None
@@ -154,10 +155,10 @@ def _settle(run: CaseRun, cut: float | str | None) -> None:
     run.cut = cut if cut is not None or run.prepared is None else run.prepared.cut
     run.prepare(first=True)
     recorder, ready = run.runtime.recorder, run.prepared
-    known = recorder.outcome(run.case.id)
-    if isinstance(known, Measurement) and ready is not None:
+    outcome = recorder.outcome(run.case.id)
+    if isinstance(outcome, Measurement) and ready is not None:
         recorder.put(
             msgspec.structs.replace(
-                known, check=ready.check, kernel_hash=ready.kernel_hash, kernel=ready.kernel
+                outcome, check=ready.check, kernel_hash=ready.kernel_hash, kernel=ready.kernel
             )
         )

@@ -53,19 +53,19 @@ def list_devices(
         return _ask(name, workers[name], limit_s, host_only=host_only, spares=spares)
 
     with ThreadPoolExecutor(len(names)) as pool:
-        found = dict(zip(names, pool.map(ask, names), strict=True))
+        listings = dict(zip(names, pool.map(ask, names), strict=True))
     for name in names:
         before = _before(name, names) if yielding else ()
-        if before and not any(device.kind == "gpu" for other in before for device in found[other].devices):
+        if before and not any(device.kind == "gpu" for other in before for device in listings[other].devices):
             worker = (spares.take(name) if spares else None) or _worker(threads)
-            found[name] = _ask(name, worker, limit_s, spares=spares)
-    return list(found.values())
+            listings[name] = _ask(name, worker, limit_s, spares=spares)
+    return list(listings.values())
 
 
 def _before(name: str, names: Sequence[str]) -> list[str]:
-    """Those of the backends that this one yields to."""
-    known = backends.facts(name)
-    return [other for other in names if known and other in known.yields_to]
+    """Return those of the backends that this one yields to."""
+    facts = backends.facts(name)
+    return [other for other in names if facts and other in facts.yields_to]
 
 
 def _worker(threads: int | None) -> Worker | WorkerGone:
@@ -94,8 +94,8 @@ def _ask(
         except WorkerGone as gone:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
         # To list devices with one of ours touches none: who uses them is not asked yet.
-        ours = backends.facts(backend) is not None
-        if spares is not None and ours and isinstance(reply, protocol.Devices) and reply.listing.devices:
+        built_in = backends.facts(backend) is not None
+        if spares is not None and built_in and isinstance(reply, protocol.Devices) and reply.listing.devices:
             spares.keep(backend, worker)
             stack.pop_all()
     if isinstance(reply, protocol.Devices):
@@ -105,10 +105,10 @@ def _ask(
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
-    sides are measured, and what it names has to be there, unless it is `lenient`. `more` makes further targets of
-    those that are found, out of what the backends `beside` the others list. `yielding`: of two libraries that drive
-    one GPU the usual one alone is taken, unless the other one was named."""
+    """The devices that a user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says
+    which sides are measured, and what it names has to be there, unless it is `lenient`. `more` makes further targets of
+    those that are found, out of what the backends `beside` the others list. `yielding`: of two libraries that drive one
+    GPU the usual one alone is taken, unless the other one was named."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -199,13 +199,13 @@ def choose(
         Target(device, listing.forms)
         for listing in listings
         for device in listing.devices
-        if _wanted(device.id, device.kind == "software", listing, request)
+        if _is_asked_for(device.id, device.kind == "software", listing, request)
         and not (request.mode == "cpu" and device.kind != "cpu")
     ]
     if request.yielding:
         targets = _without_yielding(targets, listings, request)
-    targets, said = _one_adapter_each(targets, request, trial)
-    warnings += said
+    targets, notes = _one_adapter_each(targets, request, trial)
+    warnings += notes
     for device_id in request.devices:
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
@@ -221,9 +221,9 @@ def choose(
             (t.device.backend, t.device.id if t.device.backend == GANG else t.device.name): t
             for t in reversed(targets)
         }
-        left = [t for t in targets if t not in firsts.values()]
-        twins = [(first, *(t for t in left if _twins(first, t))) for first in firsts.values()]
-        warnings += [_twin(t.device) for t in left if t.device.kind != "gpu"]
+        rest = [t for t in targets if t not in firsts.values()]
+        twins = [(first, *(t for t in rest if _twins(first, t))) for first in firsts.values()]
+        warnings += [_twin(t.device) for t in rest if t.device.kind != "gpu"]
         targets = [t for t in targets if t in firsts.values()]
         pairs = tuple(group for group in reversed(twins) if len(group) > 1)
         return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings), pairs)
@@ -232,18 +232,18 @@ def choose(
 
 def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
     """The request with each device by its id: `cupy:*` stands for all that the backend lists, `cupy:0-3` for four."""
-    found: list[str] = []
+    ids: list[str] = []
     for word in request.devices:
         backend, _, index = word.partition(":")
         run = re.fullmatch(r"(\d{1,4})-(\d{1,4})", index)
         if index == "*":
             every = [device.id for x in listings if x.backend == backend for device in x.devices]
-            found += every or [word]
+            ids += every or [word]
         elif run:
-            found += [f"{backend}:{number}" for number in range(int(run[1]), int(run[2]) + 1)] or [word]
+            ids += [f"{backend}:{number}" for number in range(int(run[1]), int(run[2]) + 1)] or [word]
         else:
-            found.append(word)
-    return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
+            ids.append(word)
+    return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(ids)))
 
 
 def _without_yielding(
@@ -280,15 +280,15 @@ def _one_adapter_each(
             by_backend.setdefault(backends.names_of(device.id), []).append(device)
     left_out, warnings = set[str](), list[RunWarning]()
     for names, devices in by_backend.items():
-        ids, said = adapters.choose_adapters(devices, request.devices, timed)
+        ids, notes = adapters.choose_adapters(devices, request.devices, timed)
         left_out.update(ids)
         if names[1:] not in by_backend:  # else it is said of the adapter itself
-            warnings += said
+            warnings += notes
     return [target for target in targets if target.device.id not in left_out], warnings
 
 
 def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
-    """By UUID, which the parts of a divided GPU have of their own, else by address."""
+    """Compare two GPUs by UUID, which the parts of a divided GPU have of their own, else by address."""
     if a is None or b is None:
         return False
     if a.uuid and b.uuid:
@@ -305,7 +305,8 @@ def required(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
-    """Of the splits those of the first backend that has any: the same GPU through another one is the same hardware."""
+    """Keep of the splits those of the first backend that has any: the same GPU through another one is the same
+    hardware."""
     inner = [backends.names_of(t.device.id)[1:] for t in targets if t.device.composed]
     return [t for t in targets if not t.device.composed or backends.names_of(t.device.id)[1:] == inner[0]]
 
@@ -348,7 +349,7 @@ def _twin(device: Device) -> RunWarning:
 
 
 def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
-    """What the backends know of their GPUs, as records that detection merges with its own findings."""
+    """Return what the backends know of their GPUs, as records that detection merges with its own findings."""
     return [
         {
             # Each source lists a GPU once.
@@ -373,14 +374,14 @@ def _ordinal(index: str) -> int | str:
 
 
 def _identity(device: Device) -> dict[str, str | None]:
-    known = device.identity
-    assert known is not None
+    identity = device.identity
+    assert identity is not None
     return {
-        "uuid": f"GPU-{known.uuid}" if known.uuid else None,
-        "bdf": known.pci,
-        "vendor_id": None if known.vendor_id is None else f"{known.vendor_id:04x}",
-        "device_id": None if known.device_id is None else f"{known.device_id:04x}",
-        "driver": known.driver,
+        "uuid": f"GPU-{identity.uuid}" if identity.uuid else None,
+        "bdf": identity.pci,
+        "vendor_id": None if identity.vendor_id is None else f"{identity.vendor_id:04x}",
+        "device_id": None if identity.device_id is None else f"{identity.device_id:04x}",
+        "driver": identity.driver,
     }
 
 
@@ -390,16 +391,16 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
     `usable_bytes` is by GPU id. Two backends on one card hold the same workload side by side.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
-    found = []
+    devices_there = []
     for device in devices:
-        known = [x for x in (device.usable_bytes, usable_bytes.get(device.gpu_id or "")) if x is not None]
-        if device.gpu_id and known:
-            device = msgspec.structs.replace(device, usable_bytes=min(known) // sharing[device.gpu_id])
-        found.append(device)
-    return found
+        limits = [x for x in (device.usable_bytes, usable_bytes.get(device.gpu_id or "")) if x is not None]
+        if device.gpu_id and limits:
+            device = msgspec.structs.replace(device, usable_bytes=min(limits) // sharing[device.gpu_id])
+        devices_there.append(device)
+    return devices_there
 
 
-def _wanted(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
+def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
     """Software adapters run only when named, by id or by backend, or when they are allowed."""
     if request.devices and device_id in request.devices:
         return True

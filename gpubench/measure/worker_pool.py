@@ -90,7 +90,7 @@ class Worker:
         try:
             self._child.write(protocol.encode(request))
         except OSError:
-            raise self._crashed() from None
+            raise self._crash() from None
 
     def wait(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
         """The reply to a request that was sent. Raises WorkerGone; the worker is then dead."""
@@ -100,13 +100,13 @@ class Worker:
                 line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 detail = f"no answer within {deadline_s:g} s while in phase {self.phase or 'start'}"
-                raise self._gone("timeout", detail) from None
+                raise self._end("timeout", detail) from None
             if line is None:
-                raise self._crashed()
+                raise self._crash()
             try:
                 message = protocol.decode_reply(line)
             except msgspec.DecodeError:
-                raise self._gone("worker-crashed", "the worker sent a message that cannot be read") from None
+                raise self._end("worker-crashed", "the worker sent a message that cannot be read") from None
             if isinstance(message, protocol.Phase):
                 self.phase, self._phase_since = message.name, time.monotonic()
             elif message.id == request.id:
@@ -132,15 +132,15 @@ class Worker:
         """Terminate, kill `KILL_AFTER_S` later, and reap."""
         self._child.kill(processes.KILL_AFTER_S)
 
-    def _crashed(self) -> WorkerGone:
+    def _crash(self) -> WorkerGone:
         """It speaks no more, mostly because it ends: how it ended is its own status, and not our signal's."""
         status = self._child.wait(processes.KILL_AFTER_S)
         how = "closed its output" if status is None else processes.ending(status)
         limit = limit_named(self._child.stderr_tail())
         detail = f"the worker {how} in phase {self.phase or 'start'}"
-        return self._gone("worker-crashed", f"{detail}: {limit}" if limit else detail)
+        return self._end("worker-crashed", f"{detail}: {limit}" if limit else detail)
 
-    def _gone(self, reason: Reason, detail: str) -> WorkerGone:
+    def _end(self, reason: Reason, detail: str) -> WorkerGone:
         self.kill()
         noise = self._child.noise()
         return WorkerGone(
@@ -289,7 +289,7 @@ class WorkerPool:
                 if device_id not in self._opened:
                     self._opened[device_id] = self._start(device_id)
                 worker, record = self._opened[device_id]
-                self.records.append(self._measured(worker, record))
+                self.records.append(self._measure(worker, record))
                 self.workers[device_id] = worker
                 self._failed[device_id] = 0
             except WorkerGone as gone:
@@ -345,9 +345,9 @@ class WorkerPool:
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
-    def measure_ceilings(self, wanted: Mapping[str, protocol.Wanted]) -> None:
+    def measure_ceilings(self, requests: Mapping[str, protocol.Wanted]) -> None:
         """Ask each device for its ceilings. A device that breaks over it gets a fresh worker, and no ceiling."""
-        for device_id, what in wanted.items():
+        for device_id, what in requests.items():
             deadline_s = CEILING_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
             try:
                 worker = self.worker(device_id)
@@ -371,7 +371,9 @@ class WorkerPool:
         is told there. Nothing is waited for when the budget is over."""
         inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
-            firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
+            firsts = [
+                (device_id, chosen[0]) for device_id, chosen in cases.items() if device_id in self.workers
+            ]
             for place, (device_id, case) in enumerate(firsts):
                 number = self.workers[device_id].next_id
                 inputs.setdefault(device_id, []).append(
@@ -381,8 +383,8 @@ class WorkerPool:
         # A reference is there by now, so that no worker makes it twice.
         every: dict[str, list[Case]] = {}
         for cases in workloads:
-            for device_id, ours in cases.items():
-                every.setdefault(device_id, []).extend(ours)
+            for device_id, chosen in cases.items():
+                every.setdefault(device_id, []).extend(chosen)
         undecided = self._build(every, budget)
         for device_id, case in [(name, case) for name in undecided for case in undecided[name]]:
             if device_id in self.workers and choosing and not budget.over:
@@ -394,14 +396,16 @@ class WorkerPool:
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
         """Build these cases side by side. Returns those whose trials are still to come."""
         requests = {
-            device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours]
-            for device_id, ours in cases.items()
+            device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in built]
+            for device_id, built in cases.items()
             if device_id in self.workers
         }
         replies = self._ask_all(requests, budget)
         undecided: dict[str, list[Case]] = {}
-        for device_id, ours in requests.items():
-            for request, reply in zip(ours, replies[device_id], strict=False):  # one that died answered no more
+        for device_id, built in requests.items():
+            for request, reply in zip(
+                built, replies[device_id], strict=False
+            ):  # one that died answered no more
                 if isinstance(reply, protocol.Undecided):
                     undecided.setdefault(device_id, []).append(request.case)
         return undecided
@@ -412,20 +416,20 @@ class WorkerPool:
         """Have the workers carry out requests side by side, as long as the budget lasts, and return the replies. One
         that dies over it is dropped, and noted."""
         replies: dict[str, list[protocol.Reply]] = {}
-        asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests.items()]
-        for _, worker, ours in asked:
+        workers = [(device_id, self.workers[device_id], batch) for device_id, batch in requests.items()]
+        for _, worker, batch in workers:
             with contextlib.suppress(WorkerGone):
-                for request in ours:
+                for request in batch:
                     worker.send(request)
-        for device_id, worker, ours in asked:
+        for device_id, worker, batch in workers:
             heard = replies.setdefault(device_id, [])
             try:
-                for request in ours:
+                for request in batch:
                     limit_s = min(self._settings.case_timeout_s, budget.patience_s)
                     heard.append(worker.wait(request, limit_s))
             except WorkerGone as gone:
                 self.drop(device_id)
-                self.losses[device_id] = Loss(gone, getattr(ours[len(heard)], "case", None))
+                self.losses[device_id] = Loss(gone, getattr(batch[len(heard)], "case", None))
         return replies
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
@@ -479,7 +483,7 @@ class WorkerPool:
             worker.kill()
         self.workers.clear()
 
-    def _measured(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
+    def _measure(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
         """The record with the overhead of an empty launch. Raises WorkerGone."""
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
         if not isinstance(reply, protocol.MeasuredOverhead):
@@ -549,8 +553,8 @@ def alike_cpus(machine: Machine) -> list[str]:
 
 def stands_beside(backend: str) -> bool:
     """Whether the backend measures beside others that may take its place."""
-    known = backends.facts(backend)
-    return known is not None and bool(known.yields_to)
+    facts = backends.facts(backend)
+    return facts is not None and bool(facts.yields_to)
 
 
 def _backend(device_id: str) -> str:

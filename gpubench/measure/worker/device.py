@@ -136,9 +136,11 @@ class Kept:
     def make_room(self, most_bytes: int) -> bool:
         """Release idle workloads, those first that were used longest ago, until all others fit. Returns False if there
         was none to release."""
-        idle = [name for name, known in self._workloads.items() if name not in self._in_use and known.holds]
+        idle = [
+            name for name, workload in self._workloads.items() if name not in self._in_use and workload.holds
+        ]
         for name in idle:
-            if sum(known.bytes for known in self._workloads.values()) <= most_bytes:
+            if sum(workload.bytes for workload in self._workloads.values()) <= most_bytes:
                 break
             self.release(name)
         return bool(idle)
@@ -260,7 +262,7 @@ class OpenDevice:
             return None
         try:
             with without_trials():
-                self._gated(self._workload(case), case, case.form_id)
+                self._check(self._workload(case), case, case.form_id)
         except TrialsNeeded:
             return protocol.Undecided(id=request.id)
         except (BackendError, MemoryError):
@@ -317,8 +319,8 @@ class OpenDevice:
         elif cut is None:
             parts = msgspec.structs.replace(built, **self._time_parts(workload, timed, part_samples))
         else:
-            wanted = isinstance(cut, float) and request.cut is not None
-            sides = self._time_sides(timed, part_samples if wanted else 0)
+            timed_sides = isinstance(cut, float) and request.cut is not None
+            sides = self._time_sides(timed, part_samples if timed_sides else 0)
             parts = msgspec.structs.replace(built, stage_s=sides)
         return protocol.Prepared(
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel=checked.launch.kernel_name,
@@ -333,12 +335,12 @@ class OpenDevice:
     def _cut(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
         """Return what runs where of a case of two sides, as asked for or as before. Returns None if it has one."""
         case, session = request.case, workload.workspace.session
-        asked = request.cut if request.cut is not None else workload.cuts.get(case.id)
+        chosen = request.cut if request.cut is not None else workload.cuts.get(case.id)
         cut: float | str | None = None
         if workload.workspace.sides and isinstance(session, Places):
-            cut = asked if isinstance(asked, str) else workload.workspace.sides["gpu"]
+            cut = chosen if isinstance(chosen, str) else workload.workspace.sides["gpu"]
         elif session.device.composed and isinstance(session, Splits):
-            share = asked if isinstance(asked, float) else EVEN
+            share = chosen if isinstance(chosen, float) else EVEN
             cut = session.divide(workload.workspace.op, case, share)
         if cut is not None and workload.cuts.get(case.id) != cut:
             workload.cuts[case.id] = cut
@@ -352,16 +354,16 @@ class OpenDevice:
         """Return the launch of the case, checked, and the seconds of choosing kernels now. A placement comes behind
         both sides alone, which are timed beside it."""
         if not isinstance(cut, str):
-            return self._gated(workload, case, case.form_id if cut is None else case.id)
+            return self._check(workload, case, case.form_id if cut is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
         assert isinstance(session, Places)
         for placement in dict.fromkeys((*workload.workspace.sides.values(), cut)):
             session.place(placement)
-            checked, took_s = self._gated(workload, case, f"{case.form_id} {placement}")
+            checked, took_s = self._check(workload, case, f"{case.form_id} {placement}")
             tune_s += took_s
         return checked, tune_s
 
-    def _gated(self, workload: PreparedWorkload, case: Case, name: str) -> tuple[CheckedLaunch, float]:
+    def _check(self, workload: PreparedWorkload, case: Case, name: str) -> tuple[CheckedLaunch, float]:
         if name in workload.checked:
             return workload.checked[name], 0.0
         self._kept.suspects.look()  # what others changed is not this one's fault
@@ -449,7 +451,7 @@ class OpenDevice:
 
     def work(self, request: protocol.Work) -> protocol.Worked:
         self._announce("sample")
-        timed = self._timed(request.case_id)
+        timed = self._timer_of(request.case_id)
         self._kept.suspects.add(timed, request.case_id)
         return timer.work(timed, request)
 
@@ -466,7 +468,7 @@ class OpenDevice:
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
         """Check what the last launch left, and what one more delivers. Regimes with data on the device share a launch:
         it is checked once."""
-        timed, suspects = self._timed(request.case_id), self._kept.suspects
+        timed, suspects = self._timer_of(request.case_id), self._kept.suspects
         self._kept.end()
         suspects.judge(request.case_id)
         launch = timed.resident_launch
@@ -493,7 +495,7 @@ class OpenDevice:
             self._flush.close()
         self._session.close()
 
-    def _timed(self, case_id: str) -> Timed:
+    def _timer_of(self, case_id: str) -> Timed:
         return self._kept.of_case(case_id).timers[case_id]
 
     def _op(self, name: str) -> Op:

@@ -185,7 +185,7 @@ class Passed:
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         form, n, whole = _form(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
-        sizes = sorted(size for known, size in self._copies if known == form and size >= n)
+        sizes = sorted(size for form_of, size in self._copies if form_of == form and size >= n)
         for size in sizes:
             copy = self._copies.pop((form, size))
             self._copies[form, size] = copy
@@ -244,8 +244,8 @@ class Passed:
     def _has_bits(self, op: Op, case: Case, outputs: Sequence[Buffer], copy: Copy) -> bool:
         session = self._session
         return isinstance(session, ComparesBuffers) and all(
-            session.begins(known, output, operand.shape(case.params), operand.stored(case.dtype))
-            for known, output, operand in zip(copy.buffers, outputs, op.outputs, strict=True)
+            session.begins(copied, output, operand.shape(case.params), operand.stored(case.dtype))
+            for copied, output, operand in zip(copy.buffers, outputs, op.outputs, strict=True)
         )
 
     def _make_room(self, most_bytes: int) -> None:
@@ -300,28 +300,28 @@ class Weights:
         self._known: dict[Key, Weight] = {}  # the one that was wanted last comes last
 
     def array(self, op: Op, operand: Operand, case: Case) -> Array:
-        return self._found(op, operand, case).array
+        return self._weight(op, operand, case).array
 
     def borrow(self, session: Session, op: Op, operand: Operand, case: Case) -> Buffer:
         """The buffer that holds it. Raises DeviceOutOfMemory."""
-        found = self._found(op, operand, case)
-        if found.buffer is None:
+        weight = self._weight(op, operand, case)
+        if weight.buffer is None:
             session.sync()
             began = time.perf_counter()
             buffer = session.allocate(operand.shape(case.params), operand.stored(case.dtype))
-            session.upload(buffer, found.array)
+            session.upload(buffer, weight.array)
             session.sync()
-            found.load_s, found.buffer = time.perf_counter() - began, buffer
-        found.readers += 1
-        return found.buffer
+            weight.load_s, weight.buffer = time.perf_counter() - began, buffer
+        weight.readers += 1
+        return weight.buffer
 
     def loading(self, op: Op, case: Case) -> tuple[int, float | None]:
         """Bytes of all weights of the op, and the seconds that it took to bring them to the device; None: they are not
         there."""
-        found = [self._found(op, operand, case) for operand in op.inputs if operand.role == "weight"]
-        times = [one.load_s for one in found if one.load_s is not None]
-        size = sum(one.array.nbytes for one in found)
-        return size, math.fsum(times) if found and len(times) == len(found) else None
+        weights = [self._weight(op, operand, case) for operand in op.inputs if operand.role == "weight"]
+        times = [weight.load_s for weight in weights if weight.load_s is not None]
+        size = sum(weight.array.nbytes for weight in weights)
+        return size, math.fsum(times) if weights and len(times) == len(weights) else None
 
     def give_back(self, op: Op, operand: Operand, case: Case) -> None:
         """One reader less."""
@@ -339,13 +339,13 @@ class Weights:
             if weight.buffer is not None:
                 session.free(weight.buffer)
 
-    def _found(self, op: Op, operand: Operand, case: Case) -> Weight:
+    def _weight(self, op: Op, operand: Operand, case: Case) -> Weight:
         key = _key(op, operand, case)
-        found = self._known.pop(key, None)
-        if found is None:
-            found = Weight(random_input(op, operand, case.params, case.dtype, self._seed, self._kind))
-        self._known[key] = found
-        return found
+        weight = self._known.pop(key, None)
+        if weight is None:
+            weight = Weight(random_input(op, operand, case.params, case.dtype, self._seed, self._kind))
+        self._known[key] = weight
+        return weight
 
 
 def weights_of(session: Session, seed: int, kind: str) -> Weights:
@@ -408,11 +408,11 @@ class Operands:
             return self._shared.view(self.op, operand, case)
         if operand.name not in self._own:
             assert self._made is not None
-            self._own[operand.name] = self._drawn(operand, self._made)
+            self._own[operand.name] = self._draw(operand, self._made)
         array, shape = self._own[operand.name], operand.shape(case.params)
         return array if array.shape == shape else array[: shape[0]]
 
-    def _drawn(self, operand: Operand, case: Case) -> Array:
+    def _draw(self, operand: Operand, case: Case) -> Array:
         if operand.role == "weight":
             return self.weights.array(self.op, operand, case)
         return random_input(self.op, operand, case.params, case.dtype, self._seed, self._kind)

@@ -51,7 +51,7 @@ DEVICE_SAMPLES = 1
 
 
 class Timed:
-    """What is sampled. As it stands: a call of a session, whose count is tried once and then stays."""
+    """Base of what is sampled. As it stands: a call of a session, whose count is tried once and then stays."""
 
     case: Case
     session: Session
@@ -122,7 +122,7 @@ class Timer(Timed):
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""
         regime = {
-            RESIDENT: self._queued, QUEUED: self._queued, WAITED: self._waited,
+            RESIDENT: self._sample_queued, QUEUED: self._sample_queued, WAITED: self._sample_waited,
             "transfer-once": self._transfer_once, "transfer-always": self._transfer_always,
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
@@ -180,14 +180,14 @@ class Timer(Timed):
             seconds = device_seconds(self.session, self.launch, 1, cold=True)
             cold_s += [] if seconds is None else [seconds]
 
-    def _queued(self, repeat: int) -> float:
+    def _sample_queued(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock
         start = clock()
         session.run(self.launch, repeat)
         session.sync()
         return (clock() - start) / repeat
 
-    def _waited(self, repeat: int) -> float:
+    def _sample_waited(self, repeat: int) -> float:
         run, sync, launch, clock = self.session.run, self.session.sync, self.launch, self.session.clock
         start = clock()
         for _ in range(repeat):
@@ -238,20 +238,20 @@ class Timer(Timed):
         resident = self.case.resident
         if resident:
             self.workspace.verify(self.launch, self.case)
-        left = self.launch.output
+        earlier = self.launch.output
         self._spoil()
         self.calls, every = min(self.calls, MOST_CHECKED), self.calls  # more in a row write what these do
         self.seconds(1)
         self.calls = every
         if self.case.regime == "transfer-always" and self.launch.output is None:
             self.launch.output = (
-                left  # this regime makes launches of its own; the others' answer is still to check
+                earlier  # this regime makes launches of its own; the others' answer is still to check
             )
         if resident:
             self.workspace.verify(self.launch, self.case)
             return
-        kept = self._left if self.case.regime == "transfer-always" else self.launch.output
-        self.workspace.fetch(kept, self.session, travels=False)
+        delivered = self._left if self.case.regime == "transfer-always" else self.launch.output
+        self.workspace.fetch(delivered, self.session, travels=False)
         self.workspace.verify_host_output(self.case.precision)
 
     def _spoil(self) -> None:
@@ -344,7 +344,7 @@ def measure_overhead(session: Session, times: int = 100) -> list[float]:
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
-    """What a sample lasts at least: `least_s`, and long for its clock and overhead."""
+    """Return what a sample lasts at least: `least_s`, and long for its clock and overhead."""
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
@@ -388,8 +388,8 @@ def calibrate_hot(timer: Timer) -> int | None:
             return None
         if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_HOT_REPEAT:
             return _no_fewer(timer, repeat)
-        wanted = repeat * HOT_SAMPLE_S / max(seconds, 1e-9)
-        repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(wanted))), LONGEST_HOT_REPEAT)
+        predicted = repeat * HOT_SAMPLE_S / max(seconds, 1e-9)
+        repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(predicted))), LONGEST_HOT_REPEAT)
 
 
 def sample_block(
@@ -499,7 +499,7 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
-    """By the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
+    """Work by the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()
     take()

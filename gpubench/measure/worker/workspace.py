@@ -75,7 +75,7 @@ def _hash_of(op: Op) -> str:
 
 
 class Workspace:
-    """What all cases of one workload share on one device: host inputs, device inputs, the reference."""
+    """The things that all cases of one workload share on one device: host inputs, device inputs, the reference."""
 
     def __init__(
         self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path,
@@ -113,15 +113,17 @@ class Workspace:
 
     @functools.cached_property
     def sentinel(self) -> float:
-        """What unwritten elements hold."""
-        return next((value for one in self.answers if (value := sentinel_for(one.odd)) == value), math.nan)
+        """Value of unwritten elements."""
+        return next(
+            (value for reference in self.answers if (value := sentinel_for(reference.odd)) == value), math.nan
+        )
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
-        """Where a reference is not finite though the op declares no such output; empty: nowhere."""
+        """Place where a reference is not finite though the op declares no such output; empty: nowhere."""
         if self.op.not_finite:
             return []
-        return next((place for one in self.answers if (place := not_finite(one, self.inputs))), [])
+        return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
@@ -139,7 +141,7 @@ class Workspace:
             for operand, host in zip(self.op.inputs, self.inputs, strict=True):
                 shared = self._operands.bind(self.session, operand, self.case)
                 if shared is None:
-                    self.buffers.append(self._uploaded(operand, host))
+                    self.buffers.append(self._upload(operand, host))
                 else:
                     self._shared[len(self.buffers)] = shared
                     self.buffers.append(shared.beginning(host.shape))
@@ -148,7 +150,7 @@ class Workspace:
             self._free_inputs()
             raise
 
-    def _uploaded(self, operand: Operand, host: Array) -> Buffer:
+    def _upload(self, operand: Operand, host: Array) -> Buffer:
         """A buffer with the input; of a weight the one that every size of the op reads."""
         if operand.role == "weight":
             return self._operands.weights.borrow(self.session, self.op, operand, self.case)
@@ -276,9 +278,9 @@ class Workspace:
         their bits. Raises Wrong."""
         case = case or self.case
         outputs = each(launch.output)
-        known = self._passed.recall(self.op, case, outputs)
-        if known is not None:
-            return known
+        earlier = self._passed.recall(self.op, case, outputs)
+        if earlier is not None:
+            return earlier
         check = self._verify(self._on_host(outputs), case.precision)
         self._passed.keep(self.op, case, outputs, check)
         return check
@@ -326,11 +328,11 @@ class Workspace:
         the output that comes nearest to its limit.
         """
         passed = self._right.setdefault(precision, deque(maxlen=KEPT))
-        for arrays, known in passed:
+        for arrays, earlier in passed:
             if all(map(same_bytes, arrays, outputs)):
-                return known
+                return earlier
         checks = [
-            self._judged(self.op.judged(operand), precision, got, answer)
+            self._judge(self.op.judged(operand), precision, got, answer)
             for operand, got, answer in zip(self.op.outputs, outputs, self.answers, strict=True)
         ]
         worst = max(range(len(checks)), key=lambda i: _nearness(checks[i]))
@@ -345,7 +347,7 @@ class Workspace:
             passed.append(([array.copy() for array in outputs], check))
         return check
 
-    def _judged(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
+    def _judge(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
         if tolerance.shortfall is not None:
             return judge_choices(tolerance, precision, got, self.inputs)
         errors = self.session.block_errors if isinstance(self.session, JudgesBlocks) else None

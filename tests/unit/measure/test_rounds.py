@@ -121,7 +121,7 @@ def test_enough_time_always_ends_it(kept, wanted):
 
 @given(blocks, settings, st.integers(1, 12), st.floats(0, 20))
 def test_a_number_of_blocks_that_is_wanted_alone_decides(kept, chosen, wanted, sampling_s):
-    reason = stop_reason(kept, sampling_s, 60.0, chosen, wanted=wanted)
+    reason = stop_reason(kept, sampling_s, 60.0, chosen, target=wanted)
     assert reason == ("max-samples" if len(kept) >= wanted else None)
 
 
