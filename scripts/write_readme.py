@@ -77,7 +77,7 @@ def _named(file: Path, role: str) -> Path:
 
 def stages_picture() -> bytes:
     """The chart of the workload whose stages docs/workloads.md shows: the table's filter begins with its name."""
-    drawn = dict(plots.plots([analyse(store.load(_named(WORKLOADS, "stages")))], "svg", sections=("stages",)))
+    drawn = plots.plots([analyse(store.load(_named(WORKLOADS, "stages")))], "svg", sections=("stages",))
     found = re.search(r"--filter (\w+)[^\n]*--sections stages", WORKLOADS.read_text(encoding="utf-8"))
     assert found is not None
     return next(picture for name, picture in drawn.items() if found[1] in name)
@@ -219,9 +219,7 @@ def main() -> None:
     _take(roles)
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
-    MAP.write_bytes(
-        dict(plots.plots([analyse(store.load(default_result()))], "svg", sections=("map",)))["map.svg"]
-    )
+    MAP.write_bytes(plots.plots([analyse(store.load(default_result()))], "svg", sections=("map",))["map.svg"])
     STAGES.write_bytes(stages_picture())
     sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in PAGES) + "\n")
     if roles["default"] is not None:

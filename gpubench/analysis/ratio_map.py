@@ -18,7 +18,7 @@ from gpubench.analysis.speedup import EQUAL
 from gpubench.analysis.thresholds import AnswerCell, declared_sizes
 from gpubench.base.groups import group_by
 from gpubench.curves import TAIL, Margin
-from gpubench.result.case import REGIMES, WAITED, CellKey, SeriesKey, beside_size
+from gpubench.result.case import WAITED, CellKey, SeriesKey, beside_size
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
 FIRST_TINT = 0.25  # the step at 10 %: weaker colours look like grey to some eyes
@@ -55,27 +55,6 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
                 return min(max(inside, min(a.ratio, b.ratio)), max(a.ratio, b.ratio))
         return None
 
-    def tints(self) -> tuple[MapPoint, ...]:
-        """Sizes from the start to the end and the tint there, which between them is linear over log(size). A size that
-        stands twice is a step."""
-        return tuple(itertools.chain(*itertools.starmap(_tints, itertools.pairwise(self.points))))
-
-
-def _tints(start: MapPoint, end: MapPoint) -> Iterator[MapPoint]:
-    first, last = start.ratio, end.ratio
-    edges = [edge for edge in (1 / FULL, 1 / EQUAL, EQUAL, FULL) if min(first, last) < edge < max(first, last)]
-    if first > last:
-        edges.reverse()
-    # A hair inside: an end that lies on an edge has the tint of its own stretch.
-    inside = (last / first) ** 1e-9
-    yield MapPoint(start.size, tint(first * inside))
-    for edge in edges:
-        size = start.size * (end.size / start.size) ** (math.log(edge / first) / math.log(last / first))
-        # The tint before the edge, and the one after it.
-        sides = (edge * (1 - 1e-9), edge * (1 + 1e-9))
-        yield from (MapPoint(size, tint(side)) for side in (sides if first < last else sides[::-1]))
-    yield MapPoint(end.size, tint(last / inside))
-
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
     """One op on one device in one situation. `points`: the sizes at which both sides were timed. `stretches` cover its
@@ -108,8 +87,6 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
     `high` the ends of the axis of all lanes."""
 
     lanes: tuple[MapLane, ...] = ()
-    devices: tuple[str, ...] = ()
-    regimes: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     situations: tuple[str, ...] = ()
     low: float = 1.0
@@ -118,11 +95,6 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
     def position(self, size: float) -> float:
         """0 at the low end of the axis, 1 at the high one."""
         return math.log(size / self.low) / math.log(self.high / self.low) if self.high > self.low else 0.5
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The situations that a reader has to ask for."""
-        return tuple(regime for regime in self.regimes if regime not in self.situations)
 
 
 def tint(ratio: float) -> float:
@@ -154,13 +126,12 @@ def ratio_map(analysis: Analysis) -> RatioMap:
         lanes += [lane] if lane is not None else []
     if not lanes:
         return RatioMap()
-    regimes = {regime for lane in lanes for _, regime in lane.strips}
     # GPUs that do not differ are one row of the answer.
     shown = tuple(dict.fromkeys(item.device_id for item in summary.rows))[:MOST_DEVICES]
     lanes.sort(key=lambda lane: _place(lane, shown, summary.regimes or (WAITED,)))
     return RatioMap(
-        lanes=tuple(lanes), devices=devices, regimes=tuple(sorted(regimes, key=_regime_order)), shown=shown,
-        situations=summary.regimes, low=min(lane.start for lane in lanes), high=max(lane.end for lane in lanes),
+        lanes=tuple(lanes), shown=shown, situations=summary.regimes, low=min(lane.start for lane in lanes),
+        high=max(lane.end for lane in lanes),
     )  # fmt: skip
 
 
@@ -237,12 +208,6 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
     if far[worst] <= STRAIGHT:
         return [first, last]
     return [*_straighten(line[: worst + 1])[:-1], *_straighten(line[worst:])]
-
-
-def _regime_order(regime: str) -> tuple[int, int]:
-    kinds = [kind for kind in REGIMES if regime.startswith(kind)]
-    calls = regime.rpartition("-")[2]
-    return (REGIMES.index(kinds[0]) if kinds else len(REGIMES), int(calls) if calls.isdigit() else 0)
 
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:

@@ -8,10 +8,10 @@ FORMATS = {
 }  # fmt: skip
 # The same for formats that other tools read.
 TOOLS = {
-    "gha-smaller": "exporters.github_action_benchmark:render_smaller",
-    "gha-bigger": "exporters.github_action_benchmark:render_bigger",
-    "bmf": "exporters.bmf", "pytest-benchmark": "exporters.pytest_benchmark", "hyperfine": "exporters.hyperfine",
-    "google-benchmark": "exporters.google_benchmark", "go": "exporters.go_bench",
+    "gha-smaller": "exporters.dashboards:render_smaller", "gha-bigger": "exporters.dashboards:render_bigger",
+    "bmf": "exporters.dashboards:render_bmf", "pytest-benchmark": "exporters.benchmarks:render_pytest_benchmark",
+    "hyperfine": "exporters.benchmarks:render_hyperfine",
+    "google-benchmark": "exporters.benchmarks:render_google_benchmark", "go": "exporters.benchmarks:render_go",
 }  # fmt: skip
 # What is drawn as a picture, and no text (report/plots.py).
 PICTURES = ("svg", "png")

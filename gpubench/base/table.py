@@ -13,7 +13,9 @@ from gpubench.base.escaping import NARROWEST_WRAP, columns, cut, escaped, filled
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu", "bold", "warn"]
 # How a terminal is told of a tone.
-_CODES: dict[Tone, int] = {"good": 32, "bad": 31, "muted": 2, "gpu": 36, "cpu": 33, "bold": 1, "warn": 33}
+_CODES: dict[Tone, str] = {
+    "good": "32", "bad": "31", "muted": "2", "gpu": "38;5;75", "cpu": "38;5;208", "bold": "1", "warn": "33"
+}  # fmt: skip
 GAP, GROUP_GAP = "  ", "   "
 SHORTEST = 8  # columns to which the first cells of a bare table are cut
 
@@ -94,6 +96,26 @@ def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
 def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
     """Return a row; text becomes a plain cell, and False stands for none."""
     return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts if not isinstance(text, bool))
+
+
+def narrowing(tables: Iterable[Table]) -> Table:
+    """Return the last of these tables, each a narrower form of the next one."""
+    first, *wider = tables
+    for table in wider:
+        first = msgspec.structs.replace(table, narrower=first)
+    return first
+
+
+def said_once(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
+    """Return the rows, of whose first `count` cells those that say again what the row above says are marked so."""
+    marked: list[tuple[Cell, ...]] = []
+    before: list[str] = []
+    for row in rows:
+        head = [cell.text for cell in row[:count]]
+        same = sum(head[: i + 1] == before[: i + 1] for i in range(count))
+        marked.append((*(msgspec.structs.replace(cell, again=True) for cell in row[:same]), *row[same:]))
+        before = head
+    return tuple(marked)
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:

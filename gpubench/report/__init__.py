@@ -30,8 +30,8 @@ def render(
     keep: Callable[[Case], bool] | None = None,
     **look: Any,
 ) -> str:
-    """The report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise. `look` are
-    fields of `RenderOptions`."""
+    """Return the report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise.
+    `look` are fields of `RenderOptions`."""
     from gpubench.report.layout import RenderOptions
 
     return drawn(analysed(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
@@ -45,7 +45,7 @@ def analysed(
     gates: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> list[Analysis]:
-    """What the runs say, in their order.
+    """Analyse the runs, in their order.
 
     `baseline` is DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown; `gates` are
     those asked for, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a
@@ -63,8 +63,8 @@ def analysed(
 
 
 def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
-    """The analyses as text with one trailing newline; the same bytes for the same files. Raises what `require_look`
-    raises, and UsageError for a column that no table has."""
+    """Return the analyses as text with one trailing newline; the same bytes for the same files. Raises what
+    `require_look` raises, and UsageError for a column that no table has."""
     from gpubench.report.layout import RenderOptions
 
     require_choice(format, FORMATS, "--format")
@@ -83,7 +83,7 @@ def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | No
 def screen(
     analysis: Analysis, format: str, options: RenderOptions, *, saved: Sequence[str], height: int
 ) -> str:
-    """What a run ends with, for a terminal (`table`) or as plain text; `height`: lines of the terminal."""
+    """Return what a run ends with, for a terminal (`table`) or as plain text; `height`: lines of the terminal."""
     from gpubench.report.contents import final_screen
     from gpubench.report.renderers import text
 
@@ -92,7 +92,7 @@ def screen(
 
 
 def require_look(format: str, options: RenderOptions) -> None:
-    """Raises UsageError for an unknown section, unit, key or column of csv.
+    """Raise UsageError for an unknown section, unit, key or column of csv.
 
     Which columns tables have, only their drawing tells.
     """

@@ -10,8 +10,7 @@ from gpubench.base.escaping import printable, wrapped
 from gpubench.base.table import Column, Line, Table, cells, heads, line_text, natural_width, number, table_lines
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
-from gpubench.report.sections.baseline import cpu_names
-from gpubench.report.wording import ratio_text, share_text, time_interval_text, time_text
+from gpubench.report.wording import cpu_names, ratio_text, share_text, time_interval_text, time_text
 from gpubench.result.case import QUEUED, parse_case_id
 
 WIDTH = 80  # the same text for the same file, but on a narrower terminal

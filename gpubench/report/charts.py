@@ -1,12 +1,11 @@
-"""What a chart is: a Vega-Lite spec without data, and the rows of every series that it can show.
+"""Charts: a Vega-Lite spec without data, and the rows of every picture that it can show.
 
-What the charts share, too: axes, the accent of a device, the dash of a regime, tooltips. Those are Altair's objects.
+What the charts share, too: axes, the colour of a device, the dash of a regime, tooltips. Those are Altair's objects.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,157 +13,113 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.base.escaping import printable, shortened
+from gpubench.base.groups import group_by
 from gpubench.report.wording import (
     data_text,
     regime_order,
     series_name,
-    situation_text,
     size_text,
     where_legend,
 )
+from gpubench.result.case import Case
 
-ChartRow = dict[str, Any]  # numbers for the marks, ready text for tooltips and tables
-ChartRows = dict[str, list[ChartRow]]  # by series, "matmul float32"
+ChartRow = dict[str, Any]  # numbers for the marks, ready text for tooltips
+ChartRows = dict[str, list[ChartRow]]  # by the name of a picture: a series ("matmul float32") or a dtype
 ROWS, MARKS = "rows", "marks"  # the names of a spec's two data sets
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One curve family: op, dtype and the params beside the size. `name` is the key of every chart's rows.
-
-    `size` is where a chart of a single size begins: the largest at which the most devices and regimes were measured.
-    """
-
-    name: str
-    dtype: str
-    sizes: tuple[int, ...]
-    size: int
-
-
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """`spec` reads the data sets `rows` (what the table below it lists) and `marks` (what stands beside).
-
-    `columns` are pairs of a field and its heading. Of the filters, a row without the field passes: `device`
-    (or any of `devices`), `regime`, `form` with `best`, and `n` where `one_size` says that the chart shows one size.
-    """
+    """A chart. A reader filters rows and marks by `device` (or any of `devices`) and `regime`; one without the field
+    passes."""
 
     id: str
-    section: str
     title: str
     caption: str
-    spec: ChartRow
-    columns: tuple[tuple[str, str], ...]
+    spec: ChartRow  # reads the data sets `rows` and `marks`
     rows: ChartRows
-    marks: ChartRows = {}
-    params: dict[str, ChartRow] = {}  # of the spec, by series
-    one_size: bool = False
-    by_dtype: bool = False  # all series of a dtype share one picture, which a page marks the chosen one in
-    bars: str = ""  # the field whose values have a bar each; the height then is `step` points for each
-    step: int = 0
+    marks: ChartRows = {}  # what stands beside the rows
+
+
+class ChartDevice(msgspec.Struct, frozen=True):
+    """A device with a case to show."""
+
+    id: str
+    name: str
+    color: int  # the place in COLORS
 
 
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The charts of one run with what a reader may choose from. `chosen` is the series to begin with."""
+    """The charts of one run with what a reader may choose from."""
 
-    series: tuple[Line, ...] = ()
-    chosen: str = ""
-    devices: tuple[tuple[str, str], ...] = ()  # id and name, the CPU first
+    series: tuple[str, ...] = ()
+    chosen: str = ""  # the series to begin with
+    devices: tuple[ChartDevice, ...] = ()  # the CPU first
     regimes: tuple[tuple[str, str], ...] = ()  # short name and meaning
-    headings: dict[str, str] = {}  # what a table may call a regime -> its short name
-    forms: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
 
 
-FEWEST_TICKS = 3
-
-
 def charted(analysis: Analysis) -> list[CaseResult]:
-    """The cases that a chart may show: with an estimate, and no overhead."""
-    return [row for row in analysis.cases if row.time is not None and row.case.group not in CALLS]
+    """Return the cases that a chart may show: the fastest form of each workload, regime and device, no overhead."""
+    rows = [
+        result
+        for result in analysis.cases
+        if result.time is not None and result.case.group not in CALLS and result.case.variant is None
+    ]
+    forms = group_by(rows, lambda result: (result.case.workload, result.case.regime_id, result.case.device_id))
+    fastest = {min(forms, key=_seconds).id for forms in forms.values()}
+    return [result for result in rows if result.id in fastest]
 
 
-def all_series(analysis: Analysis) -> tuple[Line, ...]:
-    """Every series with a case to show, in the order of the report."""
-    found: dict[str, tuple[str, Counter[int]]] = {}
-    for row in charted(analysis):
-        found.setdefault(series_name(row.case), (row.case.dtype, Counter()))[1][row.case.params["n"]] += 1
-    return tuple(
-        Line(
-            name=name, dtype=dtype, sizes=tuple(sorted(counts)),
-            size=max(counts, key=lambda n: (counts[n], n)),
-        )
-        for name, (dtype, counts) in found.items()
-    )  # fmt: skip
+def _seconds(result: CaseResult) -> tuple[float, str]:
+    return (result.time.estimate if result.time else 0.0, result.id)
 
 
-def devices(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Id and name of every device with a case to show, the CPU first: the place decides the accent."""
+def all_series(analysis: Analysis) -> tuple[str, ...]:
+    """Return every series with a case to show, in the order of the report."""
+    return tuple(dict.fromkeys(series_name(result.case) for result in charted(analysis)))
+
+
+def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
+    """Return the devices with a case to show, the CPU first. CPUs have warm colours, GPUs cold ones."""
     names = {device.id: shortened(device.name) for device in analysis.run.devices}
-    kinds = {row.case.device_id: row.device_kind for row in charted(analysis)}
-    ordered = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
-    return tuple((printable(name), names.get(name, "")) for name in ordered)
+    kinds = {result.case.device_id: result.device_kind for result in charted(analysis)}
+    ids = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
+    cpus = sum(kind == "cpu" for kind in kinds.values())
+    colors = [i % WARM if i < cpus else WARM + (i - cpus) % (len(COLORS) - WARM) for i in range(len(ids))]
+    return tuple(
+        ChartDevice(printable(name), names.get(name, ""), color)
+        for name, color in zip(ids, colors, strict=True)
+    )
 
 
 def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Short name and meaning of the regimes on devices other than the CPU, whose data is at home in all of them."""
-    rows = sorted((row.case for row in charted(analysis)), key=regime_order)
+    """Return short name and meaning of the regimes."""
+    rows = sorted((result.case for result in charted(analysis)), key=regime_order)
     texts = {data_text(case): where_legend([case]).partition(": ")[2] for case in rows}
     return tuple(texts.items())
 
 
-def headings(analysis: Analysis) -> dict[str, str]:
-    """What a table may call each of `regimes`, with its short name."""
-    regimes = {row.case.regime_id: data_text(row.case) for row in charted(analysis)}
-    return {
-        situation_text(regime, beside_queued=beside): text
-        for regime, text in regimes.items()
-        for beside in (True, False)
-    }
-
-
-def size_ticks(analysis: Analysis) -> dict[str, ChartRow]:
-    """For each series where the axis of sizes has its ticks: at powers of two, or at the sizes if those are few."""
-    found: dict[str, ChartRow] = {}
-    for series in all_series(analysis):
-        first, last = series.sizes[0], series.sizes[-1]
-        powers = [2**i for i in range(first.bit_length() - 1, last.bit_length()) if first <= 2**i <= last]
-        found[series.name] = {"ticks": powers if len(powers) >= FEWEST_TICKS else list(series.sizes)}
-    return found
-
-
-def device_ids(analysis: Analysis) -> tuple[str, ...]:
-    return tuple(name for name, _ in devices(analysis))
-
-
-def regime_names(analysis: Analysis) -> tuple[str, ...]:
-    return tuple(name for name, _ in regimes(analysis))
-
-
-def common(row: CaseResult, best: Collection[str], *, regime: bool = True) -> ChartRow:
-    """The fields of every case: its size, its device, what the filters ask for, and text for tables.
+def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
+    """Return the fields of every case: its size, its device, what the filters ask for, and text for tooltips.
 
     `regime`: False where a chart shows one of them alone.
     """
-    case = row.case
+    case = result.case
     return {
-        "n": case.params["n"], "size": size_text(row), "device": printable(case.device_id),
-        **({"home": True} if row.device_kind == "cpu" else {}),
-        **({"regime": data_text(case)} if regime else {}),
-        "form": case.form_id, "best": row.id in best, "label": row.label,
+        "n": case.params["n"], "size": size_text(result), "device": printable(case.device_id), "form": case.form_id,
+        "label": result.label,
+        **({"home": True} if result.device_kind == "cpu" else {}), **({"regime": data_text(case)} if regime else {}),
     }  # fmt: skip
 
 
-def fastest(rows: Iterable[CaseResult]) -> frozenset[str]:
-    """The ids of the fastest form of each workload, regime and device; a named variant stands beside its form."""
-    found: dict[tuple[str, ...], tuple[float, str]] = {}
-    for row in rows:
-        if row.time is not None and row.case.variant is None:
-            key = (row.case.workload, row.case.regime_id, row.case.device_id)
-            found[key] = min(found.get(key, (row.time.estimate, row.id)), (row.time.estimate, row.id))
-    return frozenset(case_id for _, case_id in found.values())
+def by_series(rows: Iterable[tuple[Case, ChartRow]]) -> ChartRows:
+    """Return the rows by the series of their cases."""
+    groups = group_by(rows, lambda pair: series_name(pair[0]))
+    return {name: [result for _, result in pairs] for name, pairs in groups.items()}
 
 
 def short(value: float) -> float:
-    """Five significant digits: more than a picture shows, and a smaller page."""
+    """Return five significant digits: more than a picture shows, and a smaller page."""
     return float(f"{value:.5g}")
 
 
@@ -182,24 +137,24 @@ _SIZE = (
 
 
 def named(name: str = ROWS) -> Any:
-    """The data set of this name; it is filled when the chart is drawn."""
+    """Return a chart of the data set of this name, which is filled when the chart is drawn."""
     import altair
 
-    return altair.NamedData(name)
+    return altair.Chart(altair.NamedData(name))
 
 
 def size_axis() -> Any:
-    """n on a logarithmic axis; its ticks are the param `ticks` of the spec."""
+    """Return n on a logarithmic axis with ticks at powers of two."""
     import altair
 
     return altair.X(
         "n:Q", title="size n", scale=altair.Scale(type="log", base=2, nice=False, padding=12),
-        axis=altair.Axis(labelExpr=_SIZE, labelOverlap="greedy", values=altair.ExprRef("ticks"), grid=False),
+        axis=altair.Axis(labelExpr=_SIZE, labelOverlap="greedy", grid=False),
     )  # fmt: skip
 
 
 def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any:
-    """A logarithmic axis with a line at every decade; `label` is an expression of a tick's text.
+    """Return a logarithmic axis with a line at every decade; `label` is an expression of a tick's text.
 
     Between the decades stand labels only where the axis spans few of them.
     """
@@ -218,87 +173,71 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any
     return kind(f"{field}:Q", title=title, scale=altair.Scale(type="log", nice=False, padding=8), axis=axis)
 
 
-def accent(devices: Sequence[str], *, fill: bool = False) -> Any:
-    """One colour for each device, the same in all charts: the place in `devices` chooses it from the theme."""
+def accent(devices: Sequence[ChartDevice], *, fill: bool = False) -> Any:
+    """Return the colour of a device, the same in all charts."""
     import altair
 
-    scale = altair.Scale(domain=list(devices))
-    if fill:
-        return altair.Fill("device:N", scale=scale, legend=altair.Legend(title="device"))
-    return altair.Color("device:N", scale=scale, legend=altair.Legend(title="device"))
-
-
-def dash(regimes: Sequence[str]) -> Any:
-    """One dash for each regime, so that lines differ without their colour."""
-    import altair
-
-    scale = altair.Scale(domain=list(regimes), range=[DASHES[i % len(DASHES)] for i in range(len(regimes))])
-    return altair.StrokeDash("regime:N", scale=scale, legend=altair.Legend(title="data"))
-
-
-def hollow() -> Any:
-    """The fill of a point: none where its case has a label such as noisy."""
-    import altair
-
-    return altair.condition(altair.datum.label == "ok", altair.value(1), altair.value(0))
+    kind = altair.Fill if fill else altair.Color
+    scale = altair.Scale(
+        domain=[device.id for device in devices], range=[COLORS[device.color] for device in devices]
+    )
+    return kind("device:N", scale=scale, legend=altair.Legend(title="device"))
 
 
 def curves(
-    base: Any, devices: Sequence[str], regimes: Sequence[str], columns: Sequence[tuple[str, str]]
+    base: Any,
+    devices: Sequence[ChartDevice],
+    columns: Sequence[tuple[str, str]],
+    regimes: Sequence[tuple[str, str]] = (),
 ) -> list[Any]:
-    """Lines with their points: a device has its colour, a regime its dash, and every point a tooltip."""
-    line = base.mark_line().encode(strokeDash=dash(regimes)) if regimes else base.mark_line()
+    """Return lines with their points: a device has its colour, a regime its dash, and every point a tooltip. A point is
+    hollow where its case has a label such as noisy."""
+    import altair
+
+    names = [name for name, _ in regimes]
+    dashes = altair.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(len(names))])
+    dash = altair.StrokeDash("regime:N", scale=dashes, legend=altair.Legend(title="data"))
+    line = base.mark_line().encode(color=accent(devices), **({"strokeDash": dash} if names else {}))
     points = base.mark_point(size=40).encode(
-        fill=accent(devices, fill=True), fillOpacity=hollow(), tooltip=tooltip(columns)
-    )
+        color=accent(devices), fill=accent(devices, fill=True), tooltip=tooltip(columns),
+        fillOpacity=altair.condition(altair.datum.label == "ok", altair.value(1), altair.value(0)),
+    )  # fmt: skip
     return [line, points]
 
 
+def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]) -> list[Any]:
+    """Return `value` over size, one curve for each device and regime, with a band from `low` to `high`."""
+    sides = devices(analysis)
+    base = named().encode(x=size_axis(), y=log_axis("value", title, label), detail="regime:N")
+    band = base.mark_area(opacity=0.2).encode(y=log_axis("low", title, label), y2="high:Q", color=accent(sides))
+    return [band, *curves(base, sides, columns, regimes(analysis))]
+
+
 def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
-    """The columns of the chart's table, at the pointer."""
+    """Return what stands at the pointer: pairs of a field and its heading."""
     import altair
 
     return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
 
 
-def stacked_bars(
-    value: Any, color: Any, columns: Sequence[tuple[str, str]], *, height: int, clip: bool = False
-) -> Any:
-    """A bar of so many points in height for each `bar` of the rows, in the order of n: its parts lie side by side along
-    the axis `value`, in the order of `order`, and are as opaque as `opacity` says."""
-    import altair
-
-    bar = altair.Y(
-        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
-        axis=altair.Axis(labelLimit=120, ticks=False),
-    )  # fmt: skip
-    return (
-        altair.Chart(named())
-        .mark_bar(height=height, clip=True if clip else altair.Undefined)
-        .encode(
-            x=value, y=bar, color=color, order="order:Q", tooltip=tooltip(columns),
-            opacity=altair.Opacity("opacity:Q", scale=None),
-        )
-    )  # fmt: skip
-
-
-def finished(chart: Any, description: str) -> dict[str, Any]:
-    """The spec as data, as wide as what holds it; without a theme, which is chosen where the chart is drawn."""
-    made = chart.properties(width="container", height=HEIGHT, description=description)
-    return {name: part for name, part in made.to_dict(validate=False).items() if name != "config"}
+def finished(chart: Any, description: str) -> ChartRow:
+    """Return the spec as data, as wide as what holds it; without a theme, which is chosen where it is drawn."""
+    made = chart.properties(width="container", description=description).to_dict(validate=False)
+    return {"height": HEIGHT} | {name: part for name, part in made.items() if name != "config"}
 
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-# The CPU is grey: what everything else is set against. On the map it has the third colour, the GPU the second.
-LIGHT = ("#5f6773", "#0072b2", "#c2570c", "#00845f", "#a8438c", "#8a6d00")
-DARK = ("#b6bec9", "#5cb3ea", "#f2935c", "#35c79d", "#e597cb", "#e3c04a")
+# CPUs are orange and their like, GPUs blue and theirs, everywhere. Each stands out from a light and a dark page.
+COLORS = ("#c2570c", "#8a6d00", "#2f7fc4", "#00807a", "#7a6fd0", "#a8438c")
+WARM = 2  # of them
+CPU_COLOR, GPU_COLOR = COLORS[0], COLORS[WARM]
 
 
 def theme(*, dark: bool = False) -> dict[str, Any]:
-    """Vega-Lite's `config` on a light or a dark background; the background itself is left to the page."""
+    """Return Vega-Lite's `config` on a light or a dark background; the background itself is left to the page."""
     ink, quiet, line = ("#e6e9ee", "#a9b1bd", "#39414d") if dark else ("#1d2329", "#5b6470", "#dfe3e8")
-    paper, even, colours = ("#14181d", "#39414d", DARK) if dark else ("#ffffff", "#e9ebee", LIGHT)
-    styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": colours[1]}
+    paper, even = ("#14181d", "#39414d") if dark else ("#ffffff", "#e9ebee")
+    styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": GPU_COLOR}
     axis = {
         "labelColor": quiet, "titleColor": quiet, "gridColor": line, "domainColor": line, "tickColor": line,
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8,
@@ -313,8 +252,7 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
             "offset": 6, "symbolOpacity": 1, "titleOrient": "left",
             "layout": {"top": {"direction": "vertical", "anchor": "start", "margin": 4}},
         },
-        "range": {"category": list(colours), "diverging": [colours[2], even, colours[1]]},
+        "range": {"diverging": [CPU_COLOR, even, GPU_COLOR]},
         "style": {name: {"color": shade} for name, shade in styles.items()},
         "line": {"strokeWidth": 2}, "rule": {"color": quiet}, "text": {"color": ink, "fontSize": 12},
-        "tick": {"thickness": 1.5},
     }  # fmt: skip

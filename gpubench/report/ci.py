@@ -1,4 +1,4 @@
-"""What a continuous integration asks of a report or a comparison: verdict, counts, messages, text that fits."""
+"""Answers to what a continuous integration asks of a report or a comparison: verdict, counts, messages, short text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_comparison(found: Comparison) -> CiOutcome:
     counts = found.counts
     broken = [gate for gate in found.gates if not gate.passed and not gate.impossible]
     failed = any(gate.name not in ("slower", "unsure") for gate in broken)
-    unsure = [row for row in found.cases if row.verdict == "UNSURE" and not row.muted]
+    unsure = [entry for entry in found.cases if entry.verdict == "UNSURE" and not entry.muted]
     near = [gate for gate in found.gates if gate.passed and gate.near]
     unjudged = unsure or near or found.exit_code == ExitCode.INPUT
     return CiOutcome(
@@ -55,7 +55,7 @@ def of_comparison(found: Comparison) -> CiOutcome:
         warnings=(
             *map(compare_gate_text, near),
             *(f"{notice.message}; {notice.hint}" for notice in found.warnings if notice.severity != "info"),
-            *(f"{row.id}: UNSURE ({row.reason})" for row in unsure),
+            *(f"{entry.id}: UNSURE ({entry.reason})" for entry in unsure),
         ),
     )  # fmt: skip
 
@@ -63,17 +63,17 @@ def of_comparison(found: Comparison) -> CiOutcome:
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
     """Reports in a few words; `exit_code` is how the command ends."""
     judged = [gate for analysis in analyses for gate in gates(analysis)]
-    headlines = [row for analysis in analyses for row in analysis.speedups if row.headline]
-    slower = sum(1 for row in headlines if row.hi < 1)
-    faster = sum(1 for row in headlines if row.lo > 1)
-    broken = [row for analysis in analyses for row in analysis.cases if row.outcome == "failure"]
+    headlines = [entry for analysis in analyses for entry in analysis.speedups if entry.headline]
+    slower = sum(1 for entry in headlines if entry.hi < 1)
+    faster = sum(1 for entry in headlines if entry.lo > 1)
+    broken = [entry for analysis in analyses for entry in analysis.cases if entry.outcome == "failure"]
     near = [gate for gate in judged if gate.passed and gate.near]
     return CiOutcome(
         verdict="failed" if exit_code != ExitCode.OK or broken else "unsure" if near else "ok",
         slower=slower, faster=faster, unsure=len(headlines) - slower - faster, exit_code=exit_code,
         errors=(
             *(gate_text(gate) for gate in judged if not gate.passed),
-            *(f"{row.id}: {row.reason}: {row.detail or ''}" for row in broken),
+            *(f"{entry.id}: {entry.reason}: {entry.detail or ''}" for entry in broken),
         ),
         warnings=(
             *(gate_text(gate) for gate in near),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -14,7 +15,8 @@ from gpubench.analysis.samples import count_sessions
 from gpubench.base.escaping import printable
 from gpubench.base.plugins import described, sections
 from gpubench.base.table import Cell, Table
-from gpubench.report.charts import ChartSet, Line, all_series, charted, devices, headings, regimes
+from gpubench.base.units import counted
+from gpubench.report.charts import ChartSet, all_series, charted, devices, regimes
 from gpubench.report.layout import RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.answer import HEIGHT, answer_screen
 from gpubench.report.sections.answer import KEY as ANSWER
@@ -47,14 +49,14 @@ def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[Text
 def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
     """Return what all files say together."""
     machines = len(machine_runs(analyses))
-    files = f"{len(analyses)} results of {machines} machine{'s' if machines > 1 else ''}"
+    files = f"{len(analyses)} results of {counted(machines, 'machine')}"
     makers = sections.sections(options.sections, together=True)
     parts = tuple(part for maker in makers for part in draw_section(maker, analyses, options))
     return TextDocument(headings=(f"Files: {files}",), sections=parts)
 
 
 def _empty(found: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Where no section that was asked for has anything to show."""
+    """Return the report for when no section that was asked for has anything to show."""
     runs = "These runs have" if len(found) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -87,15 +89,15 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
         made = Section(title=maker.key, lines=(f"left out: the section raises {described(error)}",))
     for part in made if isinstance(made, tuple) else (made,):
         section = Section(title=maker.help, tables=(part,)) if isinstance(part, Table) else part
-        if section is not None and (section.lines or section.tables or section.pictures or section.screen):
+        if section is not None and (section.lines or section.tables or section.picture or section.screen):
             yield msgspec.structs.replace(section, key=maker.key)
 
 
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
 ) -> TextDocument:
-    """What a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that was made
-    for roofs or for overheads ends with these."""
+    """Return what a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that
+    was made for roofs or for overheads ends with these."""
     own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     wanted = (*([] if own is None else [own]), *ends)
@@ -108,8 +110,8 @@ def final_screen(
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """That of a run without anything else than overheads."""
-    groups = {row.case.group for row in analysis.cases}
+    """Return the section of a run that has nothing but overheads."""
+    groups = {entry.case.group for entry in analysis.cases}
     return "anatomy" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
 
@@ -117,7 +119,7 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
     run = analysis.run
     label = f", {printable(run.label)}" if run.label else ""
     count = count_sessions(run)
-    sessions = f"{count} session{'s' if count != 1 else ''}"
+    sessions = counted(count, "session")
     if len(run.sessions) > count:
         sessions += f" (and {len(run.sessions) - count} superseded)"
     return (
@@ -135,26 +137,20 @@ def _state(run: Run) -> str:
     return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
 
 
-def chart_set(analysis: Analysis, options: RenderOptions, *, samples: bool = True) -> ChartSet:
-    """Return the charts of `options.sections`, without that of all samples unless `samples`. Needs altair; raises
-    GpubenchError if it does not work."""
+def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
+    """Return the charts of `options.sections`. Needs altair; raises GpubenchError if it does not work."""
     from gpubench.report.vega import altair_failures, altair_unchecked
 
     series = all_series(analysis)
     if not series:
         return ChartSet()
-    makers = [maker for maker in sections.charts(options.sections) if samples or not maker.samples]
     with altair_failures(), altair_unchecked():
-        charts = [maker.make(analysis, options) for maker in makers]
+        charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
+    # The series to begin with has the most thresholds, then the most numbers.
+    thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
+    cases = Counter(series_name(entry.case) for entry in charted(analysis))
     return ChartSet(
-        series=series, chosen=_most_telling(analysis, series), devices=devices(analysis),
-        regimes=regimes(analysis), headings=headings(analysis),
-        forms=tuple(dict.fromkeys(row.case.form_id for row in charted(analysis))),
-        charts=tuple(chart for chart in charts if any(chart.rows.values())),
+        series=series, chosen=max(series, key=lambda name: (thresholds[name], cases[name])),
+        devices=devices(analysis), regimes=regimes(analysis),
+        charts=tuple(chart for chart in charts if chart.rows),
     )  # fmt: skip
-
-
-def _most_telling(analysis: Analysis, series: Sequence[Line]) -> str:
-    """The series with the most break-evens, then with the most sizes; of equal ones the first."""
-    found = [series_name(row.case) for row in analysis.break_even if row.verdict == "at"]
-    return max(series, key=lambda one: (found.count(one.name), len(one.sizes))).name

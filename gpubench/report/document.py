@@ -75,7 +75,7 @@ def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
     """Return the type of the document with the rows of every section, those of packages among `keys` too."""
     fields: list[Any] = []
     for name, rows in _by_name(keys):
-        inner = [(row.name.rpartition(".")[2], tuple[row_type(row.kind), ...], ()) for row in rows]  # type: ignore[misc]
+        inner = [(entry.name.rpartition(".")[2], tuple[row_type(entry.kind), ...], ()) for entry in rows]  # type: ignore[misc]
         if rows[0] is _RECOMMENDATION:
             fields.append((name, Recommendation | None, None))
         elif rows[0].name == name:
@@ -87,8 +87,10 @@ def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
 
 def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
     """Return the rows by the keys of the document, in its order."""
-    rows = sorted([*sections.all_rows(keys), _RECOMMENDATION], key=lambda row: row.order)
-    return [(name, list(group)) for name, group in groupby(rows, key=lambda row: row.name.partition(".")[0])]
+    rows = sorted([*sections.all_rows(keys), _RECOMMENDATION], key=lambda entry: entry.order)
+    return [
+        (name, list(group)) for name, group in groupby(rows, key=lambda entry: entry.name.partition(".")[0])
+    ]
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -103,7 +105,7 @@ def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) ->
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, rows in _by_name(keys):
-        filled = {row.name.rpartition(".")[2]: _number_rows(row, analyses) for row in rows}
+        filled = {entry.name.rpartition(".")[2]: _number_rows(entry, analyses) for entry in rows}
         values[name] = filled[name] if name in filled else types[name](**filled)
     ended = "gate" if failed(analyses) else "ok"
     return kind(
@@ -119,9 +121,9 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
     kind = row_type(rows.kind)
     names = kind.__struct_fields__[1:]
     return tuple(
-        kind(source=i, **{name: getattr(row, name) for name in names})
+        kind(source=i, **{name: getattr(entry, name) for name in names})
         for i, analysis in enumerate(analyses)
-        for row in rows.make(analysis)
+        for entry in rows.make(analysis)
     )
 
 

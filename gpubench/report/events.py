@@ -53,7 +53,7 @@ class Typical(msgspec.Struct, frozen=True):
 
 
 class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
-    """What is known of a case; `typical` is null where `cause` says why. The last one of an id counts."""
+    """The outcome of a case; `typical` is null where `cause` says why. The last one of an id counts."""
 
     id: str
     outcome: OutcomeType
@@ -120,18 +120,18 @@ EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound 
 def events(analysis: Analysis) -> Iterator[EventLine]:
     """All events of a run that is over."""
     yield run_start(analysis.run)
-    for row in analysis.cases:
-        if row.outcome in ("measurement", "failure"):
-            yield CaseStart(id=row.id)
-        yield case_complete(row)
+    for entry in analysis.cases:
+        if entry.outcome in ("measurement", "failure"):
+            yield CaseStart(id=entry.id)
+        yield case_complete(entry)
     yield from conclusions(analysis)
 
 
 def conclusions(analysis: Analysis) -> Iterator[EventLine]:
-    """What only the whole run tells, and its end."""
-    yield from (narrowed(row, SpeedupFound) for row in analysis.speedups)
-    yield from (narrowed(row, BreakEvenFound) for row in analysis.break_even)
-    yield from (narrowed(row, WarningFound) for row in findings(analysis))
+    """Yield what only the whole run tells, and its end."""
+    yield from (narrowed(entry, SpeedupFound) for entry in analysis.speedups)
+    yield from (narrowed(entry, BreakEvenFound) for entry in analysis.break_even)
+    yield from (narrowed(entry, WarningFound) for entry in findings(analysis))
     yield _run_complete(analysis)
 
 
@@ -141,14 +141,14 @@ def run_start(run: Run) -> RunStart:
     )
 
 
-def case_complete(row: CaseResult) -> CaseComplete:
+def case_complete(entry: CaseResult) -> CaseComplete:
     """A case with its number, or with the reason for none."""
-    time = row.time
+    time = entry.time
     return CaseComplete(
-        id=row.id, outcome=row.outcome,
+        id=entry.id, outcome=entry.outcome,
         typical=None if time is None else Typical(time.estimate, time.low, time.high),
-        label=row.label, sessions=len(row.sessions), samples=row.sample_count,
-        cause=row.reason, detail=row.detail, hint=row.hint,
+        label=entry.label, sessions=len(entry.sessions), samples=entry.sample_count,
+        cause=entry.reason, detail=entry.detail, hint=entry.hint,
     )  # fmt: skip
 
 

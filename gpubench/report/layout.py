@@ -5,7 +5,7 @@ And values as JSON and CSV text: floats with six significant digits, nothing tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,20 +14,15 @@ from gpubench.base import escaping
 from gpubench.base.errors import require_choice
 from gpubench.base.escaping import json_in_order, printable
 from gpubench.base.plugins.sections import usual
-from gpubench.base.table import Cell, Line, Table
-
-
-class Picture(msgspec.Struct, frozen=True):
-    """A drawing made of characters: lines that must not be wrapped, each with its direction."""
-
-    rows: tuple[Cell, ...]
-    title: str = ""
+from gpubench.base.table import Line, Table
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the report. `key` is that of `--sections`, which a report fills in.
 
-    `folded`: a detail, closed where possible.
+    `folded`: a detail, closed where possible. `asked`: somebody asked for it, and has to act on it.
+
+    `picture`: a drawing made of characters: lines that must not be wrapped, for a page and Markdown.
 
     `screen`: lines that are all of the section, without its title; for a terminal and for plain text alone.
     """
@@ -37,7 +32,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     folded: bool = False
-    pictures: tuple[Picture, ...] = ()
+    asked: bool = False
+    picture: tuple[Line, ...] = ()
     screen: tuple[Line, ...] = ()
 
 
@@ -86,7 +82,7 @@ def _limited(table: Table, wanted: Sequence[str]) -> Table:
 
 
 def _positions(table: Table, wanted: Sequence[str]) -> list[int]:
-    """Where the wanted columns stand: the heading itself before headings that only begin with the word."""
+    """Return the places of the wanted columns: the heading itself before headings that only begin with the word."""
     names = [heading.lower() for heading in table.headings()]
     places: list[int] = []
     for name in map(str.lower, wanted):
@@ -101,12 +97,18 @@ def visible(part: Any, *, ascii_only: bool = False) -> Any:
     Escape sequences, line ends and the marks that turn the direction of writing come from a device's name or a
     driver's message; drawing is the one place that all of them pass. `ascii_only`: a square is `^2`, whatever draws.
     """
+    square = "^2" if ascii_only else "²"
+    return each_text(part, lambda text: escaping.visible(text).replace("²", square))
+
+
+def each_text(part: Any, change: Callable[[str], str]) -> Any:
+    """Return `part` with each text in it changed: texts, lists, tuples and structs of them."""
     if isinstance(part, str):
-        return escaping.visible(part).replace("²", "^2" if ascii_only else "²")
+        return change(part)
     if isinstance(part, tuple | list):
-        return tuple(visible(item, ascii_only=ascii_only) for item in part)
+        return tuple(each_text(item, change) for item in part)
     if isinstance(part, msgspec.Struct):
-        fields = {name: visible(getattr(part, name), ascii_only=ascii_only) for name in part.__struct_fields__}
+        fields = {name: each_text(getattr(part, name), change) for name in part.__struct_fields__}
         return msgspec.structs.replace(part, **fields)
     return part
 

@@ -18,7 +18,7 @@ from gpubench.result.store.cache import user_cache
 
 
 def missing_libraries() -> list[str]:
-    """What of the libraries that draw is not installed."""
+    """Return which libraries that draw are not installed."""
     return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
 
 
@@ -28,7 +28,8 @@ MOST_BYTES = 256 << 20  # of pictures in base64
 
 
 def results(calls: Sequence[Call]) -> list[bytes]:
-    """What the calls return, text as UTF-8. Raises GpubenchError if the library fails, ends its process or hangs."""
+    """Return what the calls return, text as UTF-8. Raises GpubenchError if the library fails, ends its process or
+    hangs."""
     limit_s = START_S + PICTURE_S * len(calls)
     try:
         ended = processes.run(

@@ -4,18 +4,21 @@ leaves uncertain."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
-from gpubench.analysis.speedup import EQUAL, Speedup
-from gpubench.base.escaping import shortened
+from gpubench.analysis.speedup import EQUAL, NUMBA, CpuCode, Speedup, cpu_codes, cpu_threads
+from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import group_by
-from gpubench.base.units import earned_digits, format_rate, format_seconds, format_size
+from gpubench.base.units import counted, earned_digits, format_rate, format_seconds, format_size, listed
 from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
+from gpubench.result.run import Run
 
 FORMS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"
@@ -52,18 +55,108 @@ def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
 
 
-def size_text(row: CaseResult) -> str:
+BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
+
+
+def backend_text(device_id: str) -> str:
+    """Return `CuPy` for `cupy:0`, as its project writes it."""
+    name = device_id.partition(":")[0]
+    return BACKENDS.get(name, name)
+
+
+def device_names(devices: Iterable[str]) -> dict[str, str]:
+    """Return `CuPy` for `cupy:0`; with its number where a backend has several."""
+    backends = {device: backend_text(device) for device in devices}
+    several = Counter(backends.values())
+    return {
+        device: f"{name} {device.partition(':')[2]}" if several[name] > 1 else name
+        for device, name in backends.items()
+    }
+
+
+def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
+    """Return `NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them. A GPU that backends
+    name differently has the name that comes first."""
+    gpus = {device.id: device.gpu_id or device.id for device in run.devices}
+    names = {gpus[device.id]: shortened(device.name, length) for device in reversed(run.devices)}
+    texts = []
+    for name, ids in group_by(device_ids, lambda id: names.get(gpus.get(id, id), id)).items():
+        driven = group_by(ids, backend_text)
+        count = max(len({gpus.get(id, id) for id in ours}) for ours in driven.values())
+        texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(driven)})")
+    return ", ".join(texts)
+
+
+_LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a build of 0.3.34
+
+
+def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
+    """Return `numba`, `PyTorch with MKL`, `NumPy`, `OpenBLAS`, in the order of `codes`; `NumPy without numba` where
+    that would be faster. `short`: `PyTorch/MKL`, and OpenBLAS stands for the NumPy that calls it."""
+    names: dict[str, None] = {}
+    for code in codes:
+        libraries = {one.library for one in codes if one.backend == code.backend} - {"", NUMBA}
+        blas = [_blas(library, versions) for library in sorted(libraries)]
+        if code.backend != "numpy":
+            names[("/" if short else " with ").join([backend_text(code.backend), *blas])] = None
+        elif code.library:
+            names[NUMBA if code.library == NUMBA else _blas(code.library, versions)] = None
+        elif code.weaker or not (short and blas):
+            names[backend_text(code.backend) + (f" without {NUMBA}" if code.weaker else "")] = None
+    return list(names)
+
+
+def plain_text(codes: Sequence[CpuCode]) -> str:
+    """Return `plain NumPy`; of users' programs alone the libraries that they are made of."""
+    return listed(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
+
+
+def _blas(text: str, versions: bool) -> str:
+    """Return `OpenBLAS`, or `OpenBLAS 0.3.34`, for `OpenBLAS 0.3.34.0.0 (Haswell)`."""
+    if not versions:
+        return printable(text.partition(" ")[0])
+    return printable(_LONG_VERSION.sub(r"\1", text.partition(" (")[0]))
+
+
+def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
+    """Return `16 CPU threads (numba, OpenBLAS)`; `the CPU` where nobody counted."""
+    threads = cpu_threads(run)
+    text = "the CPU" if threads is None else counted(threads, "CPU thread")
+    return f"{text} ({', '.join(names)})" if names else text
+
+
+def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
+    """Return `vs 16 CPU threads: numba, PyTorch with MKL`; for baselines that are no CPU all that is known of them."""
+    rows = list(rows)
+    names = cpu_names(cpu_codes(analysis.run, rows))
+    if not names or any(entry.device_kind != "cpu" for entry in rows):
+        return printable(analysis.baseline)
+    return f"vs {cpu_text(analysis.run)}: {', '.join(names)}"
+
+
+def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
+    """Return whether the cases have several dtypes, whether several devices, and as a title what all of them have."""
+    dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
+    title = [*dtypes] if len(dtypes) == 1 else []
+    title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
+    return len(dtypes) > 1, len(devices) > 1, printable(" ".join(title))
+
+
+def size_text(entry: CaseResult) -> str:
     """n, and the other params where the op has some: `4096 batch=8`."""
-    return format_size(row.case.params.get("n", 0), table=True) + _beside(row.case)
+    return with_params(
+        format_size(entry.case.params.get("n", 0), table=True), dict(beside_size(entry.case.params))
+    )
 
 
-def series_name(row: Case) -> str:
+def series_name(entry: Case) -> str:
     """`matmul float32`, with the params beside the size: `matmul float32 k=8`."""
-    return f"{row.op} {row.dtype}{_beside(row)}"
+    return with_params(f"{entry.op} {entry.dtype}", dict(beside_size(entry.params)))
 
 
-def _beside(row: Case) -> str:
-    return "".join(f" {name}={value}" for name, value in beside_size(row.params))
+def with_params(text: str, params: Mapping[str, int]) -> str:
+    """Return `matmul k=8`: the text with params beside the size."""
+    return text + "".join(f" {name}={value}" for name, value in sorted(params.items()))
 
 
 def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
@@ -75,7 +168,7 @@ def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
 
 
 def with_text(regime_id: str) -> str:
-    """The same inside a sentence: `with data on the GPU`."""
+    """Return the situation inside a sentence: `with data on the GPU`."""
     return _WITH.get(regime_id) or f"with {situation_text(regime_id)}"
 
 
@@ -84,29 +177,29 @@ def short_text(regime_id: str) -> str:
     return _DATA.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls"
 
 
-def data_text(row: Case) -> str:
-    """The same of a case."""
-    return short_text(row.regime_id)
+def data_text(entry: Case) -> str:
+    """Return the situation of a case in a word or two."""
+    return short_text(entry.regime_id)
 
 
-def regime_order(row: Case) -> tuple[int, int]:
+def regime_order(entry: Case) -> tuple[int, int]:
     """The order in which regimes are shown."""
-    return ((RESIDENT, *REGIMES).index(row.regime), row.calls or 0)
+    return ((RESIDENT, *REGIMES).index(entry.regime), entry.calls or 0)
 
 
 def regimes(rows: Iterable[Case]) -> list[str]:
     """The short names of the regimes of `rows`, each once and in order."""
-    return list(dict.fromkeys(data_text(row) for row in sorted(rows, key=regime_order)))
+    return list(dict.fromkeys(data_text(entry) for entry in sorted(rows, key=regime_order)))
 
 
 def where_legend(rows: Iterable[Case]) -> str:
-    """What those words mean."""
+    """Return what those words mean."""
     return "; ".join(
         dict.fromkeys(
-            f"{data_text(row)}: {row.calls} calls share one copy"
-            if row.regime == "transfer-once"
-            else _WHERE[row.regime]
-            for row in sorted(rows, key=regime_order)
+            f"{data_text(entry)}: {entry.calls} calls share one copy"
+            if entry.regime == "transfer-once"
+            else _WHERE[entry.regime]
+            for entry in sorted(rows, key=regime_order)
         )
     )
 
@@ -120,7 +213,7 @@ def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
 
 
 def seconds_text(seconds: float | None, unit: str = "auto") -> str:
-    """As `time_text`, for a number without an interval."""
+    """Return the same as `time_text`, for a number without an interval."""
     return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
 
 
@@ -135,14 +228,6 @@ def ratio_text(ratio: IntervalLike) -> str:
     return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
-def percent_ratio_text(ratio: IntervalLike) -> str:
-    """`33.7x +-2%`: the farther end of the interval, rounded up."""
-    ends = (ratio.high / ratio.estimate - 1, 1 - ratio.low / ratio.estimate)
-    farther = max(ends) * 100
-    percent = f"{max(math.ceil(farther - 1e-9), 0)}" if math.isfinite(farther) else "inf"
-    return f"{short_ratio_text(ratio)} +-{percent}%"
-
-
 def short_ratio_text(ratio: IntervalLike) -> str:
     """`33.7x`."""
     return f"{_fixed(ratio.estimate, _decimals(ratio))}x"
@@ -152,18 +237,20 @@ GainStyle = Callable[[IntervalLike], str]
 _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
-def gain_text(row: Speedup, style: GainStyle = short_ratio_text) -> str:
+def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
     """The winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `about equal` within 15 %, and `?` behind what
     the interval leaves open. `style` writes the factor."""
-    split = row.case.device_kind == "hybrid" and row.baseline.device_kind == "gpu"
-    against = "CPU" if row.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
-    return winner_text(row.interval, style, _FASTER.get(row.case.device_kind, row.case.case.device_id), against)
+    split = entry.case.device_kind == "hybrid" and entry.baseline.device_kind == "gpu"
+    against = "CPU" if entry.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
+    return winner_text(
+        entry.interval, style, _FASTER.get(entry.case.device_kind, entry.case.case.device_id), against
+    )
 
 
 def winner_text(
     ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
 ) -> str:
-    """The same of the ratio time of `slower` / time of `faster`."""
+    """Return the same for the ratio time of `slower` / time of `faster`."""
     side, shown = faster, ratio
     if ratio.estimate < 1:
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
@@ -199,7 +286,7 @@ def mark(label: Label | None) -> str:
 
 
 def legend(labels: AbstractSet[Label | None]) -> str:
-    """What the marks of a table mean; empty when none is used."""
+    """Return what the marks of a table mean; empty when none is used."""
     parts = [f"{sign} {label}" for label, sign in _MARKS.items() if label in labels]
     others = sorted(label for label in labels if label and label != "ok" and label not in _MARKS)
     return "; ".join([*parts, *([f"! {', '.join(others)}"] if others else [])])
@@ -210,7 +297,7 @@ def _digits(interval: IntervalLike) -> int:
 
 
 def _decimals(interval: IntervalLike) -> int:
-    """Of the estimate as it is printed: 99.96 with three digits is 100, without decimals."""
+    """Return the decimals of the estimate as it is printed: 99.96 with three digits is 100, without decimals."""
     digits = _digits(interval)
     printed = float(f"{interval.estimate:.{digits - 1}e}") if math.isfinite(interval.estimate) else 0.0
     return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)

@@ -6,9 +6,8 @@ Where the time of a workload goes, stage by stage: for a terminal at the largest
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
 import msgspec
@@ -22,7 +21,7 @@ from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.curves.stats import median
 from gpubench.report import charts
-from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
+from gpubench.report.charts import Chart, ChartRow
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
@@ -328,41 +327,12 @@ CAPTION = (
     "Where the time of a workload goes on each device. The stages are timed in the chain, the whole is a call of the "
     "plain chain; at times the rest stands left of 0. A pale bar is of stages that miss the whole by more than 10 %."
 )
-STEP = 24  # points of height for a bar
 
 
 @chart("stages", order=70)
 def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """A stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
+    """Draw a stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
     `decode.heads`, have one colour, and stand in the order in which they run."""
-    return Chart(
-        id="stages", section="stages", title=TITLE, caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, options.time_unit), spec=_spec(), bars="bar", step=STEP,
-    )  # fmt: skip
-
-
-def _rows(analysis: Analysis, unit: str) -> ChartRows:
-    found: ChartRows = {}
-    shown = {row.case.id for row in stages(analysis)}
-    for row in stages(analysis):
-        alone = {one.stage: one.alone_s for one in row.stages}
-        found.setdefault(series_name(row.case.case), []).extend(
-            common(row.case, shown, regime=False)
-            | {
-                "bar": f"{row.n} {row.device_id}", "stage": name, "kind": name.rpartition(".")[2],
-                "order": i, "value": short(seconds),
-                "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
-                "share": share_text(seconds / row.whole_s), "whole": seconds_text(row.whole_s, unit),
-                "opacity": 0.35 if row.mismatch else 1.0,
-            }
-            for i, (name, seconds) in enumerate(seconds_of(row).items())
-            if name != WHOLE
-        )  # fmt: skip
-    return found
-
-
-@functools.cache
-def _spec() -> ChartRow:
     import altair
 
     seconds = altair.X(
@@ -373,8 +343,36 @@ def _spec() -> ChartRow:
         "kind:N", sort=altair.EncodingSortField("order", op="min"),
         scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
     )  # fmt: skip
-    bars = charts.stacked_bars(seconds, color, COLUMNS, height=STEP - 8)
-    return charts.finished(bars, CAPTION)
+    bar = altair.Y(
+        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
+        axis=altair.Axis(labelLimit=120, ticks=False),
+    )  # fmt: skip
+    bars = (
+        charts.named()
+        .mark_bar(height=16)
+        .encode(
+            x=seconds, y=bar, color=color, order="order:Q", tooltip=charts.tooltip(COLUMNS),
+            opacity=altair.Opacity("opacity:Q", scale=None),
+        )
+        .properties(height={"step": 24}, autosize=altair.AutoSizeParams(type="fit-x", contains="padding"))
+    )  # fmt: skip
+    rows = charts.by_series(
+        (row.case.case, part) for row in stages(analysis) for part in _bar(row, options.time_unit)
+    )
+    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.finished(bars, CAPTION))
+
+
+def _bar(row: Stages, unit: str) -> Iterator[ChartRow]:
+    alone = {one.stage: one.alone_s for one in row.stages}
+    for i, (name, seconds) in enumerate(seconds_of(row).items()):
+        if name != WHOLE:
+            yield charts.case_fields(row.case, regime=False) | {
+                "bar": f"{row.n} {row.device_id}", "stage": name, "kind": name.rpartition(".")[2],
+                "order": i, "value": charts.short(seconds),
+                "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
+                "share": share_text(seconds / row.whole_s), "whole": seconds_text(row.whole_s, unit),
+                "opacity": 0.35 if row.mismatch else 1.0,
+            }  # fmt: skip
 
 
 def _csv_stages(row: Stages) -> Iterable[Mapping[str, CsvValue]]:

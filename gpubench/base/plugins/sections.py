@@ -105,7 +105,6 @@ class Maker(NamedTuple):
     make: Callable[..., Any]
     help: str = ""  # the title of a table without a section
     together: bool = False  # it draws what several files say together: `make(analyses, options)`
-    samples: bool = False  # it draws every sample
 
 
 class Rows(NamedTuple):
@@ -151,11 +150,11 @@ def section(
     return register
 
 
-def chart(key: str, *, order: int, samples: bool = False) -> Callable[[F], F]:
+def chart(key: str, *, order: int) -> Callable[[F], F]:
     """Register a function that draws a Chart of the section `key`."""
 
     def register(make: F) -> F:
-        _charts[make.__module__, make.__qualname__] = Maker(key, order, make, samples=samples)
+        _charts[make.__module__, make.__qualname__] = Maker(key, order, make)
         return make
 
     return register

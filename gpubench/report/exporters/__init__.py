@@ -1,4 +1,4 @@
-"""What other tools read of a run: the cases with an estimate, their samples, rates and speedups."""
+"""Parts of a run that other tools read: the cases with an estimate, their samples, rates and speedups."""
 
 from __future__ import annotations
 
@@ -91,12 +91,13 @@ def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
 
 
 def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
-    """By case id, the speedup against the fastest form of the baseline."""
+    """Return by case id the speedup against the fastest form of the baseline."""
     return {row.case.id: row for row in analysis.speedups if row.kind != "library"}
 
 
 def rate_of(row: CaseResult, seconds: float) -> Rate | None:
-    """What one launch does, over its `seconds`: GFLOP/s where it computes, GB/s where it moves; None: neither."""
+    """Return what one launch does, over its `seconds`: GFLOP/s where it computes, GB/s where it moves; None:
+    neither."""
     if row.flops > COMPUTE_INTENSITY * row.bytes:
         return Rate(row.flops / seconds / 1e9, "GFLOP/s")
     return Rate(row.bytes / seconds / 1e9, "GB/s") if row.bytes else None

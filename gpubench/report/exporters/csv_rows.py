@@ -38,10 +38,10 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     for analysis in analyses:
         devices = {device.id: device.name for device in analysis.run.devices}
         ratios, lines = speedup_of(analysis), _lines(analysis, options.sections)
-        for row in analysis.cases:
-            identity = _identity(analysis, row, devices)
-            first, *parts = lines.get(row.id) or [{}]
-            for values in (_numbers(row) | _ratio(ratios.get(row.id)) | first, *parts):
+        for result in analysis.cases:
+            identity = _identity(analysis, result, devices)
+            first, *parts = lines.get(result.id) or [{}]
+            for values in (_numbers(result) | _ratio(ratios.get(result.id)) | first, *parts):
                 writer.writerow({name: csv_text(value) for name, value in (identity | values).items()})
     return text.getvalue()
 
@@ -51,37 +51,42 @@ def _lines(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, 
     lines: dict[str, list[dict[str, CsvValue]]] = {}
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
-            for row in rows.make(analysis):
-                ours = lines.setdefault(row.id, [{}])
-                known = {column: getattr(row, field) for column, field in rows.csv.items()}
+            for result in rows.make(analysis):
+                ours = lines.setdefault(result.id, [{}])
+                known = {column: getattr(result, field) for column, field in rows.csv.items()}
                 ours[0] |= {column: value for column, value in known.items() if value is not None}
-                ours += [dict(part) for part in rows.parts(row)] if rows.parts else []
+                ours += [dict(part) for part in rows.parts(result)] if rows.parts else []
     return lines
 
 
-def _identity(analysis: Analysis, row: CaseResult, names: dict[str, str]) -> dict[str, CsvValue]:
-    case = row.case
+def _identity(analysis: Analysis, result: CaseResult, names: dict[str, str]) -> dict[str, CsvValue]:
+    case = result.case
     return {
-        "run_id": analysis.run.id, "case_id": row.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
+        "run_id": analysis.run.id, "case_id": result.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
         "form": case.form_id, "regime": case.regime, "calls": case.calls, "device": case.device_id,
-        "device_name": names.get(case.device_id, ""), "outcome": row.outcome, "reason": row.reason,
-        "label": row.label, "warnings": row.findings,
+        "device_name": names.get(case.device_id, ""), "outcome": result.outcome, "reason": result.reason,
+        "label": result.label, "warnings": result.findings,
     }  # fmt: skip
 
 
-def _numbers(row: CaseResult) -> dict[str, CsvValue]:
-    if row.time is None or row.rates is None:
+def _numbers(result: CaseResult) -> dict[str, CsvValue]:
+    if result.time is None or result.rates is None:
         return {}
     return {
-        "time_s": row.time.estimate, "lo_s": row.time.low, "hi_s": row.time.high, "ci_kind": row.time.kind,
-        "min_s": row.min_s, "q1_s": row.q1_s, "q3_s": row.q3_s, "mad_s": row.mad_s,
-        "sessions": len(row.sessions), "samples": row.sample_count,
-        "flops_per_s": row.rates.flops_per_s, "bytes_per_s": row.rates.bytes_per_s,
-        "device_cold_s": row.device_cold_s, "device_hot_s": row.device_hot_s,
+        "time_s": result.time.estimate, "lo_s": result.time.low, "hi_s": result.time.high, "ci_kind": result.time.kind,
+        "min_s": result.min_s, "q1_s": result.q1_s, "q3_s": result.q3_s, "mad_s": result.mad_s,
+        "sessions": len(result.sessions), "samples": result.sample_count,
+        "flops_per_s": result.rates.flops_per_s, "bytes_per_s": result.rates.bytes_per_s,
+        "device_cold_s": result.device_cold_s, "device_hot_s": result.device_hot_s,
     }  # fmt: skip
 
 
-def _ratio(row: Speedup | None) -> dict[str, CsvValue]:
-    if row is None:
+def _ratio(result: Speedup | None) -> dict[str, CsvValue]:
+    if result is None:
         return {}
-    return {"speedup": row.ratio, "speedup_lo": row.lo, "speedup_hi": row.hi, "baseline_id": row.baseline_id}
+    return {
+        "speedup": result.ratio,
+        "speedup_lo": result.lo,
+        "speedup_hi": result.hi,
+        "baseline_id": result.baseline_id,
+    }

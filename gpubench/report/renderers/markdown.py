@@ -8,8 +8,8 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.escaping import escaped
-from gpubench.base.table import Table, markdown_table
-from gpubench.report.layout import Picture, RenderOptions, Section, TextDocument, visible
+from gpubench.base.table import Table, line_text, markdown_table
+from gpubench.report.layout import RenderOptions, Section, TextDocument, visible
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -22,18 +22,12 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def arranged(report: TextDocument) -> TextDocument:
-    """Answer, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
+    """Put answer, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
-    first = report.sections[:1]
-    if first and first[0].key == "roofline":  # the run was made for it
-        report = msgspec.structs.replace(report, sections=report.sections[1:])
-    else:
-        first = ()
-    first = tuple(msgspec.structs.replace(part, folded=False) for part in first)
     warnings = [part for part in report.sections if part.key == "warnings"]
     lead = [part for part in report.sections if not part.folded and part not in warnings]
     rest = [part for part in report.sections if part.folded]
-    return TextDocument(headings=(), sections=(*first, *lead, machine, *warnings, *rest))
+    return TextDocument(headings=(), sections=(*lead, machine, *warnings, *rest))
 
 
 def draw(documents: Sequence[TextDocument], options: RenderOptions, title: str = "gpubench report") -> str:
@@ -52,18 +46,12 @@ def _document_text(report: TextDocument, title: str) -> str:
 def _section_text(section: Section) -> str:
     parts = ["\n".join(f"- {escaped(line)}" for line in section.lines)] if section.lines else []
     parts += [_table_text(table) for table in section.tables]
-    parts += [_picture_text(picture) for picture in section.pictures]
+    # Inside the fence stand names of ops, sizes and ratios alone.
+    parts += ["\n".join(("~~~text", *map(line_text, section.picture), "~~~"))] if section.picture else []
     body = "\n\n".join(parts)
     if section.folded:
         return f"<details>\n<summary>{escaped(section.title)}</summary>\n\n{body}\n\n</details>"
     return f"### {escaped(section.title)}\n\n{body}"
-
-
-def _picture_text(picture: Picture) -> str:
-    # Inside the fence stand sizes and ratios alone; the title, which holds a device's name, is escaped above it.
-    body = "\n".join(row.text for row in picture.rows)
-    title = f"**{escaped(picture.title)}**\n\n" if picture.title else ""
-    return f"{title}~~~text\n{body}\n~~~"
 
 
 def _table_text(table: Table) -> str:

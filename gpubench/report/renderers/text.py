@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.escaping import columns, filled
-from gpubench.base.table import Cell, Line, Table, Tone, painted, table_lines
-from gpubench.report.layout import Picture, RenderOptions, Section, TextDocument, leading, visible
+from gpubench.base.table import Cell, Line, Tone, painted, table_lines
+from gpubench.report.layout import RenderOptions, Section, TextDocument, leading, visible
 
 _BLANK: Line = (Cell(""),)
 
@@ -56,15 +56,6 @@ def _section(section: Section, options: RenderOptions, *, plain: bool) -> Iterab
         yield (Cell("-" * min(columns(section.title), options.width)),)
     for text in section.lines:
         yield from _lines(text, options)
-    parts: list[Table | Picture] = [*section.tables, *section.pictures]
-    for i, part in enumerate(parts):
-        picture = isinstance(part, Picture)
-        apart = bool(i or section.lines) if plain else bool(picture or part.title)
-        yield from [_BLANK] * apart
-        if isinstance(part, Picture):
-            yield from _lines(part.title, options, "bold") if part.title else []
-            yield from ((row,) for row in part.rows)
-        else:
-            yield from table_lines(
-                part, options.width, rule="" if plain else "-" if options.ascii_only else "─"
-            )
+    for i, table in enumerate(section.tables):
+        yield from [_BLANK] * bool(i or section.lines if plain else table.title)
+        yield from table_lines(table, options.width, rule="" if plain else "-" if options.ascii_only else "─")

@@ -4,13 +4,23 @@ no GPU was compared with a CPU."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import OUT_OF_TIME, Absence, BestCode, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import (
+    OUT_OF_TIME,
+    Absence,
+    AnswerRow,
+    BestCode,
+    BestForm,
+    GpuTimes,
+    MachineAnswer,
+    Trouble,
+    answer,
+)
 from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import shared_calls
 from gpubench.analysis.labels import OTHER_USERS
@@ -18,10 +28,11 @@ from gpubench.analysis.overheads import overheads
 from gpubench.analysis.samples import count_sessions, seconds_of
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, cell_text, why_text
 from gpubench.base.escaping import columns, cut, filled, printable, shortened
+from gpubench.base.groups import group_by
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
 from gpubench.base.table import Cell, Line, Table, table_lines
-from gpubench.base.units import format_seconds, listed
+from gpubench.base.units import counted, format_seconds, listed
 from gpubench.report.layout import RenderOptions, Section, visible
 from gpubench.report.sections.answer_table import (
     answer_part,
@@ -33,7 +44,6 @@ from gpubench.report.sections.answer_table import (
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
-    backend_text,
     factor_text,
     gain_text,
     left_out_functions,
@@ -44,9 +54,10 @@ from gpubench.report.sections.answer_text import (
     sizes_sentence,
     with_own_names,
 )
-from gpubench.report.sections.baseline import cpu_names, plain_text, threads_text
 from gpubench.report.sections.hybrid import shared_sentences
 from gpubench.report.sections.problems import merged
+from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
+from gpubench.result import store
 from gpubench.result.case import WAITED
 from gpubench.result.run import Run
 
@@ -54,28 +65,26 @@ KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
 _FEW_LINES = 10  # of one op at sizes that were asked for
 _SENTENCE_LINES = 3
-_COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
 _MOST_NAMES = 5  # of ops that were not measured
 _MOST_CODES = 3  # users' functions by other code than theirs
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
 _MOST_DTYPES = 2  # of more their number; each row has its own
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
+# Ranks of lines below the table: where there is no room the highest goes first, and what is needed stays.
+NEEDED, COUNTED, COMMANDS, REASONS, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(8)
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is drawn. `needed` lines below the table stay, and those of `files` are never broken; `spare` ones, each
-    with its rank, go where there is no room, the highest rank first. `troubles` say what was wrong or failed: they
-    become one line before any of them goes. `commands` is the last line, and has the least to say."""
+    """The parts of the screen."""
 
-    sentences: tuple[tuple[str, ...], ...]
+    sentences: tuple[tuple[str, ...], ...]  # in wordings that get shorter
     context: tuple[str, ...]
     table: Table | None
-    troubles: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    spare: tuple[tuple[int, str], ...] = ()
-    commands: str = ""
-    most: int = HEIGHT
+    troubles: tuple[str, ...]  # what was wrong or failed: one line before anything needed goes
+    notes: tuple[tuple[int, str], ...]  # each with its rank
+    files: tuple[str, ...]  # lines that are never broken
+    commands: str
+    most: int  # lines
 
 
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")
@@ -85,154 +94,141 @@ def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
     screen = _screen(analysis, options, alone=tuple(options.sections) == (KEY,) and not options.full)
     if not options.full:
         return Section(title="", screen=tuple(screen_lines(screen, options.width)))
-    below = (*screen.troubles, *screen.needed, *(text for _, text in screen.spare))
+    below = (*screen.troubles, *(text for _, text in screen.notes), *screen.files)
     tables = (screen.table,) if screen.table is not None and screen.table.rows else ()
-    lines = (*screen.sentences[0], *screen.context, *below)
-    return Section(title=TITLE, lines=lines, tables=tables)
+    return Section(title=TITLE, lines=(*screen.sentences[0], *screen.context, *below), tables=tables)
 
 
 def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> list[Line]:
-    """What a run ends with. `saved`: the files; `height`: lines of the terminal, above which the sentence is repeated
-    as the last line. A run without files names no command that reads one."""
+    """Return what a run ends with. `saved`: the files; `height`: lines of the terminal, above which the sentence is
+    repeated as the last line. A run without files names no command that reads one."""
     return screen_lines(_screen(analysis, options, saved, alone=bool(saved)), options.width, height)
 
 
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """What the run says in words: of the machine, then of splits and placements that pay."""
+    """Return what the run says in words: of the machine, then of splits and placements that pay."""
     return (
-        *_first_lines(analysis, with_own_names(answer(analysis)))[0],
+        *_first_lines(analysis, with_own_names(answer(analysis), analysis.run))[0],
         *shared_sentences(shared_calls(analysis)),
     )
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """At most 24 lines of a table of at most 16 rows, none wider than `width` but for the name of a file."""
+    """Return at most 24 lines of a table of at most 16 rows, none wider than `width` but for the name of a file."""
     table = [] if screen.table is None else table_lines(screen.table, width)
-    short = screen.table is None or len(screen.table.rows) <= MOST_ROWS
-    sentence = _sentence_lines(screen.sentences, width, one_more=width < 64)
-    context = [cut(text, width) for text in screen.context]
-    head = _plain([*sentence, *context])
-    needed = [*(line for text in screen.needed for line in filled(text, width)), *screen.files]
+    sentence: list[str] = []
+    for sentences in screen.sentences:
+        sentence = [line for text in sentences for line in filled(text, width, "")]
+        if len(sentence) <= _SENTENCE_LINES + (width < 64):
+            break
+    head = [*sentence, *(cut(text, width) for text in screen.context)]
     troubles = [cut(text, width) for text in screen.troubles]
-    commands = [cut(screen.commands, width)] if screen.commands else []
-    spare = {rank: filled(text, width) for rank, text in screen.spare}
-    fixed = len(head) + len(table) + len(needed)
+    notes = [(rank, filled(text, width)) for rank, text in screen.notes]
+    notes += [(NEEDED, [path]) for path in screen.files]
+    notes += [(COMMANDS, [screen.commands])] if screen.commands else []
+    short = screen.table is None or len(screen.table.rows) <= MOST_ROWS
     if short:
-        if fixed + len(troubles) + len(commands) > screen.most and len(troubles) > 1:
+        room = screen.most - len(head) - len(table)
+        kept = sum(len(lines) for rank, lines in notes if rank in (NEEDED, COMMANDS))
+        if len(troubles) > 1 and len(troubles) + kept > room:
             troubles = [cut(f"{len(troubles)} kinds of failures: gpubench report --sections skipped", width)]
-        if fixed + len(troubles) + len(commands) + _counted(spare) > screen.most:
-            commands = []
-        room = screen.most - fixed - len(troubles) - len(commands)
-        while spare and sum(map(len, spare.values())) > room:
-            del spare[max(spare)]
-    notes = [line for rank, _ in screen.spare for line in spare.get(rank, ())]
-    below = _plain([*troubles, *notes, *needed, *commands])
-    found = [*head, *table, *below]
-    return [*found, *_plain(sentence)] if not short and len(found) > height else found
-
-
-def _counted(spare: Mapping[int, Sequence[str]]) -> int:
-    """Lines of what is counted rather than said: they stay longer than the commands."""
-    return len(spare.get(0, ()))
+        while sum(len(lines) for _, lines in notes) > room - len(troubles):
+            last = max(rank for rank, _ in notes)
+            if last == NEEDED:
+                break
+            notes = [note for note in notes if note[0] != last]
+    below = [*troubles, *(line for _, lines in notes for line in lines)]
+    drawn = [*_plain(head), *table, *_plain(below)]
+    return [*drawn, *_plain(sentence)] if not short and len(drawn) > height else drawn
 
 
 def _plain(texts: Sequence[str]) -> list[Line]:
     return [(Cell(text),) for text in texts]
 
 
-def _sentence_lines(levels: Sequence[Sequence[str]], width: int, *, one_more: bool) -> list[str]:
-    """The first wording that takes three lines at most, else the shortest."""
-    found: list[str] = []
-    for sentences in levels:
-        found = [line for text in sentences for line in filled(text, width, "")]
-        if len(found) <= _SENTENCE_LINES + one_more:
-            break
-    return found
-
-
 def _screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
 ) -> Screen:
-    found = with_own_names(answer(analysis, by_device=options.by_device))
-    part = answer_part(analysis, alone=found.absence is not None)
-    needed = (
-        *_best_code(found),
-        *_on_host(found),
-        *_allocations(found),
-        *_unmeasured(analysis.run, found),
-        *left_out_functions(analysis.run, alone=alone),
-        *raising_functions(analysis.run),
+    run, answered = analysis.run, with_own_names(answer(analysis, by_device=options.by_device), analysis.run)
+    part = answer_part(analysis, alone=answered.absence is not None)
+    needed = [
+        *_best_code(answered),
+        *_on_host(answered),
+        *_allocations(answered),
+        *_unmeasured(run, answered),
+        *left_out_functions(run, alone=alone),
+        *raising_functions(run),
         *_splits(analysis),
-        *_adapters(analysis.run),
+        # GPUs that a backend lists several times, and which adapter was measured.
+        *(printable(f"{item.message}.") for item in run.warnings if item.code == "listed-twice"),
         *part.needed,
-    )
-    ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
+    ]
     # Why there is no GPU says what was looked for, as long as one could have been found.
-    looked = looked_for(analysis.run) if found.absence is not None and part.table is None else ""
-    sides = part.context or sides_line(analysis.run, found, options.width)
-    table = None if found.times and part.times_below else answer_table(found)
+    looked = looked_for(run) if answered.absence is not None and part.table is None else ""
+    sides = part.context or sides_line(run, answered, options.width)
+    table = None if answered.times and part.times_below else answer_table(answered)
     screen = Screen(
-        sentences=_first_lines(analysis, found),
+        sentences=_first_lines(analysis, answered), context=tuple(filter(None, (looked, sides))),
         table=part.table if table is None else table,
-        context=tuple(text for text in (looked, sides) if text),
-        troubles=(*_troubles(found), *_lost(analysis), *_shared_gpus(analysis)), needed=needed, files=tuple(ending),
-        spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
-        commands=_commands(found, options.width) if alone else "",
+        troubles=(*_troubles(answered), *_lost(analysis), *_shared_gpus(run)),
+        notes=(*_notes(analysis, answered, options, alone=alone), *((NEEDED, text) for text in needed)),
+        files=tuple(_ending(run, answered, [printable(path) for path in saved], options.width)),
+        commands=_commands(answered, saved, options.width) if alone else "", most=_most_lines(answered),
     )  # fmt: skip
     drawn: Screen = visible(screen, ascii_only=True) if options.ascii_only else screen
     return drawn
 
 
-def _first_lines(analysis: Analysis, found: MachineAnswer) -> tuple[tuple[str, ...], ...]:
+def _first_lines(analysis: Analysis, answered: MachineAnswer) -> tuple[tuple[str, ...], ...]:
     """Return what a wing says of a run without a GPU beside a CPU, else the answer, in wordings that get shorter."""
-    own = answer_part(analysis, alone=True).sentences if found.absence is not None else ()
-    return (own,) if own else _sentences(found)
+    if answered.absence is not None:
+        own = answer_part(analysis, alone=True).sentences
+        return (own,) if own else absence_sentences(answered, answered.absence)
+    first = [entry for entry in answered.rows if entry.device_id == answered.devices[0]]
+    if len(first) > 1 or (len(answered.rows) > 1 and not first):
+        return tuple(tuple(machine_sentences(answered, detail)) for detail in DETAILS)
+    sentence = sizes_sentence if answered.named else op_sentence
+    return ((sentence(first[0], answered.regimes),),)
 
 
-def _sentences(found: MachineAnswer) -> tuple[tuple[str, ...], ...]:
-    if found.absence is not None:
-        return absence_sentences(found, found.absence)
-    first = [row for row in found.rows if row.device_id == found.devices[0]]
-    if len(first) > 1 or (len(found.rows) > 1 and not first):
-        return tuple(tuple(machine_sentences(found, detail)) for detail in DETAILS)
-    if found.named:
-        return ((sizes_sentence(first[0], found.regimes),),)
-    return ((op_sentence(first[0], found.regimes),),)
+def answer_table(answered: MachineAnswer) -> Table | None:
+    """Return None if nothing has a time."""
+    if answered.absence is not None:
+        if answered.times:
+            return times_table(answered)
+        return forms_table(answered) if answered.forms else None
+    if answered.named:
+        return sizes_table(answered)
+    if len(answered.rows) == 1:
+        return one_op_table(answered.rows[0])
+    return thresholds_table(answered)
 
 
-def answer_table(found: MachineAnswer) -> Table | None:
-    """None where nothing has a time."""
-    if found.absence is not None:
-        if found.times:
-            return times_table(found)
-        return forms_table(found) if found.forms else None
-    if found.named:
-        return sizes_table(found)
-    if len(found.rows) == 1:
-        return one_op_table(found.rows[0])
-    return thresholds_table(found)
-
-
-def _most_lines(found: MachineAnswer) -> int:
+def _most_lines(answered: MachineAnswer) -> int:
     """Two sizes of one op fit one glance."""
-    if not found.named or len(found.rows) > 1:
+    if not answered.named or len(answered.rows) > 1:
         return HEIGHT
-    sizes = {gain.n for cell in found.rows[0].cells.values() for gain in cell.gains}
+    sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
     return _FEW_LINES if len(sizes) <= 2 else HEIGHT
 
 
-def _commands(found: MachineAnswer, width: int) -> str:
-    """How to see the rest; a narrow screen has no room for that of the other GPU backends."""
-    others = f"   {', '.join(map(backend_text, found.others))}: --by-device" if found.others else ""
-    return _COMMANDS + others if columns(_COMMANDS + others) <= width else _COMMANDS
+def _commands(answered: MachineAnswer, saved: Sequence[str], width: int) -> str:
+    """Return how to see the rest. A command names the file if it would not find it; a narrow screen has no room for the
+    page, nor for the other GPU backends."""
+    file = Path(saved[0]) if saved else None
+    named = file is not None and not file.resolve().is_relative_to(store.default_results_dir().resolve())
+    report = f"gpubench report {printable(quote(str(file)))}" if named else "gpubench report"
+    others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
+    texts = [f"all: {report}", f"   page: {report} -o r.html", others]
+    return next((text for text in ("".join(texts[:end]) for end in (3, 2)) if columns(text) <= width), texts[0])
 
 
-def _best_code(found: MachineAnswer) -> list[str]:
+def _best_code(answered: MachineAnswer) -> list[str]:
     """Say what other code than the user's text gives: on the CPU, and on both sides at their best."""
     texts = []
-    for code in found.best_code[:_MOST_CODES]:
+    for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
         if cpu is not None:
             name = (
@@ -240,273 +236,224 @@ def _best_code(found: MachineAnswer) -> list[str]:
             )
             gain = factor_text(cpu.ratio or 1.0, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
-        both = [_best_text(code.cells.get(regime), code, named=found.named) for regime in (WAITED, ALWAYS)]
-        dtype = f" {code.dtype}" if len({other.dtype for other in found.best_code}) > 1 else ""
+        both = [_best_text(code.cells.get(regime), code, named=answered.named) for regime in (WAITED, ALWAYS)]
+        dtype = f" {code.dtype}" if len({other.dtype for other in answered.best_code}) > 1 else ""
         texts.append(f"{code.op}{dtype}: {text}; at the best of both sides {both[0]}, copied {both[1]}.")
-    more = len(found.best_code) - _MOST_CODES
+    more = len(answered.best_code) - _MOST_CODES
     return [*texts, *([f"Other code is faster for {more} more."] if more > 0 else [])]
 
 
 def _best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
-    """`GPU 14x` at the largest size if sizes were named, else `the GPU pays from 23 K`."""
+    """Return `GPU 14x` at the largest size if sizes were named, else `the GPU pays from 23 K`."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
     text = cell_text(cell, code.extent)
     return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
 
 
-def _on_host(found: MachineAnswer) -> list[str]:
-    """What takes its time on the CPU whatever the mode."""
+def _on_host(answered: MachineAnswer) -> list[str]:
+    """Say what takes its time on the CPU whatever the mode."""
     times = [
         f"{form.op} {format_seconds(form.plain_s or form.best_s)} at {named_size_text(form.n, form.extent)}"
-        for form in found.host
+        for form in answered.host
     ]
     return [f"On the host in any case: {listed(times)}."] if times else []
 
 
-def _allocations(found: MachineAnswer) -> list[str]:
-    """Why plain NumPy is slower even where it computes as fast; nothing where no other form wins."""
-    better = {form.op for form in found.forms if form.ratio is not None}
-    ops = [op for op in dict.fromkeys(form.op for form in found.forms if form.allocates) if op in better]
+def _allocations(answered: MachineAnswer) -> list[str]:
+    """Say why plain NumPy is slower even where it computes as fast; nothing where no other form wins."""
+    better = {form.op for form in answered.forms if form.ratio is not None}
+    ops = [op for op in dict.fromkeys(form.op for form in answered.forms if form.allocates) if op in better]
     if not ops:
         return []
-    whose = "" if len(ops) == len({form.op for form in found.forms}) else f" of {listed(ops)}"
+    whose = "" if len(ops) == len({form.op for form in answered.forms}) else f" of {listed(ops)}"
     whose = whose if len(ops) <= _MOST_NAMES or not whose else f" of {len(ops)} ops"
     return [
         f"Plain NumPy allocates its result{whose} at every call; tuned forms write into an array that is there."
     ]
 
 
-def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
-    """Ops and named sizes for which the time did not suffice; of an interrupted run the line of its end counts them."""
+def _unmeasured(run: Run, answered: MachineAnswer) -> list[str]:
+    """Name ops and sizes for which the time did not suffice; of an interrupted run the line of its end counts them."""
     if not run.complete:
         return []
-    if not (found.rows or found.forms or found.times):
-        over = found.absence is not None and OUT_OF_TIME in found.absence.causes
+    if not (answered.rows or answered.forms or answered.times):
+        over = answered.absence is not None and OUT_OF_TIME in answered.absence.causes
         budget = run.settings.budget_s
         return [f"{budget:g} s end before anything is timed: raise --budget."] if over and budget else []
-    sizes = [f"{op} at {named_size_text(n, extent)}" for op, n, extent in found.late]
-    names = [*found.missing, *sizes]
+    sizes = [f"{op} at {named_size_text(n, extent)}" for op, n, extent in answered.late]
+    names = [*answered.missing, *sizes]
     if not names:
         return []
     what = listed(names)
     if len(names) > _MOST_NAMES:
-        counts = [f"{len(found.missing)} of {found.ops} ops"] if found.missing else []
+        counts = [f"{len(answered.missing)} of {answered.ops} ops"] if answered.missing else []
         what = listed([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
     return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 
-_NO_GAIN = "No op is faster when it is split over CPU and GPU."
-
-
 def _splits(analysis: Analysis) -> list[str]:
-    """Where two sides pay, as far as that was measured."""
+    """Say where two sides pay, as far as that was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
     texts = shared_sentences(calls)
     more = len(texts) - _MOST_SPLITS
     rest = [f"{more} more splits pay: gpubench report --sections hybrid"] if more > 0 else []
-    return [*texts[:_MOST_SPLITS], *rest] or [_NO_GAIN]
+    return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
-class _Wording(NamedTuple):
-    """How the line of both sides says it: `names` of what computes on the CPU, `length` of a GPU's name."""
-
-    between: str = "against"
-    names: Literal["all", "short", "none"] = "all"
-    seconds: bool = True
-    length: int = 40
-
-
+# The line of both sides, in wordings that get shorter: the word between them, whether names of the CPU's code are short
+# or missing, and the length of a GPU's name.
 _WORDINGS = (
-    _Wording(), _Wording(names="short"), _Wording("vs", names="short"), _Wording("vs", names="short", seconds=False),
-    _Wording(names="none"), _Wording(names="none", length=20),
+    ("against", False, 40), ("against", True, 40), ("vs", True, 40), ("against", None, 40), ("against", None, 20),
 )  # fmt: skip
 
 
-def sides_line(run: Run, found: MachineAnswer, width: int) -> str:
-    """`NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32, 55 s.`, in one line: where it is too long
-    with shorter names of the CPU's code, then without the seconds, then without these names, then with the GPU's name
-    cut."""
-    texts = [_sides_text(run, found, wording) for wording in _WORDINGS]
-    return next((text for text in texts if columns(text) <= width), texts[-1])
+def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
+    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`, in one line: the first
+    wording that is not too long. Nothing where neither side has a time."""
+    timed: list[AnswerRow | BestForm | GpuTimes] = [*answered.rows, *answered.forms, *answered.times]
+    if not timed:
+        return ""
+    ids = answered.devices or dict.fromkeys(entry.device_id for entry in answered.times)
+    dtypes = sorted({entry.dtype for entry in timed})
+    text = ""
+    for between, short, length in _WORDINGS:
+        gpus = gpus_text(run, ids, length)
+        cpu = cpu_text(run, [] if short is None else cpu_names(answered.cpu, short=short))
+        sides = gpus if answered.times else f"{gpus} {between} {cpu}" if answered.devices else cpu
+        parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
+        text = ", ".join(parts)
+        text = text[:1].upper() + text[1:] + "."
+        if columns(text) <= width:
+            break
+    return text
 
 
-def _sides_text(run: Run, found: MachineAnswer, wording: _Wording) -> str:
-    if not (found.rows or found.forms or found.times):
-        return ""  # neither side has a time
-    names = [] if wording.names == "none" else cpu_names(found.cpu, short=wording.names == "short")
-    cpu = threads_text(run) + (f" ({', '.join(names)})" if names else "")
-    gpus = _gpus(run, found, wording.length)
-    sides = gpus if found.times else f"{gpus} {wording.between} {cpu}" if found.devices else cpu
-    dtypes = sorted(
-        {one.dtype for one in found.rows}
-        | {one.dtype for one in found.forms}
-        | {one.dtype for one in found.times}
-    )
-    parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
-    parts += [_seconds_text(run)] if wording.seconds else []
-    text = ", ".join(filter(None, parts))
-    return text[:1].upper() + text[1:] + "."
-
-
-def _seconds_text(run: Run) -> str:
-    seconds = seconds_of(run)
-    return "" if seconds is None else f"{seconds:.0f} s"
-
-
-def _gpus(run: Run, found: MachineAnswer, length: int) -> str:
-    """`NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them. A GPU that backends name
-    differently has the name that comes first."""
-    names: dict[str, str] = {}
-    for device in run.devices:
-        names.setdefault(device.gpu_id or device.id, shortened(device.name, length))
-    gpus = {device.id: device.gpu_id or device.id for device in run.devices}
-    by_name: dict[str, dict[str, set[str]]] = {}
-    for device_id in found.devices or dict.fromkeys(row.device_id for row in found.times):
-        gpu = gpus.get(device_id, device_id)
-        driven = by_name.setdefault(names.get(gpu, device_id), {})
-        driven.setdefault(backend_text(device_id), set()).add(gpu)
-    texts = []
-    for name, driven in by_name.items():
-        count = max(map(len, driven.values()))
-        texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(driven)})")
-    return ", ".join(texts)
-
-
-def _troubles(found: MachineAnswer) -> list[str]:
-    texts = [f"{_ops(one)} gave wrong numbers ({printable(one.detail)}): not timed" for one in found.wrong]
-    for one in found.broken:
-        what = f"{backend_text(one.backend)} gave no time" if one.whole else f"{_ops(one)} failed"
-        texts.append(f"{what}: {printable(one.detail)}" + (f"; {printable(one.hint)}" if one.hint else ""))
+def _troubles(answered: MachineAnswer) -> list[str]:
+    texts = [
+        f"{_ops(item)} gave wrong numbers ({printable(item.detail)}): not timed" for item in answered.wrong
+    ]
+    for item in answered.broken:
+        what = f"{backend_text(item.backend)} gave no time" if item.whole else f"{_ops(item)} failed"
+        texts.append(f"{what}: {printable(item.detail)}" + (f"; {printable(item.hint)}" if item.hint else ""))
     return texts
 
 
 def _lost(analysis: Analysis) -> list[str]:
-    """What broke in one session alone: the case has a number, and the run ends as one that failed."""
+    """Say what broke in one session alone: the case has a number, and the run ends as one that failed."""
     return [
-        printable(row.message.replace("these cases", f"{len(row.ids)} case{'s' if len(row.ids) != 1 else ''}"))
-        for row in findings(analysis)
-        if row.code == "session-failed"
+        printable(entry.message.replace("these cases", counted(len(entry.ids), "case")))
+        for entry in findings(analysis)
+        if entry.code == "session-failed"
     ]
 
 
-def _shared_gpus(analysis: Analysis) -> list[str]:
-    """GPUs on which others computed meanwhile: their times are too long."""
-    found = [one for one in analysis.run.warnings if one.code == OTHER_USERS and one.severity == "warning"]
-    places = dict.fromkeys(printable(str(one.data.get("devices", "a GPU"))) for one in found)
+def _shared_gpus(run: Run) -> list[str]:
+    """Name GPUs on which others computed meanwhile: their times are too long."""
+    answered = [item for item in run.warnings if item.code == OTHER_USERS and item.severity == "warning"]
+    places = dict.fromkeys(printable(str(item.data.get("devices", "a GPU"))) for item in answered)
     return [f"Another process computed on {place}: times there are too long." for place in places]
 
 
-def _adapters(run: Run) -> list[str]:
-    """GPUs that a backend lists several times, and which adapter was measured."""
-    return [printable(f"{one.message}.") for one in run.warnings if one.code == "listed-twice"]
+def _ops(item: Trouble) -> str:
+    names = listed(item.ops) if len(item.ops) <= 3 else f"{len(item.ops)} ops"
+    return f"{names} on {backend_text(item.backend)}"
 
 
-def _ops(one: Trouble) -> str:
-    names = listed(one.ops) if len(one.ops) <= 3 else f"{len(one.ops)} ops"
-    return f"{names} on {backend_text(one.backend)}"
-
-
-def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Where the files are; of an interrupted run how to go on with the first."""
+def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
+    """Say where the files are; of an interrupted run how to go on with the first."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
     limit = f" of {budget:.0f}" if budget and not run.paused_s else ""  # a budget is that of one command
     after = "" if seconds is None else f" at {seconds:.0f}{limit} s"
-    lost = "every case was reached, but not in every session"
-    if not all(
-        run.selection.sizes.get(op) for op in run.selection.ops
-    ):  # a search lacks no size that it has not chosen
+    if answered.missing:
+        lost = (
+            f"{len(answered.missing)} of {answered.ops} ops not measured"
+            if answered.ops > 1
+            else "nothing measured"
+        )
+    elif answered.unreached:
+        lost = f"{counted(answered.unreached, 'case')} not measured"
+    elif not all(run.selection.sizes.get(op) for op in run.selection.ops):
+        # A search lacks no size that it has not chosen.
         lost = "every op was reached; more sizes would narrow the thresholds"
-    if found.missing:
-        lost = f"{len(found.missing)} of {found.ops} ops not measured" if found.ops > 1 else "nothing measured"
-    elif found.unreached:
-        lost = f"{found.unreached} case{'s' if found.unreached != 1 else ''} not measured"
-    texts = [
-        f"Stopped{after}: {lost}.",
-        f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}",
-    ]
+    else:
+        lost = "every case was reached, but not in every session"
+    go_on = f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}"
+    texts = [f"Stopped{after}: {lost}.", go_on]
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 
 
-def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool) -> list[tuple[int, str]]:
-    """What a reader can do without, as it is shown, each with a rank of its own: the highest goes first."""
-    texts = [(1, text) for text in _reasons(found)]
-    gain = found.queued_gain if len(found.rows) > 1 else None
+def _notes(
+    analysis: Analysis, answered: MachineAnswer, options: RenderOptions, *, alone: bool
+) -> list[tuple[int, str]]:
+    """Return what a reader can do without, as it is shown, each with its rank."""
+    texts = [(REASONS, text) for text in _reasons(answered)]
+    gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
         texts.append(
-            (4, f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes (report).")
+            (
+                QUEUED_GAIN,
+                f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes.",
+            )
         )
-    if found.others and not alone:
-        names = ", ".join(map(backend_text, found.others))
-        texts.append((2, f"Measured too: {names} (--by-device)."))
-    if overheads(analysis).rows and found.ops and alone:
-        texts.append((5, "Overheads: gpubench report --sections anatomy"))
+    if answered.others and not alone:
+        how = "" if options.full else " (--by-device)"
+        texts.append((OTHERS, f"Measured too: {', '.join(map(backend_text, answered.others))}{how}."))
+    if overheads(analysis).rows and answered.ops and alone:
+        texts.append((OVERHEADS, "Overheads: gpubench report --sections anatomy"))
+    limits = _range_line(analysis, answered)
     count = len(merged(findings(analysis)))
-    counted = (
-        f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"
-        if count and alone
-        else ""
-    )
-    limits = _range_line(analysis, found, width)
-    if counted and columns(f"{limits} {counted}") <= width:
-        return [*texts, (0, f"{limits} {counted}")]
-    return [*texts, (3, limits), *([(0, counted)] if counted else [])]
+    if not (count and alone):
+        return [*texts, (RANGE, limits)]
+    notes = f"{counted(count, 'note')}: gpubench report --sections warnings"
+    if columns(f"{limits} {notes}") <= options.width:
+        return [*texts, (COUNTED, f"{limits} {notes}")]
+    return [*texts, (RANGE, limits), (COUNTED, notes)]
 
 
-def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
+def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
+    """Return how sure the thresholds are, after how many sessions and seconds."""
     # One op shows all its situations, a table of many two of them.
-    regimes = found.regimes if len(found.rows) > 1 else found.rows[0].cells if found.rows else ()
-    cells = [cell for row in found.rows for regime, cell in row.cells.items() if regime in regimes]
-    texts = [] if found.named else _sureness(cells)
-    count = count_sessions(analysis.run)
-    texts.append(f"{count} session{'s' if count != 1 else ''}")
-    took = _seconds_text(analysis.run)
-    # Where the line of both sides has no room for the seconds, they stand here, if there is room for them.
-    text, longer = (f"{' '.join(texts)}{end}." for end in ("", f", {took}"))
-    shown = not took or f", {took}." in sides_line(analysis.run, found, width)
-    return text if shown or columns(longer) > width else longer
+    regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
+    cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
+    seconds = seconds_of(analysis.run)
+    took = "" if seconds is None else f", {seconds:.0f} s"
+    sessions = counted(count_sessions(analysis.run), "session")
+    return f"{' '.join([*([] if answered.named else _sureness(cells)), sessions])}{took}."
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """How closely the thresholds are known: `Thresholds: 9 within 1.5x, 5 within 2x either way.`"""
+    """Return how closely the thresholds are known: `Thresholds: 9 within 1.5x, 5 within 2x either way.`"""
     known = [cell for cell in cells if cell.kind in ("at", "range")]
-    sharp, rough = (
-        sum(cell.sharp for cell in known),
-        sum(cell.kind == "at" and not cell.sharp for cell in known),
-    )
+    sharp = sum(cell.sharp for cell in known)
+    rough = sum(cell.kind == "at" and not cell.sharp for cell in known)
     wide = len(known) - sharp - rough
-    texts = [f"{sharp} within 1.5x"] if sharp else []
-    texts += [f"{rough} within 2x"] if rough else []
-    either = [f"{', '.join(texts)} either way"] if texts else []
-    return (
-        [f"Thresholds: {'; '.join([*either, *([f'{wide} within a range'] if wide else [])])}."] if known else []
+    either = ", ".join(
+        [*([f"{sharp} within 1.5x"] if sharp else []), *([f"{rough} within 2x"] if rough else [])]
     )
+    texts = [*([f"{either} either way"] if either else []), *([f"{wide} within a range"] if wide else [])]
+    return [f"Thresholds: {'; '.join(texts)}."] if texts else []
 
 
-def _reasons(found: MachineAnswer) -> list[str]:
-    """Why cells say `?`; the situation goes, as what holds of one often holds of both."""
-    whys: dict[str, list[str]] = {}
-    for row in found.rows:
-        for regime in found.regimes:
-            cell = row.cells.get(regime)
-            why = (
-                "not measured"
-                if cell is None
-                else why_text(cell.why)
-                if cell.kind == "open" and not cell.tied
-                else ""
-            )
-            if why and row.op not in whys.setdefault(why, []):
-                whys[why].append(row.op)
-    whys = {why: ops for why, ops in whys.items() if ops}
-    named_ops = "; ".join(
-        f"{', '.join(ops) if len(ops) <= 4 else f'{len(ops)} ops'} ({why})" for why, ops in whys.items()
-    )
-    return [f"? no threshold: {named_ops}."] if whys and not found.named else []
+def _reasons(answered: MachineAnswer) -> list[str]:
+    """Say why cells are `?`; the situation goes, as what holds of one often holds of both."""
+    whys = [
+        (entry.op, "not measured" if cell is None else why_text(cell.why))
+        for entry in answered.rows
+        for cell in map(entry.cells.get, answered.regimes)
+        if cell is None or (cell.kind == "open" and not cell.tied)
+    ]
+    if not whys or answered.named:
+        return []
+    texts = []
+    for why, pairs in group_by(whys, lambda pair: pair[1]).items():
+        ops = list(dict.fromkeys(op for op, _ in pairs))
+        texts.append(f"{', '.join(ops) if len(ops) <= 4 else f'{len(ops)} ops'} ({why})")
+    return [f"? no threshold: {'; '.join(texts)}."]
 
 
 _MISSING = "No module named"  # how Python says that a package is not installed
@@ -518,8 +465,8 @@ _BEGIN = {
 }  # fmt: skip
 
 
-def absence_sentences(found: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """With the names of ops, and without."""
+def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
+    """Return why there is no comparison, with the names of ops, and without."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
         others = (
@@ -533,7 +480,7 @@ def absence_sentences(found: MachineAnswer, why: Absence) -> tuple[tuple[str, ..
     if why.kind == "no-cpu":
         return (("The GPU was measured, and no CPU beside it: there is nothing to compare with.",),)
     begin = _BEGIN[why.kind] + ("" if why.kind == "no-gpu" else _because(why))
-    return tuple((f"{begin}{rest}",) for rest in _forms(found))
+    return tuple((f"{begin}{rest}",) for rest in _forms(answered))
 
 
 def _because(why: Absence) -> str:
@@ -541,19 +488,19 @@ def _because(why: Absence) -> str:
     return f" ({causes})" if causes else ""
 
 
-def _forms(found: MachineAnswer) -> tuple[str, ...]:
-    """Which CPU forms win: how the sentence goes on."""
-    ops = len({form.op for form in found.forms})
-    better = list(dict.fromkeys(form.op for form in found.forms if form.ratio is not None))
-    if not any(form.plain_s is not None for form in found.forms):
+def _forms(answered: MachineAnswer) -> tuple[str, ...]:
+    """Return which CPU forms win: how the sentence goes on."""
+    ops = len({form.op for form in answered.forms})
+    better = list(dict.fromkeys(form.op for form in answered.forms if form.ratio is not None))
+    if not any(form.plain_s is not None for form in answered.forms):
         return (".",)
-    plain = plain_text(found.cpu)
-    if not better and found.missing:
-        return (f". The time sufficed for {ops} of {found.ops} ops: no faster code than {plain} there.",)
+    plain = plain_text(answered.cpu)
+    if not better and answered.missing:
+        return (f". The time sufficed for {ops} of {answered.ops} ops: no faster code than {plain} there.",)
     if not better:
         return (f". No faster code than {plain} was measured.",)
     if ops == 1:
-        best = max(found.forms, key=lambda form: form.ratio or 1.0)
+        best = max(answered.forms, key=lambda form: form.ratio or 1.0)
         gain = factor_text(best.ratio or 1.0, best.within)
         return (f". Faster code than plain NumPy exists for {better[0]}: up to {gain}.",)
     share = f"{len(better)} of {ops} ops"
@@ -564,22 +511,22 @@ def _forms(found: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """What was looked for and not found, by the words of the run; empty without such words."""
-    found: dict[str, str] = {}
+    """Return what was looked for and not found, by the words of the run; empty without such words."""
+    answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")
         name = str(warning.data.get("backend") or backend)
         if warning.code == "unavailable" and name not in ("torch", "numpy", "hybrid"):
             why = (why or warning.message).strip().removeprefix(f"{backend_text(name)} ")
-            found.setdefault(backend_text(name), "not installed" if _MISSING in why else shortened(why, 50))
+            answered.setdefault(backend_text(name), "not installed" if _MISSING in why else shortened(why, 50))
         elif warning.code == "software-device" and (adapter := _ADAPTER.match(warning.message)):
-            found.setdefault(backend_text(adapter[1]), _software(adapter[2]))
+            answered.setdefault(backend_text(adapter[1]), _software(adapter[2]))
     software = [device for device in run.devices if device.kind == "software"]
-    found |= {backend_text(device.id): _software(device.name) for device in software}
-    texts = [f"{shortened(name, 20)} ({printable(why)})" for name, why in found.items()]
+    answered |= {backend_text(device.id): _software(device.name) for device in software}
+    texts = [f"{shortened(name, 20)} ({printable(why)})" for name, why in answered.items()]
     return f"Looked for: {', '.join(texts)}." if texts else ""
 
 
 def _software(name: str) -> str:
-    """`llvmpipe: not a GPU`, without the versions in brackets behind its name."""
+    """Return `llvmpipe: not a GPU`, without the versions in brackets behind its name."""
     return f"{shortened(name.partition(' (')[0], 30)}: not a GPU"

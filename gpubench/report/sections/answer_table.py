@@ -4,31 +4,25 @@ CPU's forms where there is no GPU, and times alone where no CPU was timed. Each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-
-import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, BestForm, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, Gain, both_text, cell_text, size_text
 from gpubench.base.plugins import wings
-from gpubench.base.table import Cell, Column, Line, Table, natural_width
+from gpubench.base.table import Cell, Column, Table, narrowing, number, said_once
 from gpubench.base.units import format_seconds
 from gpubench.report.sections.answer_text import (
     asked_size_text,
-    backend_text,
     factor_text,
     gain_cell,
-    named_size_text,
     series_text,
     threshold_cell,
 )
-from gpubench.report.sections.baseline import plain_text
-from gpubench.report.wording import FORMS, short_text, situation_text
+from gpubench.report.wording import FORMS, backend_text, device_names, plain_text, short_text, situation_text
 from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 
-_SHOWN_ERROR = 0.05  # a ratio surer than this needs no +-
 NEAR_SIZE = 1.5  # sizes this near to that of a heading stand under it without their own
 
 
@@ -40,103 +34,73 @@ def bare_table(
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
-    """A row for each op: `pays from` and the gain in two situations. The size of the gains stands in the heading, and
-    beside a gain of another size; where a column of sizes is narrower, the narrower form has one."""
-    beside, column = (_thresholds(answer, sized=sized) for sized in (False, True))
-    shorter = natural_width(column) < natural_width(beside)
-    return msgspec.structs.replace(beside, narrower=column) if shorter else beside
-
-
-def _thresholds(answer: MachineAnswer, *, sized: bool) -> Table:
-    """`sized`: with a column of sizes, and none in the heading."""
-    common = {regime: None if sized else _commonest(answer, regime) for regime in answer.regimes}
-    counted: Extent = "plain" if all(row.extent == "plain" for row in answer.rows) else "elements"
-    columns, names = _names(answer)
-    columns += [Column("size", right=True)] if sized else []
-    for regime, n in common.items():
-        group = situation_text(regime)
+    """Return a row for each op: `pays from` and the gain in two situations. The size of the gains stands in the
+    heading, and beside a gain of another size."""
+    counted: Extent = "plain" if all(entry.extent == "plain" for entry in answer.rows) else "elements"
+    columns, rows = _names(answer)
+    for regime in answer.regimes:
+        group, n = situation_text(regime), _commonest(answer, regime)
         at = "gain" if n is None else f"at {size_text(n, counted)}"
         columns += [Column("pays from", right=True, group=group), Column(at, group=group)]
-    rows = []
-    for row, line in zip(answer.rows, names, strict=True):
-        told = common
-        if sized:
-            top = max((gain.n for cell in row.cells.values() if (gain := cell.gain) is not None), default=None)
-            line.append(Cell("" if top is None else size_text(top, row.extent)))
-            told = dict.fromkeys(answer.regimes, None if top is None else row.elements(top))
-        for regime in answer.regimes:
-            cell = row.cells.get(regime)
-            line += [threshold_cell(cell, cell_text(cell, row.extent)), _gain(row, cell, told[regime])]
-        rows.append(line)
-    return bare_table(columns, rows)
+        for entry, line in zip(answer.rows, rows, strict=True):
+            cell = entry.cells.get(regime)
+            line += [threshold_cell(cell, cell_text(cell, entry.extent)), _gain(entry, cell, n)]
+    return bare_table(columns, said_once(rows, 1))
 
 
-def _gain(row: AnswerRow, cell: AnswerCell | None, told: int | None) -> Cell:
-    """The gain, and its size where it is not the one that is `told` already; a matrix counts by its elements there."""
+def _gain(entry: AnswerRow, cell: AnswerCell | None, told: int | None) -> Cell:
+    """Return the gain, and its size where it is not the one that is `told` already; a matrix counts by its elements
+    there."""
     gain = None if cell is None or cell.tied else cell.gain
-    if gain is None or told is None or row.elements(gain.n) == told:
+    if gain is None or told is None or entry.elements(gain.n) == told:
         return gain_cell(gain)
-    return gain_cell(gain, f" at {size_text(gain.n, row.extent)}")
+    return gain_cell(gain, f" at {size_text(gain.n, entry.extent)}")
 
 
 def _commonest(answer: MachineAnswer, regime: str) -> int | None:
-    gains = [(row, row.cells[regime].gain) for row in answer.rows if regime in row.cells]
-    sizes = Counter(row.elements(gain.n) for row, gain in gains if gain is not None)
+    gains = [(entry, entry.cells[regime].gain) for entry in answer.rows if regime in entry.cells]
+    sizes = Counter(entry.elements(gain.n) for entry, gain in gains if gain is not None)
     return max(sizes, key=lambda n: (sizes[n], n)) if sizes else None
 
 
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
-    """The op of each row, with its dtype where there are several, and the GPU where there are several."""
-    dtypes = len({row.dtype for row in answer.rows}) > 1
-    names = _told_once([_series_label(row, dtypes=dtypes) for row in answer.rows])
-    if all(row.count == len(answer.devices) for row in answer.rows):
-        return [Column("")], [[name] for name in names]
-    return [Column(""), Column("GPU")], [
-        [name, Cell(_gpu(row, answer.devices))] for name, row in zip(names, answer.rows, strict=True)
-    ]
+    """Return the op of each row, with its dtype where there are several, and the GPU where there are several."""
+    dtypes = len({entry.dtype for entry in answer.rows}) > 1
+    names = [[Cell(_series_label(entry, dtypes=dtypes))] for entry in answer.rows]
+    if all(entry.count == len(answer.devices) for entry in answer.rows):
+        return [Column("")], names
+    gpus = device_names(answer.devices)
+    for entry, name in zip(answer.rows, names, strict=True):
+        many = f"{entry.count} x {backend_text(entry.device_id)}"
+        name.append(Cell(many if entry.count > 1 else gpus[entry.device_id]))
+    return [Column(""), Column("GPU")], names
 
 
-def _told_once(labels: Sequence[str]) -> list[Cell]:
-    return [Cell(label, again=bool(i) and label == labels[i - 1]) for i, label in enumerate(labels)]
-
-
-def _series_label(row: AnswerRow | BestForm | GpuTimes, *, dtypes: bool) -> str:
-    return f"{series_text(row)} {SHORT_DTYPES.get(row.dtype, row.dtype)}" if dtypes else series_text(row)
-
-
-def _gpu(row: AnswerRow, devices: Sequence[str]) -> str:
-    """`CuPy`, `2 x CuPy`."""
-    if row.count > 1:
-        return f"{row.count} x {backend_text(row.device_id)}"
-    return _gpu_text(row.device_id, devices)
-
-
-def _gpu_text(device_id: str, devices: Sequence[str]) -> str:
-    """`CuPy`; `CuPy 1` where that backend has several."""
-    name = backend_text(device_id)
-    several = sum(backend_text(other) == name for other in devices) > 1
-    return f"{name} {device_id.partition(':')[2]}" if several else name
+def _series_label(entry: AnswerRow | BestForm | GpuTimes, *, dtypes: bool) -> str:
+    return (
+        f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if dtypes else series_text(entry)
+    )
 
 
 def _order(regime: str) -> tuple[int, str]:
-    """Queued, waited, N calls a copy, copied."""
+    """Return the order: queued, waited, N calls a copy, copied."""
     return ({QUEUED: 0, WAITED: 1, ALWAYS: 3}.get(regime, 2), regime)
 
 
-def one_op_table(row: AnswerRow) -> Table:
-    """A row for each situation of one op, with the time behind the gain."""
-    gains = [cell.gain for cell in row.cells.values() if cell.gain is not None]
+def one_op_table(entry: AnswerRow) -> Table:
+    """Return a row for each situation of one op, with the time behind the gain."""
+    gains = [cell.gain for cell in entry.cells.values() if cell.gain is not None]
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
     cpu = "" if cpu_s is None else f" (CPU {format_seconds(cpu_s)})"
-    at = "" if n is None else f"at {_top_text(n, row.extent)}{cpu}"
+    at = "" if n is None else f"at {_top_text(n, entry.extent)}{cpu}"
     rows = []
-    for regime in sorted(row.cells, key=_order):
-        cell = row.cells[regime]
+    for regime in sorted(entry.cells, key=_order):
+        cell = entry.cells[regime]
         gain = cell.gain
-        tail = f"  at {_top_text(gain.n, row.extent)}" if gain is not None and gain.n != n else ""
+        tail = f"  at {_top_text(gain.n, entry.extent)}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
-        threshold = threshold_cell(cell, both_text(cell, row.extent))
+        threshold = threshold_cell(cell, both_text(cell, entry.extent))
         name = Cell(situation_text(regime, beside_queued=True))
         rows.append((name, threshold, gain_cell(None if cell.tied else gain), Cell(seconds)))
     return bare_table(
@@ -145,60 +109,35 @@ def one_op_table(row: AnswerRow) -> Table:
 
 
 def _top_text(n: int, extent: Extent) -> str:
-    """`n = 16 M`, `side = 4096`."""
+    """Return `n = 16 M`, `side = 4096`."""
     return f"side = {n}" if extent == "side" else f"n = {size_text(n, extent)}"
 
 
 def sizes_table(answer: MachineAnswer) -> Table:
-    """Sizes that were asked for: two of one op side by side, else a row for each."""
-    sizes = sorted({gain.n for row in answer.rows for cell in row.cells.values() for gain in cell.gains})
+    """Return a row for each size that was asked for."""
     # Where numba would be faster and does not work, the CPU is not at its best.
     cpu = "CPU" if any(code.weaker for code in answer.cpu) else "best CPU"
-    below = _sizes_below(answer, cpu)
-    several = len(answer.rows) > 1 or not 0 < len(sizes) <= 2
-    return below if several else _sizes_beside(answer.rows[0], sizes, cpu, below)
-
-
-def _sizes_beside(row: AnswerRow, sizes: Sequence[int], cpu: str, narrower: Table) -> Table:
-    columns, best = [Column("")], [Cell(cpu)]
-    for n in sizes:
-        group = named_size_text(n, row.extent)
-        columns += [Column("", right=True, group=group), Column("", group=group)]
-        best += [_cpu_time(row, n, ""), Cell("")]
-    rows = [best]
-    regimes = sorted(row.cells, key=_order)
-    for regime in [name for name in regimes if name in (QUEUED, WAITED, ALWAYS)] or regimes:
-        line = [Cell(situation_text(regime, beside_queued=True))]
-        for n in sizes:
-            gain = _at(row.cells[regime], n)
-            line += [_gpu_time(row.cells[regime], gain), _sure(gain)]
-        rows.append(line)
-    return bare_table(columns, rows, narrower)
-
-
-def _sizes_below(answer: MachineAnswer, cpu: str) -> Table:
     columns, names = _names(answer)
+    count = len(columns)
     columns += [Column("size", right=True), Column(cpu, right=True)]
     for regime in answer.regimes:
         group = situation_text(regime)
         columns += [Column("", right=True, group=group), Column("", group=group)]
     rows = []
-    for row, name in zip(answer.rows, names, strict=True):
-        sizes = sorted({gain.n for cell in row.cells.values() for gain in cell.gains})
-        for place, n in enumerate(sizes or [0]):
-            line = [msgspec.structs.replace(cell, again=cell.again or place > 0) for cell in name]
-            line += [Cell(asked_size_text(n, row.extent) if n else "-"), _cpu_time(row, n, "-")]
+    for entry, name in zip(answer.rows, names, strict=True):
+        for n in sorted({gain.n for cell in entry.cells.values() for gain in cell.gains}) or [0]:
+            line = [*name, Cell(asked_size_text(n, entry.extent) if n else "-"), _cpu_time(entry, n)]
             for regime in answer.regimes:
-                cell = row.cells.get(regime)
-                gain = _at(cell, n)
+                cell = entry.cells.get(regime)
+                gain = next((gain for gain in cell.gains if gain.n == n), None) if cell is not None else None
                 line += [_gpu_time(cell, gain), gain_cell(gain)]
             rows.append(line)
-    return bare_table(columns, rows)
+    return bare_table(columns, said_once(rows, count))
 
 
-def _cpu_time(row: AnswerRow, n: int, without: str) -> Cell:
-    seconds = (gain.cpu_s for cell in row.cells.values() for gain in cell.gains if gain.n == n)
-    return Cell(next(map(format_seconds, seconds), without))
+def _cpu_time(entry: AnswerRow, n: int) -> Cell:
+    seconds = (gain.cpu_s for cell in entry.cells.values() for gain in cell.gains if gain.n == n)
+    return Cell(next(map(format_seconds, seconds), "-"))
 
 
 def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
@@ -207,48 +146,30 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
     return Cell(cell.kind if cell is not None and cell.kind in ("wrong", "failed") else "-")
 
 
-def _at(cell: AnswerCell | None, n: int) -> Gain | None:
-    return next((gain for gain in cell.gains if gain.n == n), None) if cell is not None else None
-
-
-def _sure(gain: Gain | None) -> Cell:
-    """The gain, and how far it may be off where that is 5 % or more."""
-    if gain is None or gain.within < _SHOWN_ERROR or gain.winner == "noisy":
-        return gain_cell(gain)
-    return gain_cell(gain, f" +-{gain.within * 100:.0f}%")
-
-
 def forms_table(answer: MachineAnswer) -> Table:
-    """Without a GPU: the fastest form of the CPU. Several ops have a row each, their sizes side by side; of one op, or
-    at sizes that were asked for, each size has a row, with the time of plain NumPy."""
-    table = _forms_below(answer)
-    if (
-        len({(form.op, form.dtype, *form.params.items()) for form in answer.forms}) > 1
-        and not answer.forms[0].asked
-    ):
-        for timed in (False, True):
-            table = _forms_beside(answer, table, timed=timed)
-    return table
+    """Return the fastest forms of the CPU, without a GPU. Several ops have a row each, their sizes side by side; of one
+    op, or at sizes that were asked for, each size has a row, with the time of plain NumPy."""
+    ops = {(form.op, form.dtype, *form.params.items()) for form in answer.forms}
+    below = _forms_below(answer)
+    return below if len(ops) == 1 or answer.forms[0].asked else _forms_beside(answer, below)
 
 
 def _forms_below(answer: MachineAnswer) -> Table:
     rows = []
-    for form, name in zip(answer.forms, _told_once(_labels(answer.forms)), strict=True):
+    for form, name in zip(answer.forms, _labels(answer.forms), strict=True):
         plain = "-" if form.plain_s is None else format_seconds(form.plain_s)
         best = [Cell("-"), Cell(""), Cell("as good", "muted")]
         if form.device_id is not None:
             best = [Cell(_form_name(form)), Cell(format_seconds(form.best_s)), _form_gain(form)]
-        rows.append([name, Cell(_measured_size(form)), Cell(plain), *best])
+        rows.append([Cell(name), Cell(_measured_size(form)), Cell(plain), *best])
     fastest = "form" if any(code.weaker for code in answer.cpu) else "best form"
     columns = (
-        Column(""), Column("n", right=True), Column(plain_text(answer.cpu), right=True), Column(fastest),
-        Column("", right=True), Column("gain", right=True),
+        Column(""), number("n"), number(plain_text(answer.cpu)), Column(fastest), number(""), number("gain"),
     )  # fmt: skip
-    return bare_table(columns, rows)
+    return bare_table(columns, said_once(rows, 1))
 
 
-def _forms_beside(answer: MachineAnswer, narrower: Table, *, timed: bool) -> Table:
-    """`timed`: with the time of the best form."""
+def _forms_beside(answer: MachineAnswer, narrower: Table) -> Table:
     by_label: dict[str, dict[int, BestForm]] = {}
     for form, label in zip(answer.forms, _labels(answer.forms), strict=True):
         by_label.setdefault(label, {})[form.place] = form
@@ -259,14 +180,11 @@ def _forms_beside(answer: MachineAnswer, narrower: Table, *, timed: bool) -> Tab
         counted: Extent = "plain" if all(form.extent == "plain" for form in forms) else "elements"
         near = any(form.elements != elements and _near(form, elements) for form in forms)
         group = ("about " if near else "") + size_text(elements, counted)
-        columns += [Column("form", group=group), *([Column("", right=True, group=group)] if timed else [])]
-        columns += [Column("gain", right=True, group=group)]
-    rows = []
-    for label, by_place in by_label.items():
-        line = [Cell(label)]
-        for place, elements in common.items():
-            line += _form_cells(by_place.get(place), elements, timed=timed)
-        rows.append(line)
+        columns += [Column("form", group=group), Column("gain", right=True, group=group)]
+    rows = [
+        [Cell(label), *(cell for place, n in common.items() for cell in _form_cells(by_place.get(place), n))]
+        for label, by_place in by_label.items()
+    ]
     return bare_table(columns, rows, narrower)
 
 
@@ -274,14 +192,13 @@ def _near(form: BestForm, elements: int) -> bool:
     return elements / NEAR_SIZE <= form.elements <= elements * NEAR_SIZE
 
 
-def _form_cells(form: BestForm | None, elements: int, *, timed: bool) -> list[Cell]:
-    """The cells of one op under the size of a heading; a size that is not near that one is written."""
+def _form_cells(form: BestForm | None, elements: int) -> list[Cell]:
+    """Return the cells of one op under the size of a heading; a size that is not near that one is written."""
     if form is None:
-        return [Cell("-"), *([Cell("")] if timed else []), Cell("")]
+        return [Cell("-"), Cell("")]
     tail = "" if _near(form, elements) else f" at {_measured_size(form)}"
     name = "plain" if form.device_id is None else _form_name(form)
-    times = [Cell(format_seconds(form.seconds))] if timed else []
-    return [Cell(name + tail), *times, Cell("") if form.ratio is None else _form_gain(form)]
+    return [Cell(name + tail), Cell("") if form.ratio is None else _form_gain(form)]
 
 
 def _form_name(form: BestForm) -> str:
@@ -295,63 +212,29 @@ def _measured_size(form: BestForm | GpuTimes) -> str:
 
 
 def times_table(answer: MachineAnswer) -> Table:
-    """Where no CPU was timed: what a call takes on each GPU. The GPUs stand side by side, else below each other."""
-    return _times_beside(answer, _times_below(answer, situation_text, _times_below(answer, short_text)))
-
-
-def _times_beside(answer: MachineAnswer, narrower: Table) -> Table:
-    by_gpu: dict[str, dict[tuple[str, str], GpuTimes]] = {}
-    for row in answer.times:
-        by_gpu.setdefault(row.device_id, {})[_place(row, answer)] = row
-    places = list(dict.fromkeys(_place(row, answer) for row in answer.times))
-    pairs = [(regime, device_id) for regime in _timed_regimes(answer) for device_id in by_gpu]
-    columns = [Column(""), Column("size", right=True)]
-    columns += [
-        Column(_gpu_text(device_id, [*by_gpu]), right=True, group=situation_text(regime))
-        for regime, device_id in pairs
-    ]
+    """Return what a call takes on each GPU, where no CPU was timed."""
+    regimes = sorted({regime for entry in answer.times for regime in entry.seconds}, key=_order)
+    gpus = device_names(dict.fromkeys(entry.device_id for entry in answer.times))
+    dtypes = len({entry.dtype for entry in answer.times}) > 1
     rows = [
         (
-            name,
-            Cell(place[1]),
-            *(_time_cell(by_gpu[device_id].get(place), regime) for regime, device_id in pairs),
+            Cell(_series_label(entry, dtypes=dtypes)), Cell(_measured_size(entry)), Cell(gpus[entry.device_id]),
+            *(Cell(format_seconds(entry.seconds[regime]) if regime in entry.seconds else "-") for regime in regimes),
         )
-        for place, name in zip(places, _told_once([label for label, _ in places]), strict=True)
-    ]
-    return bare_table(columns, rows, narrower)
-
-
-def _times_below(answer: MachineAnswer, text: Callable[[str], str], narrower: Table | None = None) -> Table:
-    regimes = _timed_regimes(answer)
-    devices = list(dict.fromkeys(row.device_id for row in answer.times))
-    places = [_place(row, answer) for row in answer.times]
-    names = _told_once([label for label, _ in places])
-    rows: list[Line] = []
-    for i, (row, place) in enumerate(zip(answer.times, places, strict=True)):
-        size = Cell(place[1], again=bool(i) and place == places[i - 1])
-        gpu = Cell(_gpu_text(row.device_id, devices))
-        rows.append((names[i], size, gpu, *(_time_cell(row, regime) for regime in regimes)))
-    times = (Column(text(regime), right=True) for regime in regimes)
-    return bare_table((Column(""), Column("size", right=True), Column("GPU"), *times), rows, narrower)
-
-
-def _place(row: GpuTimes, answer: MachineAnswer) -> tuple[str, str]:
-    """The op and the size of a row of times."""
-    label = _series_label(row, dtypes=len({other.dtype for other in answer.times}) > 1)
-    return label, _measured_size(row)
-
-
-def _timed_regimes(answer: MachineAnswer) -> list[str]:
-    return sorted({regime for row in answer.times for regime in row.seconds}, key=_order)
-
-
-def _time_cell(row: GpuTimes | None, regime: str) -> Cell:
-    return Cell("-" if row is None or regime not in row.seconds else format_seconds(row.seconds[regime]))
+        for entry in answer.times
+    ]  # fmt: skip
+    rows = list(said_once(rows, 2))
+    return narrowing(
+        bare_table(
+            (Column(""), number("size"), Column("GPU"), *(number(words(regime)) for regime in regimes)), rows
+        )
+        for words in (short_text, situation_text)
+    )
 
 
 def _labels(rows: Sequence[BestForm]) -> list[str]:
-    dtypes = len({row.dtype for row in rows}) > 1
-    return [_series_label(row, dtypes=dtypes) for row in rows]
+    dtypes = len({entry.dtype for entry in rows}) > 1
+    return [_series_label(entry, dtypes=dtypes) for entry in rows]
 
 
 def _form_gain(form: BestForm) -> Cell:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.answer import FEWEST_OPS, AnswerRow, BestForm, GpuTimes, MachineAnswer, Trouble
+from gpubench.analysis.answer import FEWEST_OPS, AnswerRow, BestForm, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
@@ -21,25 +21,19 @@ from gpubench.analysis.thresholds import (
 )
 from gpubench.base.escaping import printable
 from gpubench.base.table import Cell, Tone
-from gpubench.base.units import SIZE_UNITS, listed
-from gpubench.report.wording import situation_text, with_text
+from gpubench.base.units import SIZE_UNITS, counted, listed
+from gpubench.report.layout import each_text
+from gpubench.report.wording import situation_text, with_params, with_text
 from gpubench.result.case import WAITED, own_names
 from gpubench.result.run import Run, Skip
 
-BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
 MOST_NAMES, MOST_LOSERS = 4, 3
 _MOST_RAISING = 3  # functions; the others are counted
 CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told without `~`
 
 
-def backend_text(device_id: str) -> str:
-    """`CuPy` of `cupy:0`, as its project writes it."""
-    name = device_id.partition(":")[0]
-    return BACKENDS.get(name, name)
-
-
 def rough_size_text(n: float) -> str:
-    """About so many elements, with one digit: `0.7 M`, `60 K`."""
+    """Return about so many elements, with one digit: `0.7 M`, `60 K`."""
     unit, scale = next(((unit, scale) for unit, scale in SIZE_UNITS if n >= scale / 2), ("", 1))
     digits = 10 ** math.floor(math.log10(n / scale))
     value = round(n / scale / digits) * digits
@@ -47,7 +41,7 @@ def rough_size_text(n: float) -> str:
 
 
 def asked_size_text(n: int, extent: Extent) -> str:
-    """A size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
+    """Return a size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
     if extent != "elements":
         return size_text(n, extent)
     for unit, scale in SIZE_UNITS:
@@ -59,32 +53,30 @@ def asked_size_text(n: int, extent: Extent) -> str:
 
 
 def named_size_text(n: int, extent: Extent) -> str:
-    """As `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
+    """Return the same as `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
     return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
-    """`text` in the colour of its cell; what is said stands in the words."""
+    """Return `text` in the colour of its cell; what is said stands in the words."""
     kind = "open" if cell is None else cell.kind
-    tone: Tone = (
-        "bad"
-        if kind in ("wrong", "failed")
-        else "muted"
-        if kind in ("no-size", "above", "pending")
-        else "plain"
-    )
-    return Cell(text, tone)
+    tones: dict[str, Tone] = {
+        "wrong": "bad",
+        "failed": "bad",
+        **dict.fromkeys(("no-size", "above", "pending"), "muted"),
+    }
+    return Cell(text, tones.get(kind, "plain"))
 
 
 def factor_text(factor: float, within: float = 0.0) -> str:
-    """`14x`, `2.1x`: two digits; `~14x` where it may be off by a larger share than CLOSE_GAIN."""
+    """Return `14x`, `2.1x`: two digits; `~14x` where it may be off by a larger share than CLOSE_GAIN."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
     return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
 
 
 def gain_text(gain: Gain) -> str:
-    """`GPU 14x`, `CPU ~2.1x`: the winner and its factor; `about equal`; `GPU ~1.5x ?` where the other may
+    """Return `GPU 14x`, `CPU ~2.1x`: the winner and its factor; `about equal`; `GPU ~1.5x ?` where the other may
     win, `about equal ?` where either may."""
     doubt = " ?" if gain.winner == "noisy" else ""
     if gain.about_equal:
@@ -94,64 +86,46 @@ def gain_text(gain: Gain) -> str:
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
-    """The gain in the colour of the side that wins."""
+    """Return the gain in the colour of the side that wins."""
     if gain is None:
         return Cell("")
-    tone: Tone = "gpu" if gain.winner == "gpu" else "cpu" if gain.winner == "cpu" else "plain"
-    return Cell(gain_text(gain) + tail, tone)
+    tones: dict[str, Tone] = {"gpu": "gpu", "cpu": "cpu"}
+    return Cell(gain_text(gain) + tail, tones.get(gain.winner, "plain"))
 
 
-def with_own_names(answer: MachineAnswer) -> MachineAnswer:
-    """The answer with users' functions by their own names."""
-    rows: list[Any] = [*answer.rows, *answer.forms, *answer.times, *answer.host, *answer.best_code]
-    ops = {row.op for row in rows}
-    ops |= {op for trouble in (*answer.wrong, *answer.broken) for op in trouble.ops}
-    ops |= {*answer.missing, *(op for op, _, _ in answer.late)}
-    names = own_names(ops)
-    if all(op == name for op, name in names.items()):
-        return answer
-
-    def renamed(rows: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(msgspec.structs.replace(row, op=names[row.op]) for row in rows)
-
-    def retold(troubles: tuple[Trouble, ...]) -> tuple[Trouble, ...]:
-        return tuple(msgspec.structs.replace(x, ops=tuple(names[op] for op in x.ops)) for x in troubles)
-
-    return msgspec.structs.replace(
-        answer, rows=renamed(answer.rows), forms=renamed(answer.forms), times=renamed(answer.times),
-        host=renamed(answer.host), best_code=renamed(answer.best_code), wrong=retold(answer.wrong),
-        broken=retold(answer.broken),
-        missing=tuple(names[op] for op in answer.missing),
-        late=tuple((names[op], n, kind) for op, n, kind in answer.late),
-    )  # fmt: skip
+def with_own_names(answer: MachineAnswer, run: Run) -> MachineAnswer:
+    """Return the answer with users' functions by their own names."""
+    names = {op: name for op, name in own_names(run.selection.ops).items() if op != name}
+    renamed: MachineAnswer = each_text(answer, lambda text: names.get(text, text)) if names else answer
+    return renamed
 
 
-def series_text(row: AnswerRow | BestForm | GpuTimes) -> str:
-    """The op, with the params beside its size."""
-    return row.op + "".join(f" {name}={value}" for name, value in sorted(row.params.items()))
+def series_text(entry: AnswerRow | BestForm | GpuTimes) -> str:
+    """Return the op, with the params beside its size."""
+    return with_params(entry.op, entry.params)
 
 
 # How much the sentence says, from all down to what fits one line for each dtype.
-Detail = Literal["names", "counts", "short", "least"]
-DETAILS: tuple[Detail, ...] = ("names", "counts", "short", "least")
+Detail = Literal["names", "counts", "least"]
+DETAILS: tuple[Detail, ...] = ("names", "counts", "least")
 MOST_DTYPES = 3
 
 
 def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[str]:
-    """What a GPU gains over all ops: a sentence for each dtype, at most three, each op at the largest size measured.
+    """Return what a GPU gains over all ops: a sentence for each dtype, at most three, each op at the largest size
+    measured.
 
-    Rows of the first GPU count, without wrong results and what has no number.
-    """
-    dtypes = sorted({row.dtype for row in answer.rows})
+    Rows of the first GPU count, without wrong results and what has no number."""
+    dtypes = sorted({entry.dtype for entry in answer.rows})
     found = []
     for dtype in dtypes[:MOST_DTYPES]:
-        rows = [row for row in answer.rows if row.dtype == dtype and row.device_id == answer.devices[0]]
+        rows = [entry for entry in answer.rows if entry.dtype == dtype and entry.device_id == answer.devices[0]]
         clauses = _Clauses(rows, detail, thresholds=not answer.named)
         text = clauses.least(answer.regimes) if detail == "least" else clauses.sentence(answer.regimes)
         found.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
     if len(dtypes) > MOST_DTYPES:
         more = len(dtypes) - MOST_DTYPES
-        found[-1] += f" {more} more dtype{'s' if more > 1 else ''}: below."
+        found[-1] += f" {counted(more, 'more dtype')}: below."
     return found
 
 
@@ -163,7 +137,7 @@ class _Clauses(msgspec.Struct, frozen=True):
     thresholds: bool
 
     def sentence(self, regimes: Sequence[str]) -> str:
-        """All clauses; the first names the GPU, the next call it `it`."""
+        """Return all clauses; the first names the GPU, the next call it `it`."""
         found, subject = [], "the GPU"
         for regime in regimes:
             said = self._clause(regime, subject)
@@ -173,7 +147,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return ("; ".join(found) or "no op was timed on both sides") + "."
 
     def least(self, regimes: Sequence[str]) -> str:
-        """The counts alone."""
+        """Return the counts alone."""
         counts = []
         for regime in regimes:
             gains = self._gains(regime)
@@ -183,8 +157,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
     def _gains(self, regime: str) -> dict[int, Gain]:
-        """By the place of the row."""
-        cells = {i: row.cells.get(regime) for i, row in enumerate(self.rows)}
+        """Return the gains by the place of the row."""
+        cells = {i: entry.cells.get(regime) for i, entry in enumerate(self.rows)}
         return {
             i: cell.gain for i, cell in cells.items() if cell and cell.gain and cell.kind not in ("wrong", "failed")
         }  # fmt: skip
@@ -217,7 +191,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"{said}{self._half(regime, places['gpu'], said)}{rest}"
 
     def _wins(self, ours: Sequence[int], theirs: Sequence[int], total: int) -> str:
-        """`theirs` lose at the top of their ladders."""
+        """Return who wins; `theirs` lose at the top of their ladders."""
         if len(ours) == total:
             return self._all(ours)
         count = f"{len(ours)} of {total}"
@@ -244,13 +218,13 @@ class _Clauses(msgspec.Struct, frozen=True):
         return listed(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], said: str) -> str:
-        """From about how many elements on half of those that win do so, of a matrix its elements; empty where that is
-        not known."""
+        """Return from about how many elements on half of those that win do so, of a matrix its elements; empty where
+        that is not known."""
         winners = [self.rows[i] for i in places]
-        vectors = sum(row.extent == "elements" for row in winners)
-        if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS or self.detail == "short":
+        vectors = sum(entry.extent == "elements" for entry in winners)
+        if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
             return ""
-        guesses = sorted(_guess(row, row.cells[regime]) for row in winners)
+        guesses = sorted(_guess(entry, entry.cells[regime]) for entry in winners)
         middle = guesses[(len(guesses) - 1) // 2]
         if not math.isfinite(middle):
             return ""
@@ -258,34 +232,35 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f", half of {whom} from about {rough_size_text(middle)} elements"
 
 
-def _guess(row: AnswerRow, cell: AnswerCell) -> float:
-    """The most likely threshold in elements; infinity where none is known."""
+def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
+    """Return the most likely threshold in elements; infinity where none is known."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
-    return math.inf if size is None else row.elements(size)
+    return math.inf if size is None else entry.elements(size)
 
 
-def op_sentence(row: AnswerRow, regimes: Sequence[str]) -> str:
-    """What one op gains: a clause for each situation, and up to which size: above it nothing is claimed."""
-    cells = {regime: row.cells[regime] for regime in regimes if regime in row.cells}
+def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
+    """Return what one op gains: a clause for each situation, and up to which size: above it nothing is claimed."""
+    cells = {regime: entry.cells[regime] for regime in regimes if regime in entry.cells}
     ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
     # Once, where all clauses have the same end.
     together = len(ends) == 1 and any(cell.kind in ("at", "range") for cell in cells.values())
     clauses = [
-        f"{with_text(regime)} {_op_clause(row, cell, ends=not together)}" for regime, cell in cells.items()
+        f"{with_text(regime)} {_op_clause(entry, cell, ends=not together)}" for regime, cell in cells.items()
     ]
     if together:
-        clauses.append(f"measured up to {size_text(max(ends), row.extent)}")
-    return f"{series_text(row)}: {'; '.join(clauses)}."
+        clauses.append(f"measured up to {size_text(max(ends), entry.extent)}")
+    return f"{series_text(entry)}: {'; '.join(clauses)}."
 
 
-def _op_clause(row: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
-    """Both ends of a threshold are written: no size between them is known to win. `ends`: with the largest size."""
-    size = cell_text(cell, row.extent).removesuffix(", mixed")
-    both = both_text(cell, row.extent).removesuffix(", mixed")
+def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
+    """Return the clause of one situation. Both ends of a threshold are written: no size between them is known to
+    win. `ends`: with the largest size."""
+    size = cell_text(cell, entry.extent).removesuffix(", mixed")
+    both = both_text(cell, entry.extent).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
-    last = "" if cell.gain is None else size_text(cell.gain.n, row.extent)
+    last = "" if cell.gain is None else size_text(cell.gain.n, entry.extent)
     if cell.kind == "open":
         if cell.gain is None:
             return f"nothing is known ({why_text(cell.why)})"
@@ -314,19 +289,19 @@ def _op_clause(row: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
     }[cell.kind]  # fmt: skip
 
 
-def sizes_sentence(row: AnswerRow, regimes: Sequence[str]) -> str:
-    """What one op gains at the sizes that were asked for: `the GPU wins at both sizes, 6.7x to 22x`."""
-    found = {regime: row.cells[regime].gains for regime in regimes if regime in row.cells}
+def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
+    """Return what one op gains at the sizes that were asked for: `the GPU wins at both sizes, 6.7x to 22x`."""
+    found = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
     clauses = [f"{situation_text(regime)}: {_sizes_clause(gains)}" for regime, gains in found.items() if gains]
     if not clauses:
-        return f"{series_text(row)}: no time on both sides."
+        return f"{series_text(entry)}: no time on both sides."
     sizes = {gain.n for gains in found.values() for gain in gains}
-    at = f" at {named_size_text(max(sizes), row.extent)}" if len(sizes) == 1 else ""
-    return f"{series_text(row)}{at}, {'; '.join(clauses)}."
+    at = f" at {named_size_text(max(sizes), entry.extent)}" if len(sizes) == 1 else ""
+    return f"{series_text(entry)}{at}, {'; '.join(clauses)}."
 
 
 def _sizes_clause(gains: Sequence[Gain]) -> str:
-    """Who wins at all of these sizes, and by how much; else the least and the largest gain."""
+    """Return who wins at all of these sizes, and by how much; else the least and the largest gain."""
     least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
     first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
     winners = {gain.winner for gain in gains}

@@ -1,8 +1,8 @@
-"""The break-even table: a row per op, dtype and device, a column per regime."""
+"""The break-even table, with a column for each situation, and how many calls repay a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,13 +11,10 @@ from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.speedup import cpu_codes
 from gpubench.analysis.thresholds import (
-    AnswerCell,
-    Extent,
     both_text,
     cell_text,
     extent,
     range_text,
-    size_text,
     threshold,
     threshold_text,
     why_text,
@@ -25,23 +22,22 @@ from gpubench.analysis.thresholds import (
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number, said_once
 from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.sections.answer_text import gain_text, threshold_cell
-from gpubench.report.sections.baseline import against_text, cpu_names
+from gpubench.report.sections.answer_text import threshold_cell
 from gpubench.report.wording import (
-    FORMS,
-    device_text,
-    mark,
+    against_text,
+    cpu_names,
     regime_order,
     seconds_text,
+    shared_text,
     short_text,
     situation_text,
-    time_text,
     where_legend,
+    with_params,
 )
-from gpubench.result.case import QUEUED, WAITED
+from gpubench.result.case import QUEUED, WAITED, own_names
 
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
@@ -51,149 +47,81 @@ _WORDS = {
     "above": "> n: the CPU wins up to n, the largest size measured", "mixed": "mixed: it wins and loses by turns below",
 }  # fmt: skip
 _MOST_OPS = 4  # named with a reason
-ByRegime = dict[str, BreakEven]  # one op, dtype and device, by regime
-Words = Callable[[AnswerCell, Extent], str]
 
 
 @section("breakeven", order=60, help="From which size on each device wins, in every situation")
 def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw the thresholds; in full with every column, whatever its width."""
-    if not analysis.break_even:
+    """Draw the thresholds; in a narrow place without their intervals."""
+    names = own_names(row.op for row in analysis.break_even)
+    curves = [msgspec.structs.replace(row, op=names[row.op]) for row in analysis.break_even]
+    if not curves:
         return None
-    line, rows = printable(analysis.baseline), analysis.break_even
-    if options.full:
-        tables = [_table(analysis, rows, both_text, None, full=True)]
-    else:
-        tables = []
-        for dtype in dict.fromkeys(row.dtype for row in rows):
-            ours = [row for row in rows if row.dtype == dtype]
-            narrower = _table(analysis, ours, cell_text, None, full=False)
-            tables.append(_table(analysis, ours, both_text, narrower, full=False))
-    return Section(title=TITLE, lines=(line,), tables=tuple(tables))
+    table = narrowing(_table(analysis, curves, short=short) for short in (True, False))
+    return Section(title=TITLE, lines=(printable(analysis.baseline),), tables=(table,))
 
 
-def _table(
-    analysis: Analysis, rows: Sequence[BreakEven], words: Words, narrower: Table | None, *, full: bool
-) -> Table:
-    """What is the same in all rows (dtype, device) stands in the title instead of a column, unless `full`."""
-    data = list(dict.fromkeys(row.regime for row in sorted(rows, key=lambda row: regime_order(row.case))))
-    devices = {row.device_id for row in rows}
-    by_device = full or len(devices) > 1
-    short = not full and narrower is None
-    beside = QUEUED in data and WAITED in data
-    columns = [Column("op")]
-    columns += [Column("dtype")] if full else []
-    columns += [Column("device")] if by_device else []
-    columns += [
-        Column(short_text(name) if short else situation_text(name, beside_queued=beside)) for name in data
-    ]
-    columns += [Column("gain and time at largest size")] if full else []
-    differ = len({frozenset(_cpu_names(analysis, [row])) for row in rows}) > 1
-    columns += [Column("CPU")] if full and differ else []
+def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> Table:
+    """Return a row for each op, dtype and device. What is the same in all rows stands in the title."""
+    words = cell_text if short else both_text
+    dtypes, devices, title = shared_text(analysis, [row.case for row in curves])
+    regimes = list(dict.fromkeys(row.regime for row in sorted(curves, key=lambda row: regime_order(row.case))))
+    beside = QUEUED in regimes and WAITED in regimes
+    columns = heads(
+        "op", dtypes and "dtype", devices and "device",
+        *(short_text(name) if short else situation_text(name, beside_queued=beside) for name in regimes),
+        Column("measured", rank=1),
+    )  # fmt: skip
     body = []
-    for device, family in _by_regime(rows, merge=not full):
-        first = next(iter(family.values()))
-        row: list[str | Cell] = [_op_text(first)]
-        row += [first.dtype] if full else []
-        row += [device] if by_device else []
-        row += [_threshold(family[name], words) if name in family else "" for name in data]
-        last = max(one.last for one in family.values())
-        gains = [_gain(family[name], last) if name in family else "-" for name in data]
-        row += [" / ".join(gains)] if full else []
-        row += [", ".join(_cpu_names(analysis, family.values()))] if full and differ else []
-        body.append(cells(*row, _measured(list(family.values()))))
-    title = "" if full else rows[0].dtype
-    title += "" if by_device else f" on {device_text(analysis, min(devices))}"
+    for rows in group_by(curves, lambda row: (row.case.series, row.device_id)).values():
+        first, by_regime = rows[0], {row.regime: threshold(row) for row in rows}
+        counted = extent(first.case)
+        thresholds = [
+            threshold_cell(by_regime[name], words(by_regime[name], counted)) if name in by_regime else ""
+            for name in regimes
+        ]
+        measured = range_text(min(row.first for row in rows), max(row.last for row in rows), counted)
+        body.append(
+            cells(
+                with_params(first.op, first.params), dtypes and first.dtype, devices and first.device_id,
+                *thresholds, measured,
+            )
+        )  # fmt: skip
     return Table(
-        (*columns, Column("measured", rank=1)), tuple(body), title=printable(title),
-        note=_cpu_note(analysis, rows) if differ and not full else "", legend=_legend(rows, short=short),
-        narrower=narrower,
+        columns, said_once(body, 2), title=title, note=_cpu_note(analysis, curves),
+        legend=_legend(curves, short=short),
     )  # fmt: skip
 
 
-def _cpu_names(analysis: Analysis, rows: Iterable[BreakEven]) -> list[str]:
-    """What computes on the CPU at the sizes of these rows, the most of them first; nothing for another baseline."""
-    bases = [point.baseline for row in rows for point in row.points]
-    return cpu_names(cpu_codes(analysis.run, bases), short=True)
-
-
-def _cpu_note(analysis: Analysis, rows: Sequence[BreakEven]) -> str:
-    """`CPU, the fastest at each size: numba; add, dot: numba or PyTorch`: by op, what most ops have without names."""
-    by_op = group_by(rows, lambda row: _op_text(row))
-    order = {name: place for place, name in enumerate(_cpu_names(analysis, rows))}
+def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
+    """Return `CPU, the fastest at each size: numba; add, dot: numba or PyTorch`: by op, what most ops have without
+    names; nothing if all have the same."""
     groups: dict[str, list[str]] = {}
-    for op, ours in by_op.items():
-        names = sorted(_cpu_names(analysis, ours), key=lambda name: order.get(name, len(order)))
-        groups.setdefault(" or ".join(names), []).append(op)
+    for op, rows in group_by(curves, lambda row: with_params(row.op, row.params)).items():
+        bases = [point.baseline for row in rows for point in row.points]
+        names = " or ".join(sorted(cpu_names(cpu_codes(analysis.run, bases), short=True)))
+        groups.setdefault(names, []).append(op)
     usual = max(groups, key=lambda names: len(groups[names]))
     others = [f"{', '.join(ops)}: {names}" for names, ops in groups.items() if names != usual]
-    return f"CPU, the fastest at each size: {'; '.join([usual, *others])}"
+    return f"CPU, the fastest at each size: {'; '.join([usual, *others])}" if others else ""
 
 
-def _op_text(row: BreakEven) -> str:
-    return row.op + "".join(f" {name}={value}" for name, value in row.params.items())
-
-
-def _by_regime(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, ByRegime]]:
-    """The rows of each op and device by regime, with the device's name.
-
-    `merge`: devices of one op share a row where none of them has a verdict, for the same reason.
-    """
-    ops: dict[tuple[object, ...], dict[str, ByRegime]] = {}
-    for row in rows:
-        by_device = ops.setdefault((row.op, tuple(row.params.items()), row.dtype), {})
-        by_device.setdefault(row.device_id, {})[row.regime] = row
-    found: list[tuple[str, ByRegime]] = []
-    for by_device in ops.values():
-        said = {
-            tuple((name, threshold_text(row)) for name, row in family.items()) for family in by_device.values()
-        }
-        undecided = all(row.verdict == "undecided" for family in by_device.values() for row in family.values())
-        if merge and undecided and len(said) == 1 and len(by_device) > 1:
-            found.append((f"all {len(by_device)}", next(iter(by_device.values()))))
-        else:
-            found += by_device.items()
-    return found
-
-
-def _threshold(row: BreakEven, words: Words) -> Cell:
-    cell = threshold(row)
-    return threshold_cell(cell, words(cell, extent(row.case)))
-
-
-def _legend(rows: Sequence[BreakEven], *, short: bool) -> str:
-    """What the cells mean; of `?` the reasons."""
-    found = [(row, threshold(row)) for row in rows]
-    kinds: set[str] = {cell.kind for _, cell in found} | {"mixed" for _, cell in found if cell.mixed}
-    kinds |= {"rough" for _, cell in found if cell.kind == "at" and not cell.sharp}
-    if short:
-        kinds -= {"at"}
-    elif any(cell.kind == "range" and cell.n is not None for _, cell in found):
-        kinds |= {"at"}
-    whys: dict[str, list[str]] = {}
-    for row, cell in found:
-        if cell.kind == "open" and not cell.tied:
-            ops = whys.setdefault(why_text(cell.why), [])
-            ops += [row.op] if row.op not in ops else []
-    reasons = "; ".join(f"{truncate(ops, _MOST_OPS)} ({why})" for why, ops in whys.items())
-    parts = [where_legend(row.case for row in rows)] if short else []
-    parts += [words for kind, words in _WORDS.items() if kind in kinds]
-    parts += [f"?: {reasons}"] if reasons else []
-    parts += ["K is 1024"] if any(extent(row.case) == "elements" for row in rows) else []
-    return "; ".join(parts)
-
-
-def _gain(row: BreakEven, last: int) -> str:
-    """`GPU 54x 2.85 ms`; with its size where another situation of the row has a larger one."""
-    gain = threshold(row).gain
-    if gain is None:
-        return "-"
-    at = "" if row.last == last else f" at {size_text(row.last, extent(row.case))}"
-    return f"{gain_text(gain)}{mark(row.points[-1].label)} {time_text(row.points[-1].case.time)}{at}"
-
-
-def _measured(rows: Sequence[BreakEven]) -> str:
-    return range_text(min(row.first for row in rows), max(row.last for row in rows), extent(rows[0].case))
+def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
+    """Return what the cells mean; for `?` the reasons."""
+    known = [(row, threshold(row)) for row in curves]
+    kinds: set[str] = {cell.kind for _, cell in known} | {"mixed" for _, cell in known if cell.mixed}
+    kinds |= {"rough" for _, cell in known if cell.kind == "at" and not cell.sharp}
+    kinds |= {"at" for _, cell in known if cell.kind == "range" and cell.n is not None}
+    opens = [(row.op, why_text(cell.why)) for row, cell in known if cell.kind == "open" and not cell.tied]
+    whys = group_by(opens, lambda pair: pair[1])
+    reasons = [
+        f"{truncate(list(dict.fromkeys(op for op, _ in ops)), _MOST_OPS)} ({why})" for why, ops in whys.items()
+    ]
+    return "; ".join([
+        *([where_legend(row.case for row in curves)] if short else []),
+        *(words for kind, words in _WORDS.items() if kind in kinds and not (short and kind == "at")),
+        *([f"?: {'; '.join(reasons)}"] if reasons else []),
+        *(["K is 1024"] if any(extent(row.case) == "elements" for row in curves) else []),
+    ])  # fmt: skip
 
 
 REUSE_TITLE = "Re-use: calls a copy from which the GPU pays"
@@ -211,38 +139,30 @@ _TONES: dict[str, Tone] = {"already": "good", "at": "good", "never": "bad"}
 
 @section("reuse", order=70, help="How many calls repay a copy")
 def reuse_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the calls that repay a copy; in full a row for each device with what a transfer, a call and the CPU cost."""
-    unit, full = options.time_unit, options.full
-    groups = _by_size(reuses(analysis))
-    shown = {
-        key: rows
-        for key, rows in groups.items()
-        if options.every_size or any(row.verdict == "at" for row in rows)
-    }
-    weights = _weights_table(weight_loads(analysis), unit) if weight_loads(analysis) else None
-    if not shown:
-        return Section(title=REUSE_TITLE, tables=(weights,) if weights else ())
-    rows = [row for ours in shown.values() for row in ours]
+    """Draw the calls that repay a copy, with what a transfer, a call and the CPU cost; then what loading weights
+    costs."""
+    unit, everything = options.time_unit, reuses(analysis)
+    decided = {(row.op, row.dtype, _size(row)) for row in everything if row.verdict == "at"}
+    rows = [row for row in everything if options.every_size or (row.op, row.dtype, _size(row)) in decided]
+    loads = weight_loads(analysis)
+    weights = [_weights_table(loads, unit)] if loads else []
+    if not rows:
+        return Section(title=REUSE_TITLE, tables=tuple(weights))
     # Of a selection without the CPU the speedups have its cases.
-    known = {row.id: row for row in (*analysis.cases, *(found.baseline for found in analysis.speedups))}
+    known = {row.id: row for row in (*analysis.cases, *(ratio.baseline for ratio in analysis.speedups))}
     bases = [known[row.baseline_id] for row in rows if row.baseline_id in known]
-    lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(shown) < len(groups) else [])]
-    table = _full_table(rows, unit) if full else _reuse_table(analysis, list(shown.values()))
-    tables = (table, weights) if weights else (table,)
-    return Section(title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=full)
+    lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(rows) < len(everything) else [])]
+    tables = (_reuse_table(rows, unit), *weights)
+    return Section(title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=options.full)
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
-    """What loading the weights costs, once."""
-    columns = heads(
-        "op", "device", number("weights"), number("loaded in"),
-        "repaid by", number("at n"),
-    )  # fmt: skip
+    """Return what loading the weights costs, once."""
+    columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
             row.op, row.device_id, format_bytes(row.weight_bytes), seconds_text(row.load_s, unit),
-            "never" if row.calls is None else f"call {row.calls}",
-            format_size(row.n, table=True) + "".join(f" {name}={value}" for name, value in row.params.items()),
+            "never" if row.calls is None else f"call {row.calls}", _size(row),
         )
         for row in rows
     )  # fmt: skip
@@ -252,57 +172,28 @@ def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
     )
 
 
-def _by_size(rows: Sequence[Reuse]) -> dict[tuple[str, str, str], list[Reuse]]:
-    return group_by(rows, lambda row: (row.op, row.dtype, _size(row)))
-
-
-def _reuse_table(analysis: Analysis, groups: Sequence[Sequence[Reuse]]) -> Table:
-    rows = [row for ours in groups for row in ours]
-    devices, dtypes = (
-        list(dict.fromkeys(getattr(row, name) for row in rows)) for name in ("device_id", "dtype")
-    )
-    several = len(dtypes) > 1
-    columns = [Column("op"), *([Column("dtype")] if several else []), number("n")]
-    body = []
-    for ours in groups:
-        by_device = {row.device_id: row for row in ours}
-        first = ours[0]
-        body.append(
-            cells(
-                first.op, several and first.dtype, _size(first),
-                *(_cell(by_device[name]) if name in by_device else "-" for name in devices),
-            )
-        )  # fmt: skip
-    names = ", ".join(device_text(analysis, name) for name in devices)
-    title = printable(names if several else f"{dtypes[0]} on {names}")
-    return Table((*columns, *map(Column, devices)), tuple(body), title=title, legend=_reuse_legend(rows))
-
-
-def _full_table(rows: Sequence[Reuse], unit: str) -> Table:
+def _reuse_table(rows: Sequence[Reuse], unit: str) -> Table:
     columns = heads(
-        "op", "dtype", number("n"), "device", "form", "calls",
-        number("a transfer"), number("a call"), number("a call on the CPU"),
+        "op", "dtype", number("n"), "device", "calls", number("a transfer", 2), number("a call", 3),
+        number("a call on the CPU", 4),
     )  # fmt: skip
-    body = tuple(
+    body = [
         cells(
-            row.op, row.dtype, _size(row), row.device_id, FORMS[row.form], _cell(row),
+            row.op, row.dtype, _size(row), row.device_id, Cell(calls_text(row), _TONES.get(row.verdict, "muted")),
             seconds_text(row.transfer_s, unit), seconds_text(row.launch_s, unit), seconds_text(row.cpu_s, unit),
         )
         for row in rows
-    )  # fmt: skip
-    return Table(columns, body, legend=_reuse_legend(rows))
+    ]  # fmt: skip
+    return Table(columns, said_once(body, 3), legend=_reuse_legend(rows))
 
 
-def _size(row: Reuse) -> str:
-    return format_size(row.n, table=True) + "".join(f" {name}={value}" for name, value in row.params.items())
-
-
-def _cell(row: Reuse) -> Cell:
-    return Cell(calls_text(row), _TONES.get(row.verdict, "muted"))
+def _size(row: Reuse | WeightLoad) -> str:
+    return with_params(format_size(row.n, table=True), row.params)
 
 
 def calls_text(row: Reuse) -> str:
-    """`3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` past what was measured, `never`, or why there is none."""
+    """Return `3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` past what was measured, `never`, or why there is
+    none."""
     if row.reason is not None:
         return _REASONS[row.reason]
     if row.verdict == "never":
@@ -316,12 +207,13 @@ def calls_text(row: Reuse) -> str:
 
 def _reuse_legend(rows: Sequence[Reuse]) -> str:
     texts = [calls_text(row) for row in rows]
-    parts = [
-        words for text, words in _REUSE_WORDS.items() if any(found.split(" [")[0] == text for found in texts)
-    ]
+    shown = {text.split(" [")[0] for text in texts}
     beyond = dict.fromkeys(row.shared_by for row in rows if row.verdict == "beyond")
-    parts += [f"> {calls}: that many are too few, and no more were measured" for calls in beyond]
-    return "; ".join([*parts, *(["..: no end seen"] if any("..]" in text for text in texts) else [])])
+    return "; ".join([
+        *(words for text, words in _REUSE_WORDS.items() if text in shown),
+        *(f"> {calls}: that many are too few, and no more were measured" for calls in beyond),
+        *(["..: no end seen"] if any("..]" in text for text in texts) else []),
+    ])  # fmt: skip
 
 
 def _told(analysis: Analysis) -> Iterable[BreakEven]:

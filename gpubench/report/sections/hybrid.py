@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
 from gpubench.base.escaping import printable
-from gpubench.base.groups import group_by
+from gpubench.base.groups import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import Cell, Table, cells, heads, number
+from gpubench.base.table import Cell, Column, Table, cells, heads, number, said_once
 from gpubench.report import charts
-from gpubench.report.charts import (
-    MARKS,
-    Chart,
-    ChartRow,
-    ChartRows,
-    charted,
-    common,
-    device_ids,
-    fastest,
-    regime_names,
-    short,
-)
+from gpubench.report.charts import Chart, ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
@@ -64,28 +52,59 @@ REASONS: dict[HybridReason, str] = {
 
 @section("hybrid", order=90, help="Where splitting an op, or placing stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a table per dtype and device; in full with the time of the split, and the ideal gain."""
-    groups = group_by(hybrids(analysis), lambda row: (row.dtype, row.device_id))
-    if not groups:
+    """Draw a row for each split, with its time, its gain, and what was ideal."""
+    rows, unit = hybrids(analysis), options.time_unit
+    if not rows:
         return None
-    known = {data_text(row.case.case): row.case.case for row in sorted(hybrids(analysis), key=_regime)}
+    known = {data_text(split.case.case): split.case.case for split in sorted(rows, key=_regime)}
     lines = [f"{'; '.join(_where(case) for case in known.values())}.", _MEANING]
-    lines += [_IN_SAMPLE] if any(row.selected_in_sample for row in hybrids(analysis)) else []
-    tables = [
-        _table(analysis, dtype, device_id, rows, options.time_unit, full=options.full)
-        for (dtype, device_id), rows in groups.items()
-    ]
-    return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables))
+    lines += [_IN_SAMPLE] if any(split.selected_in_sample for split in rows) else []
+    devices = list(dict.fromkeys(split.device_id for split in rows))
+    several = len(devices) > 1
+    columns = heads(
+        "op", Column("dtype", rank=3), number("n"), several and "device", "data", number("on GPU"), number("time", 4),
+        number("gain"), number("ideal", 2), number("of model", 1), "verdict",
+    )  # fmt: skip
+    body = [
+        cells(
+            split.case.case.op, split.dtype, size_text(split.case), several and split.device_id,
+            data_text(split.case.case),
+            share_text(split.fraction), time_text(split.case.time, unit) + mark(split.case.label),
+            ratio_text(split.interval) + ("*" if split.selected_in_sample else ""), f"{split.ideal_gain:.2f}x",
+            share_text(split.efficiency), _verdict(split),
+        )
+        for split in rows
+    ]  # fmt: skip
+    reasons = {split.reason: REASONS[split.reason] for split in rows if split.reason is not None}
+    table = Table(
+        columns, said_once(body, 3 + several), legend="; ".join(f"{code}: {words}" for code, words in reasons.items()),
+        note=printable(devices_text(analysis, devices)),
+    )  # fmt: skip
+    return Section(title=TITLE, lines=tuple(lines), tables=(table,))
+
+
+def _regime(split: Hybrid) -> tuple[int, int]:
+    return regime_order(split.case.case)
+
+
+def _where(case: Case) -> str:
+    if case.resident:
+        return f"{data_text(case)}: each side has its part of the data"
+    return f"{data_text(case)}: the GPU's part of the data is copied " + (
+        "both ways by every call" if case.regime == "transfer-always" else f"once for {case.calls} calls"
+    )
+
+
+def _verdict(split: Hybrid) -> Cell:
+    if split.reason is None:
+        return Cell("pays", "good")
+    return Cell(split.reason, "muted" if split.reason in ("noise", "selected-in-sample", "software") else "bad")
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
     """Return a sentence for each op and dtype that is worth splitting or placing: where the gain is largest."""
-    best: dict[tuple[str, str], SharedCall] = {}
-    for call in calls:
-        key = (call.op, call.dtype)
-        if call.recommended and (key not in best or call.gain > best[key].gain):
-            best[key] = call
-    return tuple(_sentence(call) for call in best.values())
+    groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
+    return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def _sentence(call: SharedCall) -> str:
@@ -101,128 +120,68 @@ def _sentence(call: SharedCall) -> str:
     )
 
 
-def _table(
-    analysis: Analysis, dtype: str, device_id: str, rows: Sequence[Hybrid], unit: str, *, full: bool
-) -> Table:
-    columns = heads(
-        "op", number("n"), "data", number("on GPU"),
-        full and number("time"), number("gain"),
-        number("ideal", 2), number("of model", 1), "verdict",
-    )  # fmt: skip
-    body = []
-    before: tuple[str, str] = ("", "")
-    for row in rows:
-        head = (row.case.case.op, size_text(row.case))
-        shown = head if full else (head[0] if head[0] != before[0] else "", head[1] if head != before else "")
-        before = head
-        body.append(
-            cells(
-                *shown, data_text(row.case.case), share_text(row.fraction),
-                full and time_text(row.case.time, unit) + mark(row.case.label),
-                ratio_text(row.interval) + ("*" if row.selected_in_sample else ""), f"{row.ideal_gain:.2f}x",
-                share_text(row.efficiency), _verdict(row),
-            )
-        )  # fmt: skip
-    reasons = {row.reason: REASONS[row.reason] for row in rows if row.reason is not None}
-    legend = "; ".join(f"{code}: {words}" for code, words in reasons.items())
-    title = printable(f"{dtype} on {devices_text(analysis, [device_id])}")
-    return Table(columns, tuple(body), title=title, legend=legend)
-
-
-def _regime(row: Hybrid) -> tuple[int, int]:
-    return regime_order(row.case.case)
-
-
-def _where(case: Case) -> str:
-    if case.resident:
-        return f"{data_text(case)}: each side has its part of the data"
-    return f"{data_text(case)}: the GPU's part of the data is copied " + (
-        "both ways by every call" if case.regime == "transfer-always" else f"once for {case.calls} calls"
-    )
-
-
-def _verdict(row: Hybrid) -> Cell:
-    if row.reason is None:
-        return Cell("pays", "good")
-    return Cell(row.reason, "muted" if row.reason in ("noise", "selected-in-sample", "software") else "bad")
-
-
 COLUMNS = (
     ("device", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("share", "on the GPU"),
     ("time", "wall time"), ("gain", "gain over the better side alone"),
 )  # fmt: skip
 CAPTION = (
-    "Wall time of one call against the share of the work on the GPU, at the size chosen above: 0 % is the CPU alone, "
+    "Wall time of one call against the share of the work on the GPU, at the largest size: 0 % is the CPU alone, "
     "100 % the GPU alone. The diamond is the share that was chosen; the dashed line is the better of the two alone."
 )
-AXIS_TITLE = "wall time of one call"
 
 
 @chart("hybrid", order=50)
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """The sweep of the first session, one line for each device and regime."""
-    return Chart(
-        id="hybrid", section="hybrid", title="Split over CPU and GPU", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, options.time_unit), marks=_marks(analysis), one_size=True,
-        spec=_spec(device_ids(analysis), regime_names(analysis)),
-    )  # fmt: skip
-
-
-def _rows(analysis: Analysis, unit: str) -> ChartRows:
-    best = fastest(charted(analysis))
-    found: ChartRows = {}
-    for split in hybrids(analysis):
-        for share, seconds in split.curve:
-            chosen = abs(share - split.fraction) < 1e-9
-            found.setdefault(series_name(split.case.case), []).append(
-                common(split.case, best)
-                | {
-                    "x": short(share), "value": short(seconds), "share": share_text(share),
-                    "time": seconds_text(seconds, unit), "gain": ratio_text(split.interval) if chosen else "",
-                }
-            )  # fmt: skip
-    return found
-
-
-def _marks(analysis: Analysis) -> ChartRows:
-    """The chosen share with the time of the better side: run value x gain."""
-    best = fastest(charted(analysis))
-    found: ChartRows = {}
-    for split in hybrids(analysis):
-        if split.case.time is not None and split.curve:
-            found.setdefault(series_name(split.case.case), []).append(_mark(split, best))
-    return found
-
-
-def _mark(split: Hybrid, best: frozenset[str]) -> ChartRow:
-    seconds = split.case.time.estimate if split.case.time is not None else 0.0
-    why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
-    return common(split.case, best) | {
-        "device": printable(split.device_id), "regime": data_text(split.case.case), "x": short(split.fraction),
-        "value": short(seconds), "better": short(seconds * split.gain),
-        "text": f"{share_text(split.fraction)} on the GPU: {ratio_text(split.interval)}, {why}",
-    }  # fmt: skip
-
-
-@functools.cache
-def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> ChartRow:
+    """Draw the sweep of the first session, one line for each device and situation."""
     import altair
 
+    sweeps = [split for split in hybrids(analysis) if split.curve]
+    shown = at_largest(sweeps, lambda split: series_name(split.case.case), lambda split: split.case.case.n)
+    rows = charts.by_series(
+        (split.case.case, _point(split, share, seconds, options.time_unit))
+        for split in shown
+        for share, seconds in split.curve
+    )
+    marks = charts.by_series((split.case.case, _mark(split)) for split in shown if split.case.time is not None)
     share = altair.X(
         "x:Q", title="share of the work on the GPU", scale=altair.Scale(domain=[0, 1]),
         axis=altair.Axis(format="%", tickCount=5, grid=False),
     )  # fmt: skip
-    value = charts.log_axis("value", AXIS_TITLE, charts.SECONDS)
-    base = altair.Chart(charts.named()).encode(x=share, y=value, color=charts.accent(names), detail="regime:N")
-    marks = altair.Chart(charts.named(MARKS)).encode(
-        color=charts.accent(names),
+    sides, title = charts.devices(analysis), "wall time of one call"
+    value = charts.log_axis("value", title, charts.SECONDS)
+    base = charts.named().encode(x=share, y=value, detail="regime:N")
+    places = charts.named(charts.MARKS).encode(
+        color=charts.accent(sides),
         tooltip=charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
     )
-    better = marks.mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(
-        y=charts.log_axis("better", AXIS_TITLE, charts.SECONDS)
+    better = places.mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(
+        y=charts.log_axis("better", title, charts.SECONDS)
     )
-    diamond = marks.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x=share, y=value)
-    return charts.finished(altair.layer(better, *charts.curves(base, names, data, COLUMNS), diamond), CAPTION)
+    diamond = places.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x=share, y=value)
+    curves = charts.curves(base, sides, COLUMNS, charts.regimes(analysis))
+    return Chart(
+        id="hybrid", title="Split over CPU and GPU", caption=CAPTION, rows=rows, marks=marks,
+        spec=charts.finished(altair.layer(better, *curves, diamond), CAPTION),
+    )  # fmt: skip
+
+
+def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
+    chosen = abs(share - split.fraction) < 1e-9
+    return charts.case_fields(split.case) | {
+        "x": short(share), "value": short(seconds), "share": share_text(share),
+        "time": seconds_text(seconds, unit), "gain": ratio_text(split.interval) if chosen else "",
+    }  # fmt: skip
+
+
+def _mark(split: Hybrid) -> ChartRow:
+    """Return the chosen share with the time of the better side: run value x gain."""
+    seconds = split.case.time.estimate if split.case.time is not None else 0.0
+    why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
+    return charts.case_fields(split.case) | {
+        "device": printable(split.device_id), "x": short(split.fraction), "value": short(seconds),
+        "better": short(seconds * split.gain),
+        "text": f"{share_text(split.fraction)} on the GPU: {ratio_text(split.interval)}, {why}",
+    }  # fmt: skip
 
 
 ROWS = (Rows("hybrid", Hybrid, hybrids, order=130),)

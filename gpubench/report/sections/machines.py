@@ -1,8 +1,11 @@
-"""What several files have in common: machines side by side, and the history of one machine."""
+"""Several files together: machines side by side, and the history of one machine."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import msgspec
 
 from gpubench.analysis.analyse import (
     Analysis,
@@ -13,14 +16,16 @@ from gpubench.analysis.analyse import (
     histories,
     machine_runs,
 )
-from gpubench.analysis.break_even import earliest
+from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.thresholds import threshold_text
+from gpubench.base import units
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import section
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
 from gpubench.base.units import format_size, listed
 from gpubench.curves.stats import geometric_mean
+from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
@@ -30,6 +35,7 @@ from gpubench.report.wording import (
     seconds_text,
     time_text,
     where_legend,
+    with_params,
 )
 from gpubench.result.case import SeriesKey
 
@@ -39,13 +45,13 @@ _CHANGED = 0.05  # a smaller change has no colour
 
 
 def letter(index: int) -> str:
-    """`A` to `Z`, then `A1`, `B1` and so on: the name of a machine in the tables."""
+    """Return `A` to `Z`, then `A1`, `B1` and so on: the name of a machine in the tables."""
     name = chr(ord("A") + index % 26)
     return name if index < 26 else f"{name}{index // 26}"
 
 
 def names(found: Sequence[MachineRuns]) -> list[str]:
-    """`A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for."""
+    """Return `A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for."""
     return [f"{letter(i)}: {printable(side.newest.machine)}{_label(side)}" for i, side in enumerate(found)]
 
 
@@ -60,51 +66,44 @@ def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Se
     found = machine_runs(analyses)
     if len(found) < 2:
         return None
-    rows = [row for side in found for row in headlines(side.newest)]
+    rows = [entry for side in found for entry in headlines(side.newest)]
     tables = [table for table in (_break_evens(found), _times(found, options.time_unit)) if table.rows]
     by_baseline: dict[str, list[str]] = {}
     for i, side in enumerate(found):
         if side.newest.speedups:
             by_baseline.setdefault(printable(side.newest.baseline), []).append(letter(i))
     baselines = tuple(f"{listed(who)} {against}" for against, who in by_baseline.items())
-    legend = (where_legend(row.case.case for row in rows),) if rows else ()
+    legend = (where_legend(entry.case.case for entry in rows),) if rows else ()
     lines = (*names(found), *baselines, *legend)
     return Section(title="Machines side by side", lines=lines, tables=tuple(tables)) if tables else None
 
 
 def _break_evens(found: Sequence[MachineRuns]) -> Table:
-    """Where the GPU starts to win: a row per series and regime, a column per machine."""
-    rows = [row for side in found for row in side.newest.break_even]
-    keys = dict.fromkeys((row.op, row.dtype, tuple(row.params.items()), data_text(row.case)) for row in rows)
+    """Return where the GPU starts to win: a row per series and regime, a column per machine."""
+    rows: dict[tuple[SeriesKey, str], dict[int, list[BreakEven]]] = {}
+    for i, side in enumerate(found):
+        for entry in side.newest.break_even:
+            rows.setdefault((entry.case.series, data_text(entry.case)), {}).setdefault(i, []).append(entry)
     body = []
-    for op, dtype, params, data in keys:
-        found_rows = [
-            earliest(
-                row
-                for row in side.newest.break_even
-                if (row.op, row.dtype, tuple(row.params.items()), data_text(row.case))
-                == (op, dtype, params, data)
-            )
-            for side in found
-        ]
-        if all(row is None or (row.verdict == "undecided" and not row.bracketed) for row in found_rows):
-            continue  # nobody knows
-        what = op + "".join(f" {name}={value}" for name, value in params)
-        body.append(cells(what, dtype, data, *(threshold_text(row) if row else "-" for row in found_rows)))
+    for ((op, dtype, params), data), by_machine in rows.items():
+        curves = [earliest(by_machine.get(i, ())) for i in range(len(found))]
+        if any(entry is not None and (entry.verdict != "undecided" or entry.bracketed) for entry in curves):
+            texts = [threshold_text(entry) if entry else "-" for entry in curves]
+            body.append(cells(with_params(op, dict(params)), dtype, data, *texts))
     columns = heads("op", Column("dtype", rank=1), "data", *_letters(found))
     table = Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
     return _stacked_below(table, found, what=3)
 
 
 def _times(found: Sequence[MachineRuns], unit: str) -> Table:
-    """The times at the largest size that all machines measured, with the speedup over the own CPU."""
+    """Return the times at the largest size that all machines measured, with the speedup over the own CPU."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(found).items():
         compared = [_at(side.newest, name, n) for side in found]
-        size = format_size(n, table=True) + "".join(f" {key}={value}" for key, value in name[2])
+        size = with_params(format_size(n, table=True), dict(name[2]))
         cpu = [time_text(rows[0].baseline.time, unit) + mark(rows[0].baseline.label) for rows in compared]
         body.append(cells(name[0], name[1], size, "CPU", *cpu))
-        for data in regimes(row.case.case for rows in compared for row in rows):
+        for data in regimes(entry.case.case for rows in compared for entry in rows):
             body.append((*cells(name[0], name[1], size, data), *(_best(rows, data, unit) for rows in compared)))
     columns = heads(
         "op", Column("dtype", rank=1), number("n"), "time",
@@ -116,17 +115,21 @@ def _times(found: Sequence[MachineRuns], unit: str) -> Table:
 
 def _at(analysis: Analysis, name: SeriesKey, n: int) -> list[Speedup]:
     return [
-        row for row in headlines(analysis) if row.case.case.series == name and row.case.case.params["n"] == n
+        entry
+        for entry in headlines(analysis)
+        if entry.case.case.series == name and entry.case.case.params["n"] == n
     ]
 
 
 def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
-    ours = [row for row in rows if data_text(row.case.case) == data]
-    if not ours:
+    ratios = [entry for entry in rows if data_text(entry.case.case) == data]
+    if not ratios:
         return Cell("-", "muted")
-    row = max(ours, key=lambda row: row.ratio)
-    tone: Tone = "plain" if not row.headline else "good" if row.lo > 1 else "bad" if row.hi < 1 else "plain"
-    return Cell(f"{time_text(row.case.time, unit)} ({gain_text(row)}){mark(row.label)}", tone)
+    entry = max(ratios, key=lambda entry: entry.ratio)
+    tone: Tone = (
+        "plain" if not entry.headline else "gpu" if entry.lo > 1 else "cpu" if entry.hi < 1 else "plain"
+    )
+    return Cell(f"{time_text(entry.case.time, unit)} ({gain_text(entry)}){mark(entry.label)}", tone)
 
 
 def _letters(found: Sequence[MachineRuns]) -> tuple[Column, ...]:
@@ -134,15 +137,14 @@ def _letters(found: Sequence[MachineRuns]) -> tuple[Column, ...]:
 
 
 def _stacked_below(table: Table, found: Sequence[MachineRuns], *, what: int) -> Table:
-    """`table` with a form for narrow places: a row per machine below the first `what` columns."""
+    """Return `table` with a form for narrow places: a row per machine below the first `what` columns."""
     columns = (*table.columns[:what], Column("machine"), Column("result"))
     rows = tuple(
-        (*(row[:what] if i == 0 else cells(*[""] * what)), Cell(letter(i)), row[what + i])
-        for row in table.rows
+        (*(entry[:what] if i == 0 else cells(*[""] * what)), Cell(letter(i)), entry[what + i])
+        for entry in table.rows
         for i in range(len(found))
     )
-    narrower = Table(columns, rows, title=table.title)
-    return Table(table.columns, table.rows, title=table.title, narrower=narrower)
+    return narrowing([Table(columns, rows, title=table.title), table])
 
 
 @section("history", order=20, together=True, help="How the cases of a machine changed over its files")
@@ -170,20 +172,22 @@ def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Tab
         number("change"), "case",
     )  # fmt: skip
     body = []
-    for row in rows:
-        measured = [time for time in row.times if time is not None]
+    for entry in rows:
+        measured = [time for time in entry.times if time is not None]
         body.append(
             cells(
-                history_text(row.times, options), seconds_text(measured[0], options.time_unit),
-                seconds_text(measured[-1], options.time_unit), Cell(_percent(row.change), _tone(row.change)), row.id,
+                history_text(entry.times, options), seconds_text(measured[0], options.time_unit),
+                seconds_text(measured[-1], options.time_unit), Cell(_percent(entry.change), _tone(entry.change)),
+                entry.id,
             )
         )  # fmt: skip
-    mean = geometric_mean([row.change for row in rows])
+    mean = geometric_mean([entry.change for entry in rows])
     return Table(columns, tuple(body), title=title, legend=f"geometric mean of the changes: {_percent(mean)}")
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Times as bars of eight heights from the least to the greatest; times within 5 % of each other are level."""
+    """Return times as bars of eight heights from the least to the greatest; times within 5 % of each other are
+    level."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
@@ -194,10 +198,104 @@ def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
 
 
 def _percent(change: float) -> str:
-    """`+12%`, `-3%`, `0%`."""
+    """Return `+12%`, `-3%`, `0%`."""
     percent = round((change - 1) * 100)
     return f"{percent:+d}%" if percent else "0%"
 
 
 def _tone(change: float) -> Tone:
     return "bad" if change > 1 + _CHANGED else "good" if change < 1 / (1 + _CHANGED) else "plain"
+
+
+# ---------------------------------------------------------------- the history as a chart
+
+_LEAST_SPAN = 1.1  # of the axis: a change of 2 % is no mountain
+_MOST_NAMED = 2  # the cases that changed most are named
+_CAPTION = (
+    "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "
+    "the cases that every run has. A line that ends early is of a case that later runs lack. Changed most: {}."
+)
+_FACTORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_NEAR_ONE = (0.8, 0.9, 1.1, 1.25)  # named where the axis spans less than WIDE
+_WIDE = 4
+
+
+class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of one machine, with their words."""
+
+    title: str
+    caption: str
+    spec: ChartRow
+
+
+def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
+    """Return None for a single run, and where no case has two times."""
+    rows = histories(side) if len(side.runs) > 1 else ()
+    if not rows:
+        return None
+    cases = {entry.id: _factors(entry.times) for entry in rows}
+    whole = [factors for factors in cases.values() if None not in factors]
+    mean = [geometric_mean([one or 1.0 for one in at_once]) for at_once in zip(*whole, strict=True)]
+    dates = [run.run.started_at for run in side.runs]
+    last = {case_id: [f for f in factors if f is not None][-1] for case_id, factors in cases.items()}
+    most = sorted(last, key=lambda case_id: -abs(math.log(last[case_id])))[:_MOST_NAMED]
+    return HistoryChart(
+        title=f"Time over the runs of {name}: {printable(side.newest.machine)}, {len(side.runs)} runs",
+        caption=_CAPTION.format("; ".join(f"{printable(case_id)} {last[case_id]:.2f}x" for case_id in most)),
+        spec=_spec(cases, mean, dates),
+    )
+
+
+def _factors(times: Sequence[float | None]) -> list[float | None]:
+    first = next(time for time in times if time is not None)
+    return [None if time is None else time / first for time in times]
+
+
+def _places(dates: Sequence[str]) -> list[float]:
+    """Return places from 0, the oldest, to 1, by time; evenly where the times cannot be read or are one."""
+    seconds = [time.timestamp() for text in dates if (time := units.parse_time(text)) is not None]
+    if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:
+        return [i / (len(dates) - 1) for i in range(len(dates))]
+    return [(time - seconds[0]) / (seconds[-1] - seconds[0]) for time in seconds]
+
+
+def _spec(cases: dict[str, list[float | None]], mean: Sequence[float], dates: Sequence[str]) -> ChartRow:
+    known = [f for factors in cases.values() for f in factors if f is not None]
+    low, high = min(1 / _LEAST_SPAN, *known) / 1.02, max(_LEAST_SPAN, *known) * 1.02
+    named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
+    ends = f"datum.value > 0 ? '{dates[-1][:10]}' : '{dates[0][:10]}'"
+    x = {
+        "field": "place", "type": "quantitative", "scale": {"domain": [0, 1], "padding": 8},
+        "axis": {"title": None, "values": [0, 1], "labelExpr": ends, "grid": False, "domain": False, "ticks": False},
+    }  # fmt: skip
+    y = {
+        "field": "factor", "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {
+            "title": None, "values": [factor for factor in named if low <= factor <= high],
+            "labelExpr": "format(datum.value, '~g') + 'x'", "domain": False, "ticks": False,
+        },
+    }  # fmt: skip
+    places = [short(place) for place in _places(dates)]
+    lines = {printable(case_id): factors for case_id, factors in cases.items()}
+
+    def rows(lines: dict[str, Sequence[float | None]]) -> list[ChartRow]:
+        return [
+            {"case": name, "place": place, "factor": short(factor)}
+            for name, factors in lines.items()
+            for place, factor in zip(places, factors, strict=False)
+            if factor is not None
+        ]
+
+    thin = {"type": "line", "style": "quiet", "strokeWidth": 1, "strokeOpacity": 0.5}
+    thick = {"type": "line", "style": "accent", "strokeWidth": 3}
+    tooltip = {"field": "case", "type": "nominal"}
+    return {
+        "width": "container", "height": 180, "encoding": {"x": x, "y": y, "detail": tooltip, "tooltip": tooltip},
+        "layer": [
+            {"data": {"values": rows(dict(lines))}, "mark": thin | {"point": {"style": "quiet", "size": 12}}},
+            {
+                "data": {"values": rows({"geometric mean": mean})},
+                "mark": thick | {"point": {"style": "accent", "size": 40}},
+            },
+        ],
+    }  # fmt: skip

@@ -1,151 +1,116 @@
-"""The map in words and in characters: which panels it has, what stands in their margins, how a terminal draws it.
+"""The map: who wins at which size, by op and situation, in characters and as Vega-Lite.
 
-And what a picture names, since it travels without its report: the two sides, the machine, the dtypes, the date.
+A picture names the two sides, the machine, the dtypes and the date, since it travels without its report.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gpubench import __version__
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import held_against
-from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
+from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Strip, ratio_map, tint
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
-from gpubench.base.escaping import columns, cut, padded, printable, shortened
+from gpubench.base.escaping import columns, cut, filled, padded, printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
-from gpubench.base.table import Cell, Line, Tone, line_text, trimmed
-from gpubench.report.layout import Picture, RenderOptions, Section
-from gpubench.report.sections.answer_text import backend_text, gain_text, series_text
-from gpubench.report.sections.baseline import cpu_names, threads_text
-from gpubench.report.wording import situation_text
+from gpubench.base.table import Cell, Line, Tone, trimmed
+from gpubench.report.charts import ChartRow, short
+from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.sections.answer_text import gain_text
+from gpubench.report.wording import cpu_names, cpu_text, device_names, gpus_text, situation_text, with_params
 from gpubench.result.case import beside_size, own_names
 
 KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"
 MEANING = (
-    "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Dotted line: not "
-    "measured, or no true number. Paler: either side may win. At the right: the gain at the largest size measured. "
-    "K is 1024, M is 1024 K."
+    "Colour: who wins, and by how much. Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes "
+    "measured. Dotted line: not measured, or no true number. At the right: the gain at the largest size measured. K is "
+    "1024, M is 1024 K."
 )
 
 
-class StripView(msgspec.Struct, frozen=True, kw_only=True):
-    """One strip with the words beside it. `name`: which of several sides it is. `strip` is None where that side has
-    nothing of this op."""
-
-    strip: Strip | None
-    name: str = ""
-    gain: str = ""
-
-
-class LaneView(msgspec.Struct, frozen=True, kw_only=True):
-    """One op: its strips from top to bottom. `text` says the same in words."""
+class MapRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One strip with the words beside it."""
 
     lane: MapLane
-    label: str
-    strips: tuple[StripView, ...]
-    text: str
+    op: str
+    side: str = ""  # which of several GPUs or machines it is
+    strip: Strip | None  # None: that side has nothing of this op
 
+    @property
+    def gain(self) -> str:
+        """The gain at the largest size."""
+        cell = None if self.strip is None else self.strip.cell
+        if cell is not None and cell.kind in ("wrong", "failed"):
+            return cell.kind
+        return "-" if cell is None or cell.gain is None else gain_text(cell.gain)
 
-class MapPanel(msgspec.Struct, frozen=True, kw_only=True):
-    """One situation of all lanes."""
-
-    situation: str
-    lanes: tuple[LaneView, ...]
+    @property
+    def text(self) -> str:
+        """The threshold and the gain in words, for who points at it."""
+        what = f"{self.op} {self.side}".strip()
+        if self.strip is None:
+            return f"{what}: not measured"
+        counted, gain = self.lane.row.extent, self.strip.cell.gain
+        at = "" if gain is None else f", {self.gain} at {size_text(gain.n, counted)}"
+        return f"{what} pays from: {cell_text(self.strip.cell, counted)}{at}"
 
 
 class MapView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is drawn: panels side by side over one axis. `names`: what the strips of a lane are, where they are
-    several."""
+    """A map to draw: a panel for each situation, side by side over one axis."""
 
     title: str
     origin: tuple[str, ...]
-    panels: tuple[MapPanel, ...]
-    found: RatioMap
-    names: tuple[str, ...] = ()
+    panels: dict[str, tuple[MapRow, ...]]
+    ends: RatioMap  # of the axis
 
 
-def map_view(
-    analysis: Analysis, found: RatioMap, devices: Sequence[str] = (), situations: Sequence[str] = ()
-) -> MapView:
-    """The panels of `situations` with a strip for each of `devices`; by default those that the map begins with."""
-    chosen = tuple(devices) or found.shown
-    names = device_names(chosen)
-    several = len(chosen) > 1
-    sides = [(name if several else "", device) for name, device in zip(names, chosen, strict=True)]
-    panels = _panels(found.lanes, tuple(situations) or found.situations, sides)
-    dtypes = sorted({lane.row.dtype for lane in found.lanes})
+def map_view(analysis: Analysis) -> MapView | None:
+    """Return the map of a run; None if no GPU was timed beside a CPU."""
+    ratios = ratio_map(analysis)
+    if not ratios.lanes:
+        return None
+    names = device_names(ratios.shown)
+    sides = [(name if len(names) > 1 else "", device) for device, name in names.items()]
+    dtypes = sorted({lane.row.dtype for lane in ratios.lanes})
     return MapView(
-        title=sides_text(analysis, chosen), origin=(origin_text(analysis, dtypes),), panels=panels, found=found,
-        names=tuple(names) if several else (),
+        title=sides_text(analysis, ratios.shown), origin=(origin_text(analysis, dtypes),),
+        panels=_panels(ratios.lanes, ratios.situations, sides), ends=ratios,
     )  # fmt: skip
-
-
-def device_names(devices: Sequence[str]) -> list[str]:
-    """`CuPy`; with its number where a backend has several."""
-    backends = [backend_text(device) for device in devices]
-    return [
-        f"{name} {device.partition(':')[2]}" if backends.count(name) > 1 else name
-        for name, device in zip(backends, devices, strict=True)
-    ]
 
 
 def _panels(
     lanes: Sequence[MapLane], regimes: Iterable[str], sides: Sequence[tuple[str, str]]
-) -> tuple[MapPanel, ...]:
-    """A panel for each regime. `sides`: names beside the strips, and what the lanes know them by."""
+) -> dict[str, tuple[MapRow, ...]]:
+    """Return a panel for each regime. `sides`: names beside the strips, and what the lanes know them by."""
     names = own_names(lane.row.op for lane in lanes)
+    dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
-        printable(series_text(msgspec.structs.replace(lane.row, op=names[lane.row.op])))
-        + (f" {lane.row.dtype}" if len({lane.row.dtype for lane in lanes}) > 1 else "")
+        with_params(names[lane.row.op], lane.row.params) + (f" {lane.row.dtype}" if dtypes else "")
         for lane in lanes
     ]
-    return tuple(
-        MapPanel(
-            situation=situation_text(regime),
-            lanes=tuple(_lane(lane, label, regime, sides) for lane, label in zip(lanes, labels, strict=True)),
+    return {
+        situation_text(regime): tuple(
+            MapRow(lane=lane, op=printable(label), side=name, strip=lane.strips.get((side, regime)))
+            for lane, label in zip(lanes, labels, strict=True)
+            for name, side in sides
         )
         for regime in regimes
-    )
-
-
-def _lane(lane: MapLane, label: str, regime: str, sides: Sequence[tuple[str, str]]) -> LaneView:
-    """One lane and, for who points at it, its words."""
-    found = [(name, lane.strips.get((side, regime))) for name, side in sides]
-    strips = tuple(StripView(strip=strip, name=name, gain=_gain_text(strip)) for name, strip in found)
-    text = printable(
-        f"{label}, {situation_text(regime)}: {'; '.join(_strip_text(lane, view) for view in strips)}"
-    )
-    return LaneView(lane=lane, label=label, strips=strips, text=text)
-
-
-def _gain_text(strip: Strip | None) -> str:
-    if strip is None:
-        return "-"
-    if strip.cell.kind in ("wrong", "failed"):
-        return strip.cell.kind
-    return "-" if strip.cell.gain is None else gain_text(strip.cell.gain)
-
-
-def _strip_text(lane: MapLane, view: StripView) -> str:
-    before = f"{view.name} " if view.name else ""
-    if view.strip is None:
-        return f"{before}not measured"
-    extent, gain = lane.row.extent, view.strip.cell.gain
-    at = "" if gain is None else f", {view.gain} at {size_text(gain.n, extent)}"
-    return f"{before}pays from: {cell_text(view.strip.cell, extent)}{at}"
+    }
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
-    """The maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a colon, and what
-    it stands for. None where fewer than two have a map."""
+    """Return the maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a
+    colon, and what it stands for. Returns None if fewer than two have a map."""
     maps = [ratio_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
     drawn = [(letter, found) for letter, found in zip(letters, maps, strict=True) if found.lanes]
@@ -160,16 +125,16 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
         high=max(found.high for _, found in drawn),
     )  # fmt: skip
     situations = list(dict.fromkeys(regime for _, found in drawn for regime in found.situations))[:2]
-    sides = tuple(name for name, _ in drawn)
+    sides = [(name, name) for name, _ in drawn]
     return MapView(
-        title=f"{len(drawn)} machines over each other", origin=tuple(names), found=whole, names=sides,
-        panels=_panels(whole.lanes, situations, [(name, name) for name in sides]),
+        title=f"{len(drawn)} machines over each other", origin=tuple(names), ends=whole,
+        panels=_panels(whole.lanes, situations, sides),
     )  # fmt: skip
 
 
 def _joined(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
-    """The lanes of an op on several machines as one. `sides`: the machine's name, the device that counts there, and its
-    lane."""
+    """Return the lanes of an op on several machines as one. `sides`: the machine's name, the device that counts
+    there, and its lane."""
     return MapLane(
         row=sides[0][2].row, start=min(lane.start for _, _, lane in sides), end=max(lane.end for _, _, lane in sides),
         strips={
@@ -181,12 +146,35 @@ def _joined(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
     )  # fmt: skip
 
 
+class MapPart(NamedTuple):
+    """A part of a strip, and the ratio there; None where none is known."""
+
+    low: float
+    high: float
+    ratio: float | None
+
+
+def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
+    """Return so many parts of the axis, all alike on a log scale."""
+    low, high = ends.low, ends.high
+    if high <= low:
+        low, high, count = low * 0.96, high * 1.04, 1
+    step = (high / low) ** (1 / count)
+    parts = []
+    for i in range(count):
+        start, end = low * step**i, low * step ** (i + 1)
+        # The last part holds the end of the axis too.
+        ratio = None if strip is None else strip.ratio_between(start, end * 2 if i == count - 1 else end)
+        parts.append(MapPart(start, end, ratio))
+    return parts
+
+
 # ---------------------------------------------------------------- the axis, in words
 
 
 def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The name of
-    the last end lies before it, so it takes more."""
+    """Return position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The
+    name of the last end lies before it, so it takes more."""
     low, high = found.low, found.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -196,6 +184,12 @@ def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
         if place - named[-1][0] >= room and 1 - place >= room * 1.7:
             named.append((place, size_text(8**power, "elements")))
     return [*named, (1.0, size_text(round(high), "elements"))]
+
+
+def axis_text(rows: Iterable[MapRow]) -> str:
+    """Return what the axis counts; of ops of all kinds each has a size of its own."""
+    plain = [entry.lane.row.extent == "plain" for entry in rows]
+    return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
 
 # ---------------------------------------------------------------- in characters
@@ -210,102 +204,76 @@ _WORDS = (
 )
 
 
-def axis_text(lanes: Iterable[LaneView]) -> str:
-    """What the axis counts; of ops of all kinds each has a size of its own."""
-    plain = [view.lane.row.extent == "plain" for view in lanes]
-    return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
-
-
 @section("map", order=40, usual=False, help="Who wins at which size, as a picture")
 def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     """Draw the map, in full as a picture with its title; None without a GPU."""
-    found = ratio_map(analysis)
-    if not found.lanes:
+    view = map_view(analysis)
+    if view is None:
         return None
-    view = map_view(analysis, found)
     lines = drawn(view, options.width, ascii_only=options.ascii_only)
     if options.full:
-        texts = tuple(Cell(line_text(line)) for line in lines)
-        return Section(title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),))
+        return Section(title=TITLE, lines=(" · ".join((view.title, *view.origin)),), picture=tuple(lines))
     wide = columns(view.title) > options.width
-    sides = sides_text(analysis, found.shown, short=True) if wide else view.title
-    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (sides, *view.origin)]
+    title = sides_text(analysis, view.ends.shown, short=True) if wide else view.title
+    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (title, *view.origin)]
     heads = [_in_ascii(line) for line in heads] if options.ascii_only else heads
     return Section(title=TITLE, screen=(*heads, *lines))
 
 
 def drawn(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
-    """The panels side by side, or below each other where that leaves too few cells for a lane."""
-    labels = [_label(lane, strip) for lane in view.panels[0].lanes for strip in lane.strips]
+    """Return the panels side by side, or below each other where that leaves too few cells for a lane."""
+    panels = [*view.panels.items()]
+    labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
     margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
-    count = len(view.panels)
-    cells = (width - margin - len(_GAP) * (count - 1)) // count
-    groups = [view.panels] if cells >= _FEWEST_CELLS * 2 else [(panel,) for panel in view.panels]
+    room = width - margin + len(_GAP)
+    beside = room // len(panels) - len(_GAP) >= _FEWEST_CELLS * 2
     lines: list[Line] = []
-    for panels in groups:
-        cells = max(_FEWEST_CELLS, (width - margin - len(_GAP) * (len(panels) - 1)) // len(panels))
-        lines += _head(view, panels, margin, cells)
-        for i, lane in enumerate(panels[0].lanes):
-            for j, strip in enumerate(lane.strips):
-                line = [Cell(padded(cut(_label(lane, strip), margin - len(_GAP)), margin))]
-                for k, panel in enumerate(panels):
-                    line += [Cell(_GAP)] if k else []
-                    line += _strip_cells(panel.lanes[i].strips[j].strip, view.found, cells)
-                lines.append(trimmed(line))
+    for group in [panels] if beside else [[panel] for panel in panels]:
+        cells = max(_FEWEST_CELLS, room // len(group) - len(_GAP))
+        lines += _head(view.ends, [name for name, _ in group], margin, cells)
+        for i, label in enumerate(labels):
+            line = [Cell(padded(cut(label, margin - len(_GAP)), margin))]
+            for j, (_, rows) in enumerate(group):
+                line += [*([Cell(_GAP)] if j else []), *_strip_cells(rows[i].strip, view.ends, cells)]
+            lines.append(trimmed(line))
     failed = any(cell.text.strip() == _FAILED for line in lines for cell in line[1:])
     words = _WORDS + (f"  {_FAILED} no true number" if failed else "")
     lines += [(Cell(text, "muted"),) for text in _wrapped(words, width)]
     return [_in_ascii(line) for line in lines] if ascii_only else lines
 
 
-def _label(lane: LaneView, strip: StripView) -> str:
-    return f"{lane.label} {strip.name}".strip()
-
-
-def _head(view: MapView, panels: Sequence[MapPanel], margin: int, cells: int) -> list[Line]:
-    names = _GAP.join(padded(cut(panel.situation, cells), cells) for panel in panels)
-    axis = [" "] * cells
-    taken = cells
-    for place, text in reversed(ticks(view.found, room=0.0)):
+def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list[Line]:
+    titles = _GAP.join(padded(cut(name, cells), cells) for name in names)
+    axis, taken = [" "] * cells, cells
+    for place, text in reversed(ticks(ends, room=0.0)):
         start = max(0, min(round(place * cells), cells - len(text)))
         if start + len(text) < taken or taken == cells:
             axis[start : start + len(text)] = text
             taken = start
-    axes = _GAP.join("".join(axis) for _ in panels)
-    return [(Cell(" " * margin + text.rstrip(), "muted"),) for text in (names, axes)]
+    axes = _GAP.join("".join(axis) for _ in names)
+    return [(Cell(" " * margin + text.rstrip(), "muted"),) for text in (titles, axes)]
 
 
-def _strip_cells(strip: Strip | None, found: RatioMap, count: int) -> list[Cell]:
-    """A character for each part of the axis, those of one side together."""
-    span = math.log(found.high / found.low) / count if found.high > found.low else 0.0
-    made: list[tuple[str, Tone]] = []
-    for i in range(count):
-        low, high = found.low * math.exp(span * i), found.low * math.exp(span * (i + 1))
-        # The last part holds the end of the axis too.
-        made.append(_sign(strip, low, high * 2 if i == count - 1 else high, math.sqrt(low * high)))
-    found_cells: list[Cell] = []
-    for sign, tone in made:
-        if found_cells and found_cells[-1].tone == tone:
-            found_cells[-1] = Cell(found_cells[-1].text + sign, tone)
-        else:
-            found_cells.append(Cell(sign, tone))
-    return found_cells
+def _strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
+    """Return a character for each part of the axis, those of one side together."""
+    signs = [_sign(strip, part) for part in _parts(strip, ends, count)]
+    runs = itertools.groupby(signs, key=lambda sign: sign[1])
+    return [Cell("".join(sign for sign, _ in run), tone) for tone, run in runs]
 
 
-def _sign(strip: Strip | None, low: float, high: float, middle: float) -> tuple[str, Tone]:
-    ratio = None if strip is None else strip.ratio_between(low, high)
-    if ratio is None:
-        failed = strip is not None and any(
-            part.kind == "failed" and part.start <= middle <= part.end for part in strip.stretches
-        )
+def _sign(strip: Strip | None, part: MapPart) -> tuple[str, Tone]:
+    if part.ratio is None:
+        middle = math.sqrt(part.low * part.high)
+        stretches = () if strip is None else strip.stretches
+        failed = any(one.kind == "failed" and one.start <= middle <= one.end for one in stretches)
         return (_FAILED, "bad") if failed else (" ", "plain")
-    if ratio < 1 / EQUAL:
+    if part.ratio < 1 / EQUAL:
         return _CPU, "cpu"
-    return next(((sign, "gpu") for least, sign in _STEPS if ratio >= least), (_EQUAL, "muted"))
+    return next(((sign, "gpu") for least, sign in _STEPS if part.ratio >= least), (_EQUAL, "muted"))
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Its groups, which stand two blanks apart, in as many lines as they need."""
+    """Return the groups, which stand two blanks apart, in as many lines as they need."""
     lines = [""]
     for group in text.replace("   ", "  ").split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group
@@ -320,32 +288,170 @@ def _in_ascii(line: Line) -> Line:
     return tuple(Cell(cell.text.translate(_ASCII), cell.tone) for cell in line)
 
 
+# ---------------------------------------------------------------- what a picture names
+
+
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
-    """`NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices the CPU alone. `short`:
-    without versions."""
-    cpu = _cpu_text(analysis, device_ids, short=short)
-    names = {device.id: shortened(device.name) for device in analysis.run.devices}
-    backends = group_by(device_ids, lambda device_id: names.get(device_id, device_id))
-    gpus = []
-    for name, ids in backends.items():
-        counts = Counter(backend_text(device_id) for device_id in ids)
-        many = max(counts.values())
-        gpus.append(f"{f'{many} x ' if many > 1 else ''}{name} ({', '.join(counts)})")
-    text = f"{', '.join(gpus)} against {cpu}" if gpus else cpu
+    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices the CPU alone.
+    `short`: without versions."""
+    rows = held_against(analysis, device_ids) or [entry for entry in analysis.cases if entry.time is not None]
+    cpu = cpu_text(analysis.run, cpu_names(cpu_codes(analysis.run, rows), short=short, versions=not short))
+    gpus = gpus_text(analysis.run, device_ids)
+    text = f"{gpus} against {cpu}" if gpus else cpu
     return printable(text[:1].upper() + text[1:])
 
 
-def _cpu_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool) -> str:
-    rows = held_against(analysis, device_ids) or [row for row in analysis.cases if row.time is not None]
-    names = cpu_names(cpu_codes(analysis.run, rows), short=short, versions=not short)
-    return f"{threads_text(analysis.run)} ({', '.join(names)})" if names else threads_text(analysis.run)
-
-
 def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
-    """`float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
+    """Return `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
     label = [shortened(run.label, 30)] if run.label else []
     version = run.tool.get("gpubench", __version__)
     parts = [*dict.fromkeys(dtypes), run.started_at[:10], f"gpubench {version}", *label, host]
     return printable(" · ".join(parts))
+
+
+# ---------------------------------------------------------------- as Vega-Lite
+
+STEP, NARROW_STEP = 30, 17  # points of height for a strip, where a lane has one and where it has several
+PIECES, SHADE = 80, 0.025  # of the axis, and of a tint: inside one of them the colour stays
+_HALF, _WIDE, _LETTERS = 430, 900, 170  # points, and letters of a line, across a picture
+_LABEL = "split(datum.label, '\\t')[{}]"  # a lane's key holds its number, its op and its gain
+
+
+def map_specs(view: MapView) -> list[ChartRow]:
+    """Return a spec for each panel, as wide as what holds it; the first has the legend of the colours."""
+    return [_panel(name, rows, view.ends, legend=not i) for i, (name, rows) in enumerate(view.panels.items())]
+
+
+def map_picture(view: MapView) -> ChartRow:
+    """Return the whole map as one spec, with its words, for where it travels without a page."""
+    specs = map_specs(view)
+    words = [*view.origin, *filled(MEANING, _LETTERS, "")]
+    return {
+        "title": {"text": view.title, "subtitle": words, "anchor": "start"},
+        "hconcat": [spec | {"width": _WIDE if len(specs) == 1 else _HALF} for spec in specs],
+    }  # fmt: skip
+
+
+def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: bool) -> ChartRow:
+    step = NARROW_STEP if any(entry.side for entry in strips) else STEP
+    rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
+    names = []
+    for i, entry in enumerate(strips):
+        first = not i or entry.lane is not strips[i - 1].lane
+        name = f"{i}\t{entry.op if first else ''}\t{entry.side} {entry.gain}"
+        names.append(name)
+        rows["lanes"].append(
+            {"lane": name, "x": ends.low, "x2": ends.high, "text": f"{entry.text} ({situation})"}
+        )
+        for kind, part in _rows(entry, ends):
+            rows[kind].append({"lane": name, **part})
+    tall, low = round(step * 0.75), step * 0.45
+    blur = {"color": _color(legend=legend)}
+    span = {"x": _size("x", ends, strips), "x2": {"field": "x2"}}
+    at = {"x": _size("x", ends, strips)}
+    tips = [{"lane": entry["lane"], "x": entry[end]} for entry in rows["spans"] for end in ("x", "x2")]
+    tick: dict[str, Any] = {"type": "tick", "orient": "vertical", "opacity": 1}
+    layers = [
+        _layer(rows["lanes"], {"type": "rect", "opacity": 0}, _lanes(names, _LABEL.format(1), "left"), span),
+        _layer(rows["blank"], {"type": "rule", "style": "quiet", "strokeWidth": 1.5, "strokeDash": [1.5, 5]}, span),
+        _layer(rows["tints"], {"type": "rect", "height": tall}, span, blur),
+        _layer(rows["sizes"], {"type": "circle", "size": 8, "opacity": 1, "style": "quiet", "yOffset": low}, at),
+        _layer(rows["marks"], tick | {"thickness": 6, "size": tall, "style": "paper"}, at),
+        _layer(rows["spans"], {"type": "rule", "style": "ink", "strokeWidth": 1.4}, span),
+        _layer(tips, tick | {"thickness": 1.4, "size": tall * 0.4, "style": "ink"}, at),
+        _layer(rows["marks"], tick | {"thickness": 3, "size": tall + 2, "style": "ink"}, at),
+        _layer(
+            rows["lanes"], {"type": "rect", "opacity": 0}, _lanes(names, _LABEL.format(2), "right"), span,
+            {"tooltip": {"field": "text", "type": "nominal"}},
+        ),
+    ]  # fmt: skip
+    return {
+        "title": {"text": situation, "anchor": "start", "frame": "group"},
+        "width": "container", "height": step * len(names),
+        "encoding": {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": None}},
+        "resolve": {"axis": {"y": "independent"}}, "layer": layers,
+    }  # fmt: skip
+
+
+def _layer(rows: Sequence[ChartRow], mark: ChartRow, *encodings: ChartRow) -> ChartRow:
+    encoding = {channel: field for part in encodings for channel, field in part.items()}
+    return {"data": {"values": rows}, "mark": mark, "encoding": encoding}
+
+
+def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
+    """Return the names of the ops, or the gains: labels of an axis without a line."""
+    axis = {
+        "title": None, "orient": orient, "domain": False, "ticks": False, "labelExpr": label, "labelLimit": 130,
+        "labelPadding": 8,
+    }  # fmt: skip
+    return {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": axis}}
+
+
+def _size(field: str, found: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
+    """Return the sizes below the lanes. A single one stands in the middle."""
+    alone = found.high <= found.low
+    named = {round(found.low * (found.high / found.low) ** share): text for share, text in ticks(found)}
+    text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
+    axis = {
+        "title": axis_text(strips),
+        "values": list(named),
+        "labelExpr": f"{text} : ''",
+        "grid": False,
+        "domain": False,
+    }
+    domain = [found.low / 2, found.high * 2] if alone else [found.low, found.high]
+    return {
+        "field": field,
+        "type": "quantitative",
+        "axis": axis,
+        "scale": {"type": "log", "domain": domain, "nice": False},
+    }
+
+
+def _color(*, legend: bool) -> ChartRow:
+    """Return the colours from the CPU's to the GPU's; the theme says which they are."""
+    look = {
+        "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": 260, "gradientThickness": 12,
+        "gradientOpacity": 1, "values": [-1, 0, 1],
+        "labelExpr": f"datum.value < 0 ? 'CPU {FULL:.0f}x' : datum.value > 0 ? 'GPU {FULL:.0f}x' : 'about equal'",
+    }  # fmt: skip
+    return {
+        "field": "tint", "type": "quantitative", "legend": look if legend else None,
+        "scale": {"domain": [-1, 0, 1], "range": "diverging", "interpolate": "rgb"},
+    }  # fmt: skip
+
+
+def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:
+    """Yield what is drawn of a strip, with the layer that draws it."""
+    parts = [
+        part
+        for part in _parts(entry.strip, ends, PIECES)
+        if part.high > entry.lane.start and part.low < entry.lane.end
+    ]
+    runs = [(shade, list(run)) for shade, run in itertools.groupby(parts, key=_shade)]
+    for (shade, run), following in itertools.zip_longest(runs, runs[1:]):
+        low, high = run[0].low, run[-1].high
+        if shade is None:
+            yield "blank", {"x": short(low), "x2": short(high)}
+            continue
+        # Each reaches below the next one, so that no paper shows between them.
+        if following is not None and following[0] is not None:
+            high = following[1][0].high
+        yield "tints", {"x": short(low), "x2": short(high), "tint": shade}
+    if entry.strip is None:
+        return
+    yield from (("sizes", {"x": point.size}) for point in entry.strip.points)
+    # The threshold: a thick mark, and a thin bar for its interval; a bracket has the bar alone.
+    cell, elements = entry.strip.cell, entry.lane.row.elements
+    if cell.kind in ("at", "range"):
+        if cell.n is not None:
+            yield "marks", {"x": elements(cell.n)}
+        if cell.low is not None and cell.high is not None:
+            low, high = (min(max(elements(n), ends.low), ends.high) for n in (cell.low, cell.high))
+            yield "spans", {"x": low, "x2": high}
+
+
+def _shade(part: MapPart) -> float | None:
+    return None if part.ratio is None else round(tint(part.ratio) / SHADE) * SHADE

@@ -15,8 +15,8 @@ from gpubench.analysis.samples import Components, components
 from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import Cell, Table, Tone, cells, heads, number
-from gpubench.base.units import truncate
+from gpubench.base.table import Cell, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.units import counted, truncate
 from gpubench.report.layout import RenderOptions, Section
 
 if TYPE_CHECKING:
@@ -35,16 +35,19 @@ _SIZE = re.compile(r"/n=(\d+)")
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Failures first, then what has no estimate, skips and cases that were not reached."""
-    groups = group_by((row for row in analysis.cases if row.time is None and row.reason != CHECK_ONLY), _kind)
+    groups = group_by(
+        (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
+    )
     ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
     lines = tuple(_group_text(rows, SHOWN if options.full else 1) for _, rows in ordered)
     return Section(title="Skipped and failed cases", lines=lines, folded=True)
 
 
-def _kind(row: CaseResult) -> tuple[str, ...]:
-    """What rows of a line share: a failure its own words; skips a reason that is the same for many sizes and ops."""
-    detail = "" if row.outcome == "skip" else row.detail or ""
-    return (row.outcome, row.reason or "", row.case.device_id if detail else row.case.backend, detail)
+def _kind(entry: CaseResult) -> tuple[str, ...]:
+    """Return what rows of a line share: a failure its own words; skips a reason that is the same for many sizes and
+    ops."""
+    detail = "" if entry.outcome == "skip" else entry.detail or ""
+    return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 
 
 @section("warnings", order=180, help="What limits the numbers, with advice")
@@ -54,22 +57,24 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
     if options.full:
         columns = heads("warning", "meaning and advice")
         rows = tuple(
-            cells(Cell(row.code, _TONES.get(row.severity, "plain")), _warning_text(row)) for row in found
+            cells(Cell(entry.code, _TONES.get(entry.severity, "plain")), _warning_text(entry))
+            for entry in found
         )
         return Section(title="Warnings", tables=(Table(columns, rows),) if rows else ())
-    lines = [line for row in found for line in _warning_lines(row)]
+    lines = [line for entry in found for line in _warning_lines(entry)]
     return Section(title="Warnings", lines=tuple(lines))
 
 
 def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """What a file says of many cases or ops one by one, shown once."""
+    """Return once what a file says of many cases or ops one by one."""
     groups = group_by(
-        findings, lambda row: (row.code, "" if row.code in (_HALVED, _PLAIN) else row.message, row.hint)
+        findings,
+        lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
     )
     return [
         msgspec.structs.replace(
             rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,
-            ids=tuple(case_id for row in rows for case_id in row.ids),
+            ids=tuple(case_id for entry in rows for case_id in entry.ids),
         )
         for rows in groups.values()
     ]  # fmt: skip
@@ -79,10 +84,10 @@ def _joined_text(rows: Sequence[ReportWarning]) -> str:
     """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
     if rows[0].code == _PLAIN:
         before, colon, _ = rows[0].message.partition(": ")
-        return before + colon + ", ".join(row.message.partition(": ")[2] for row in rows)
+        return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
     if len(rows) == 1:
         return rows[0].message
-    sizes = [row.message.partition(", not ")[0].replace(" is measured", "") for row in rows]
+    sizes = [entry.message.partition(", not ")[0].replace(" is measured", "") for entry in rows]
     return (
         f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "
         f"here: {', '.join(sizes)}"
@@ -110,13 +115,13 @@ def _group_text(rows: Sequence[CaseResult], shown: int) -> str:
     first = rows[0]
     what = "excluded" if first.reason == IMPLAUSIBLE else _WORDS[first.outcome]
     detail = f": {shortened(first.detail, DETAIL_LENGTH)}" if first.detail else ""
-    others = len({row.detail for row in rows}) - 1
+    others = len({entry.detail for entry in rows}) - 1
     detail += f" (and {others} similar)" if others else ""
     hint = f" ({shortened(first.hint, DETAIL_LENGTH)})" if first.hint else ""
-    count = f"{len(rows)} cases" if len(rows) > 1 else "1 case"
-    where = ids_text([row.id for row in rows], shown)
+    count = counted(len(rows), "case")
+    where = ids_text([entry.id for entry in rows], shown)
     reason = "" if first.outcome == "planned" else f", {first.reason}"
-    devices = ", ".join(sorted({row.case.device_id for row in rows}))
+    devices = ", ".join(sorted({entry.case.device_id for entry in rows}))
     return f"{what}{reason}{detail}{hint}; {count} on {devices}: {where}"
 
 
@@ -127,7 +132,7 @@ def _warning_text(finding: ReportWarning) -> str:
 
 
 def _warning_lines(finding: ReportWarning) -> list[str]:
-    """What holds and what to do; in a second line one of the cases."""
+    """Say what holds and what to do; in a second line one of the cases."""
     count = f" ({_count(finding.ids)})" if finding.ids else ""
     advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
     lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
@@ -135,7 +140,7 @@ def _warning_lines(finding: ReportWarning) -> list[str]:
 
 
 def _count(ids: Sequence[str]) -> str:
-    return f"{len(ids)} case{'s' if len(ids) != 1 else ''}"
+    return counted(len(ids), "case")
 
 
 _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
@@ -149,27 +154,31 @@ def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
         "device", "launches", number("cases", 1), number("in a block"),
         number("between blocks"), number("sessions"),
     )  # fmt: skip
-    names = [(row.device_id, _LENGTHS[row.launches], str(row.cases)) for row in scatters]
-    long, short = (
-        tuple(cells(*ours, *_scatter(row, counted=full)) for ours, row in zip(names, scatters, strict=True))
-        for full in (True, False)
-    )
     legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
-    narrower = Table(columns, short, legend=legend)
-    table = Table(columns, long, legend=f"{legend}; in brackets: repetitions", narrower=narrower)
-    return Section(title="Noise", tables=(table,) if long else (), folded=True)
+    tables = []
+    for brackets in (False, True):
+        body = [
+            cells(
+                entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry, brackets=brackets)
+            )
+            for entry in scatters
+        ]
+        words = f"{legend}; in brackets: repetitions" if brackets else legend
+        tables.append(Table(columns, tuple(body), legend=words))
+    return Section(title="Noise", tables=(narrowing(tables),) if scatters else (), folded=True)
 
 
-def _scatter(row: Components, *, counted: bool) -> list[str]:
+def _scatter(entry: Components, *, brackets: bool) -> list[str]:
     found = []
     for share, degrees in (
-        (row.within, row.within_degrees), (row.blocks, row.blocks_degrees), (row.sessions, row.sessions_degrees),
+        (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
+        (entry.sessions, entry.sessions_degrees),
     ):  # fmt: skip
         if share is None:
             found.append("-")
             continue
         percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
-        found.append(f"{percent} % ({degrees})" if counted else f"{percent} %")
+        found.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
     return found
 
 
@@ -179,7 +188,7 @@ MOST_IDS = 5
 @section("gates", order=50, choice=False, help="How the gates ended")
 def gates_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw one line for each gate. Whoever asks for gates reads how they ended."""
-    return Section(title="Gates", lines=tuple(gate_text(gate) for gate in gates(analysis)))
+    return Section(title="Gates", lines=tuple(gate_text(gate) for gate in gates(analysis)), asked=True)
 
 
 def gate_text(gate: ReportGate | Gate) -> str:
@@ -196,7 +205,7 @@ def gate_text(gate: ReportGate | Gate) -> str:
 
 
 def gate_name(gate: ReportGate | Gate) -> str:
-    """As it was asked for: `min-speedup matmul=5`, `noisy`."""
+    """Return the gate as it was asked for: `min-speedup matmul=5`, `noisy`."""
     return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
 
 

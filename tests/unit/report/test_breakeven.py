@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.thresholds import threshold_text
-from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.store.document import encode
@@ -82,22 +80,6 @@ def test_of_several_crossings_the_last_one_is_the_threshold():
     assert threshold_text(found).endswith(", mixed")
     alternating = verdict({64: 4.0, 256: 0.25, 1024: 4.0})
     assert (alternating.verdict, alternating.mixed) == ("at", True), "it wins at first, too"
-
-
-def test_a_gain_at_another_size_than_the_largest_of_its_row_says_it():
-    """Waited calls were measured up to 4096, copied ones up to 1024."""
-    ratios = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
-    copied = [
-        measured(case(n=n, regime="transfer-always", device="cupy:0"), 1e-3 / ratio)
-        for n, ratio in ratios.items()
-        if n < 4096
-    ]
-    text = render([run_of([*curve(ratios), *copied])], "markdown", sections=("breakeven",))
-    (row,) = re.findall(r"^\| matmul .*$", text, re.M)
-    gains = row.split(" | ")[-2].split(" / ")
-    assert [" at " in gain for gain in gains] == [False, True], "one cell never mixes two sizes unsaid"
-    assert gains[1].endswith("at 1024²")
-    assert all(re.search(r"x\S* [0-9.]+ [mun]?s", gain) for gain in gains), "GPU times stand beside the ratios"
 
 
 def test_a_device_that_loses_again_has_no_threshold():

@@ -11,13 +11,13 @@ from gpubench import kernels
 from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
-from gpubench.analysis.speedup import CpuCode, cpu_codes
+from gpubench.analysis.speedup import CpuCode, baseline_line, cpu_codes
 from gpubench.report import analysed, render
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
-from gpubench.report.sections.baseline import cpu_names
 from gpubench.report.sections.map import sides_text
+from gpubench.report.wording import cpu_names
 from gpubench.result.run import Blas, Device, RunWarning
 from tests.unit.report.answer_runs import ALWAYS, QUEUED, SIDE, WAITED, answer_run, op_case
 from tests.unit.report.builders import CPU, GPU, case, measured
@@ -127,14 +127,8 @@ def test_codes_have_names(codes, long, short):
 
 def test_the_screen_names_what_the_gpu_is_held_against():
     line, lines = sides(contest(), 120)
-    assert line == "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS, PyTorch with MKL), float32, 55 s."
-    assert any(text.endswith("5 sessions.") for text in lines)
-
-
-def test_the_names_stay_where_the_line_has_no_room_for_the_seconds():
-    line, lines = sides(contest(gpu=H200))
-    assert line == "NVIDIA H200 (CuPy) vs 16 CPU threads (numba, OpenBLAS, PyTorch/MKL), float32."
-    assert any("5 sessions, 55 s." in text for text in lines)
+    assert line == "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS, PyTorch with MKL), float32."
+    assert any(text.endswith("5 sessions, 55 s.") for text in lines)
 
 
 @pytest.mark.parametrize("width", range(60, 125))
@@ -142,7 +136,7 @@ def test_one_line_says_it_in_any_width(width):
     line, lines = sides(contest(gpu=H200), width)
     assert max(map(len, lines)) <= width
     assert line.startswith("NVIDIA H200 (CuPy) ")
-    assert any(" 55 s." in text for text in lines)
+    assert " 55 s." in " ".join(map(str.strip, lines))
 
 
 def test_without_numba_each_place_names_the_weaker_form():
@@ -152,8 +146,11 @@ def test_without_numba_each_place_names_the_weaker_form():
     run = msgspec.structs.replace(run, outcomes=outcomes, warnings=[lacking])
     line, _ = sides(run, 120)
     assert "(NumPy without numba, OpenBLAS, " in line
-    for section in ("reuse", "speedup", "breakeven"):
-        assert "NumPy without numba" in " ".join(render([run], "plain", sections=(section,)).split()), section
+    for section, said in (
+        ("reuse", "NumPy without numba"), ("breakeven", "NumPy without numba"),
+        ("speedup", "the CPU may not be at its best"),
+    ):  # fmt: skip
+        assert said in " ".join(render([run], "plain", sections=(section,)).split()), section
     found = advice([run], Key("add", "float32"), 65536, WAITED)
     assert "CPU: NumPy without numba (numpy:0, 16 threads)." in " ".join(render_advice(found, "table").split())
 
@@ -168,12 +165,6 @@ def test_the_picture_of_the_map_names_it_with_versions():
 def test_the_break_even_table_says_of_each_op_what_computed_it():
     text = " ".join(render([contest()], "plain", sections=("breakeven",)).split())
     assert "CPU, the fastest at each size: numba; matmul: OpenBLAS or PyTorch/MKL; relu: PyTorch " in text
-    rows = [
-        line
-        for line in render([contest()], "markdown", sections=("breakeven",)).splitlines()
-        if "| cupy:0 |" in line
-    ]
-    assert [row.split(" | ")[-2] for row in rows] == ["numba", "OpenBLAS, PyTorch/MKL", "PyTorch"]
 
 
 def test_where_all_rows_have_one_cpu_the_line_above_says_it():
@@ -187,13 +178,11 @@ def test_where_all_rows_have_one_cpu_the_line_above_says_it():
 
 
 @pytest.mark.parametrize("format", ["plain", "markdown"])
-def test_the_tables_of_copies_and_of_means_name_it(format):
+def test_the_table_of_copies_names_it(format):
     names = re.escape("vs 16 CPU threads: ")
     assert re.search(
         f"{names}(numba, PyTorch|PyTorch, numba)$", render([contest()], format, sections=("reuse",)), re.M
     )
-    text = render([contest()], format, sections=("speedup",))
-    assert re.search(f"{names}numba, OpenBLAS, PyTorch with MKL$", text[text.index("Mean gain") :], re.M)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +197,11 @@ def test_the_library_form_is_not_what_numba_compiled(baseline, said):
     assert analyse(contest(), baseline=baseline).baseline.startswith(said)
 
 
-def test_a_table_of_library_calls_alone_does_not_name_numba():
-    text = render([contest()], "plain", sections=("speedup",))
-    notes = dict(re.findall(r"^(\w+) float32\n(vs .*)$", text, re.M))
-    assert notes["matmul"].startswith("vs numpy library, OpenBLAS")
-    assert notes["add"].startswith("vs numpy tuned, numba, OpenBLAS")
+def test_library_calls_alone_do_not_name_numba():
+    run = contest()
+    ratios = {op: [row for row in analyse(run).speedups if row.case.case.op == op] for op in ("matmul", "add")}
+    assert baseline_line(run, ratios["matmul"]).startswith("vs numpy library, OpenBLAS")
+    assert "numba, OpenBLAS" in baseline_line(run, ratios["add"])
 
 
 @pytest.mark.parametrize(

@@ -217,17 +217,15 @@ def test_every_speedup_table_names_its_baseline():
     line = "vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
     for name in ("plain", "markdown", "table"):
         text = render([full_run()], name, sections=["speedup"])
-        # Once for all tables, before the first of them; Markdown tells every ratio once more, folded.
-        assert text.count(line) == (2 if name == "markdown" else 1)
-        assert text.index(line) < text.index("lib")
-    assert render([full_run()], "plain", sections=["speedup"]).count("CPU tuned") == 4
+        assert text.count(line) == 1, "once for all tables, before the first of them"
+        assert text.index(line) < text.index("matmul")
 
 
 def test_markdown_leads_with_what_a_reader_came_for():
     text = render([full_run()], "markdown")
     titles = re.findall(r"^(?:### |<summary>)(.*?)(?:</summary>)?$", text, re.M)
     assert [re.split("[:,]", title)[0] for title in titles] == [
-        "Answer", "Break-even", "Speedup", "Machine", "Warnings", "Re-use", "Every speedup", "Mean gain",
+        "Answer", "Break-even", "Speedup", "Machine", "Warnings", "Re-use", "Every speedup",
         "Skipped and failed cases",
         "Where the time goes", "Roofline", "Environment",
     ]  # fmt: skip
@@ -240,30 +238,18 @@ def test_markdown_leads_with_what_a_reader_came_for():
     assert "](" not in text
 
 
-def pivot(ratios, width=80, **more):
-    return render([run_of(curve(ratios, **more))], "plain", width=width, sections=["speedup"])
-
-
-def test_sizes_of_the_search_alone_are_in_markdown_only():
+def test_sizes_of_the_search_alone_are_for_who_asks_for_the_section():
     sizes = {64 * 2**i: 0.25 * 2**i for i in range(6)}
     outcomes = [*curve(sizes | {100: 0.4}), *curve(sizes | {200: 0.5}, regime="transfer-once")]
     outcomes += curve(sizes, regime="transfer-always")
     run = run_of(list({outcome.id: outcome for outcome in outcomes}.values()))
-    text = render([run], "plain", sections=["speedup"])
-    assert "Sizes of the break-even search alone are left out" in text
+    text = render([run], "plain").partition("Speedup: ")[2]
+    assert "Sizes that few situations have are left out" in " ".join(text.split())
     assert not re.search(r"^ *(100|200) ", text, re.M)
+    assert re.search(r"^ *100 ", render([run], "plain", sections=["speedup"]), re.M)
     text = render([run], "markdown", sections=["speedup"])
     assert "| 100 |" in text
     assert "| 200 |" in text
-
-
-def test_a_row_that_mixes_forms_names_them():
-    outcomes = curve({64: 0.25, 256: 4.0})
-    outcomes += [
-        measured(case(n=n, form="tuned", regime="transfer-always", device="cupy:0"), 1e-3) for n in (64, 256)
-    ]
-    text = render([run_of(outcomes)], "plain", sections=["speedup"])
-    assert re.search(r"cupy:0 lib .* tuned$", text, re.M)
 
 
 def test_a_narrow_terminal_has_shorter_cells_and_headings():
@@ -280,7 +266,7 @@ def test_a_narrow_terminal_has_shorter_cells_and_headings():
     assert "copied: each call copies its inputs in and its output back" in " ".join(found[60].split())
 
 
-def test_each_dtype_has_a_table_and_large_sizes_are_short():
+def test_each_dtype_has_its_rows_and_large_sizes_are_short():
     outcomes = [
         measured(case("relu", n, device=device, dtype=dtype), 1e-3 / (ratio if device == "cupy:0" else 1))
         for dtype in ("float32", "float16")
@@ -289,20 +275,12 @@ def test_each_dtype_has_a_table_and_large_sizes_are_short():
     ]
     text = render([run_of(outcomes)], "plain", sections=["breakeven"])
     assert len(re.findall(r"~?[\d.]+ M \([\d.]+-[\d.]+ M\)", text)) == 2
-    assert re.findall(r"^float\d+", text, re.M) == ["float16", "float32"]
+    assert re.findall(r" (float\d+) ", text) == ["float16", "float32"]
 
 
 @pytest.mark.parametrize(("ratio", "cell"), [(4.0, "< 64"), (0.5, "> 64"), (1.0, "about equal")])
 def test_a_cell_says_what_is_known(ratio, cell):
     assert cell in render([run_of(curve({64: ratio}))], "plain", sections=["breakeven"])
-
-
-def test_devices_without_a_verdict_share_a_row():
-    two = (CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0"))
-    outcomes = [*curve({64: 1.0}), *curve({64: 1.0}, device="wgpu:0")]
-    run = run_of(list({outcome.id: outcome for outcome in outcomes}.values()), devices=two)
-    assert re.search(r"matmul  all 2 +about equal", render([run], "plain", sections=["breakeven"]))
-    assert render([run], "markdown", sections=["breakeven"]).count("| about equal |") == 2
 
 
 def test_a_terminal_sees_where_the_time_goes_at_the_largest_size():

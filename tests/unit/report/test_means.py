@@ -6,7 +6,6 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.means import means
-from gpubench.report import render
 from tests.unit.report.builders import CPU, GPU, case, failed, measured, run_of, skipped
 
 
@@ -84,11 +83,3 @@ def test_a_case_without_a_headline_is_missing_not_averaged():
 
 def test_no_gpu_no_mean():
     assert means(analyse(run_of(cpu(64, 256), devices=(CPU,)))) == ()
-
-
-def test_a_full_report_names_what_is_missing():
-    found = [*cpu(64, 256, 1024), *(beside(n, 5e-3) for n in (64, 256)), failed(case(n=1024, device="cupy:0"))]
-    text = render([run_of(found)], "markdown")
-    assert "cupy:0, on the GPU, queued, float32 lacks matmul/n=1024/float32" in text
-    assert "of 2\\*" in text
-    assert "lacks" not in render([run_of(found)], "plain")

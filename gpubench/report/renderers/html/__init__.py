@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import base64
 import functools
-import gzip
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from importlib import resources
 from xml.etree.ElementTree import Element
 
@@ -18,172 +18,234 @@ from gpubench import __version__
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.base.errors import GpubenchError
 from gpubench.base.installation import install_command
-from gpubench.report.charts import DARK, LIGHT, ChartSet, theme
-from gpubench.report.contents import chart_set, document
-from gpubench.report.layout import RenderOptions
-from gpubench.report.markup import element, markup, verbatim
-from gpubench.report.renderers.html.article import MANY, Filling, article, sections_of, together
-from gpubench.report.renderers.html.figures import Drawing, history_figure, map_figure, page_map
-from gpubench.report.sections.history_chart import history_chart
-from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
+from gpubench.base.plugins.sections import usual
+from gpubench.report.charts import COLORS, theme
+from gpubench.report.contents import chart_set, document, overview
+from gpubench.report.layout import RenderOptions, Section, TextDocument
+from gpubench.report.renderers.html.elements import (
+    block,
+    charts_section,
+    element,
+    history_figure,
+    lines,
+    map_figure,
+    page_text,
+    section,
+    table,
+    verbatim,
+)
+from gpubench.report.sections.answer import KEY as ANSWER
+from gpubench.report.sections.answer import answer_sentences
+from gpubench.report.sections.machines import HISTORY, MACHINES, history_chart, letter, names
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.sections.map import overlay_view
+from gpubench.report.sections.map import map_view, overlay_view
 from gpubench.report.vega import missing_libraries, page_script
 from gpubench.result import store
 
 MAX_BYTES = 2_000_000
-MOST_SAMPLES = 500_000
-# What is left out first where a page would grow beyond that; the answer, the maps and the charts always stay.
-FILLINGS = (
-    Filling(), Filling(samples=False), Filling(samples=False, results=False),
-    Filling(samples=False, results=False, details=False),
-)  # fmt: skip
+MOST_SAMPLES = 500_000  # in a page: to pack more would take half a minute, and they could not fit
+MOST_CASES = 3_000  # with charts; of more the page would take half a minute
+MANY = 3  # runs on one page: each of them unfolds on demand
+LONG = 40  # rows of a section that is left out where the page would be too large
+_LIBRARIES = "Charts: Vega, Vega-Lite and Vega-Embed, which are in this file under their BSD-3-Clause license."
+_NO_PLOTS = "There are no charts in this page because {}"
+_NO_RESULT = (
+    "The result is not in this page, which would be too large: it is the file that the page is made from."
+)
+_NO_DETAILS = "These tables are not in this page, which would be too large: gpubench report --sections {}"
+_UNIT = re.compile(r"(\d) ([KMG])\b")  # a line does not end between a number and its unit
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """One page for all runs; the same bytes for the same files and the same installed extras."""
-    # Beyond so many samples neither of the two could fit, and packing them would take half a minute.
-    samples = sum(row.sample_count for analysis in analyses for row in analysis.cases)
-    content = Content(analyses, sections_of(options))
-    for filling in FILLINGS if samples <= MOST_SAMPLES else FILLINGS[2:]:
-        text = page(content, filling)
-        if len(text.encode()) < MAX_BYTES:
-            break
+    """Return one page for all runs; the same bytes for the same files and the same installed extras."""
+    if tuple(options.sections) == usual():
+        options = msgspec.structs.replace(
+            options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
+        )
+    page = Page(analyses, msgspec.structs.replace(options, full=True))
+    text = page.text()
+    for spare in (page.results, page.details):
+        if len(text.encode()) >= MAX_BYTES:
+            for part, note in spare:
+                del part[1:]  # the heading stays
+                part.append(element("p.note", note))
+            text = page.text()
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 
-MOST_CASES = 3_000  # with charts; of more the page would take half a minute
-_LIBRARIES = "Charts: Vega, Vega-Lite and Vega-Embed, which are in this file under their BSD-3-Clause license."
-
-
-class Content:
-    """What the pages of some runs have in common, however much of it has room: each part is made once."""
+class Page:
+    """The page of some runs. `results`, then `details` may be left out where it would be too large: elements, each with
+    what is said in its place. The answer, the maps and the charts always stay."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
-        self.analyses = analyses
-        self.reports = [document(one, msgspec.structs.replace(options, full=True)) for one in analyses]
-        self.missing = missing_libraries()
-        overlays = _overlays(analyses, options, draws=not self.missing)
-        self.together = together(analyses, options, [figure.element for figure in overlays])
-        self.maps = [
-            page_map(one, f"r{i}-", draws=not self.missing) if MAP in options.sections else None
-            for i, one in enumerate(analyses)
-        ]
-        self.figures = [figure for figure in (*overlays, *self.maps) if figure is not None and figure.views]
-        self.charts = functools.cache(partial(_charts, self, options))
-        self.result = functools.cache(lambda i: block(f"r{i}-result", store.dumps(analyses[i].run)))
+        self.analyses, self.options = analyses, options
+        self.results: list[tuple[Element, str]] = []
+        self.details: list[tuple[Element, str]] = []
+        self.without = self.library = ""
+        missing = missing_libraries()
+        if missing:
+            self.without = f"what draws is not installed: {install_command()}"
+        elif sum(len(analysis.cases) for analysis in analyses) > MOST_CASES:
+            self.without = f"they would show more than {MOST_CASES} cases: choose some with --filter"
+        try:
+            self.library = "" if missing else _library()
+        except GpubenchError as error:  # a page without charts is better than none
+            self.without = f"{error.why}. To have them, install gpubench anew"
+        self.main = element("main", *self._together(), *map(self._article, range(len(analyses))), id="main")
+
+    def text(self) -> str:
+        """Return the page as it is now."""
+        drawn = any("data-drawing" in part.attrib or "data-charts" in part.attrib for part in self.main.iter())
+        library = self.library if drawn else ""
+        embedded = [block("themes", msgspec.json.encode({"light": theme(), "dark": theme(dark=True)}))]
+        script = _text("page.js")
+        body = element(
+            "body",
+            element("a.skip", "Skip to the report", href="#main"),
+            element("header", element("h1", "gpubench report")),
+            self.main,
+            element(
+                "footer", element("p", f"Written by gpubench {__version__}. {_LIBRARIES if library else ''}")
+            ),
+            *([*embedded, _library_block()] if library else []),
+            verbatim("script", script),
+        )
+        scripts = " ".join(map(digest, filter(None, (script, library))))
+        return page_text(element("html", self._head(scripts), body, lang="en"))
+
+    def _head(self, scripts: str) -> Element:
+        # Styles may stand in attributes: the chart library writes them. Nothing can be fetched that they could name.
+        policy = (
+            f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
+            "base-uri 'none'; form-action 'none'"
+        )
+        metas = {
+            "viewport": "width=device-width, initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer",
+        }  # fmt: skip
+        machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
+        swatches = "".join(f".s{i}{{background:{color}}}" for i, color in enumerate(COLORS))
+        return element(
+            "head",
+            element("meta", charset="utf-8"),
+            element("meta", http_equiv="Content-Security-Policy", content=policy),
+            *(element("meta", name=name, content=content) for name, content in metas.items()),
+            element("title", f"gpubench report: {machines}"),
+            element("link", rel="icon", href="data:,"),
+            verbatim("style", _text("page.css") + swatches),
+        )
+
+    def _together(self) -> list[Element]:
+        """Return what several files say together: machines over each other, and each machine over time."""
+        if len(self.analyses) < 2:
+            return []
+        sides = machine_runs(self.analyses)
+        figures = []
+        if MACHINES in self.options.sections and len(sides) > 1:
+            view = overlay_view([side.newest for side in sides], names(sides))
+            figures += [map_figure(view, "all-map", draws=bool(self.library), origin=True)] if view else []
+        if HISTORY in self.options.sections and self.library:
+            charts = [history_chart(side, letter(i)) for i, side in enumerate(sides)]
+            figures += [history_figure(chart, f"all-history{i}") for i, chart in enumerate(charts) if chart]
+        report = overview(self.analyses, self.options)
+        parts = [section(part, name) for part, name in zip(report.sections, _ids(report, "all-"), strict=True)]
+        head = element("div.run", *(element("p", line) for line in report.headings))
+        return [element("article", head, *figures, *parts, aria_label=report.headings[0])]
+
+    def _article(self, place: int) -> Element:
+        """Return one run: the sentence, the map and the table below it; then charts, and folded whatever else."""
+        analysis, prefix = self.analyses[place], f"r{place}-"
+        report = document(analysis, self.options)
+        view = map_view(analysis) if MAP in self.options.sections else None
+        figure = [map_figure(view, f"{prefix}map", draws=bool(self.library))] if view else []
+        lead: list[Element] = []
+        asked: list[Element] = []
+        rest: list[Element] = []
+        for part, name in zip(report.sections, _ids(report, prefix), strict=True):
+            if part.key == ANSWER:
+                lead = _answer(analysis, part, name, figure)
+            elif part.key == MAP:
+                lead = lead or figure
+            elif part.asked:
+                asked.append(section(part, name))
+            else:
+                rest.append(section(part, name, folded=True))
+                if sum(len(table.rows) for table in part.tables) > LONG:
+                    self.details.append((rest[-1][0], _NO_DETAILS.format(part.key)))
+        head = element("div.run", *(element("p", line) for line in report.headings))
+        parts = [
+            *lead, _notice(report, prefix), *asked, self._charts(analysis, prefix),
+            element("div.details", *rest) if rest else None, self._result(analysis, prefix),
+        ]  # fmt: skip
+        if len(self.analyses) >= MANY:
+            content: list[Element | None] = [element("details.one", element("summary", head), *parts)]
+        else:
+            content = [head, *parts]
+        return element("article", *content, aria_label=report.headings[0])
+
+    def _charts(self, analysis: Analysis, prefix: str) -> Element | None:
+        if not self.without:
+            try:
+                charts = chart_set(analysis, self.options)
+                return charts_section(charts, prefix, analysis.run.started_at) if charts.charts else None
+            except GpubenchError as error:
+                self.without = f"{error.why}. To have them, install gpubench anew"
+        return element("section", element("p.note", _NO_PLOTS.format(self.without)))
+
+    def _result(self, analysis: Analysis, prefix: str) -> Element:
+        name = store.result_name(analysis.run)
+        part = element("section", element("h2", "Result file"), id=f"{prefix}file")
+        if sum(row.sample_count for one in self.analyses for row in one.cases) > MOST_SAMPLES:
+            part.append(element("p.note", _NO_RESULT))
+            return part
+        part.append(element("p", "All samples as JSON, as gpubench report and gpubench compare read them."))
+        data = {"data_download": f"{prefix}result", "data_name": name}
+        part.append(element("button", f"Save {name}", type="button", hidden="hidden", **data))
+        part.append(block(f"{prefix}result", store.dumps(analysis.run)))
+        self.results.append((part, _NO_RESULT))
+        return part
 
 
-def page(content: Content, filling: Filling) -> str:
-    analyses = content.analyses
-    charts, library, without = content.charts(filling.samples)
-    script = _text("page.js")
-    runs = zip(analyses, content.reports, charts, content.maps, strict=True)
-    body = element(
-        "body", {},
-        element("a", {"class": "skip", "href": "#main"}, "Skip to the report"),
-        element("header", {}, element("h1", {}, "gpubench report")),
-        element("main", {"id": "main"}, *content.together, *(
-            article(analysis, report, one, found, filling, f"r{i}-", without, folded=len(analyses) >= MANY)
-            for i, (analysis, report, one, found) in enumerate(runs)
-        )),
-        element(
-            "footer", {}, element("p", {}, f"Written by gpubench {__version__}. {_LIBRARIES if library else ''}")
-        ),
-        *_embedded(content, charts, library, filling),
-        verbatim("script", {}, script),
-    )  # fmt: skip
-    scripts = " ".join(digest(text) for text in (script, library) if text)
-    return markup(element("html", {"lang": "en"}, _head(analyses, scripts), body))
+def _answer(analysis: Analysis, part: Section, name: str, figure: Sequence[Element]) -> list[Element]:
+    """Return the sentence in large words, the map, the table right below it, and what limits them."""
+    sentences = answer_sentences(analysis)
+    large = [element("p.sentence", _UNIT.sub("\\1\u00a0\\2", text)) for text in part.lines if text in sentences]
+    below = [text for text in part.lines if text not in sentences]
+    # The title of the map says what the first of these lines would.
+    below = below[1:] if figure else below
+    tables = [table(item, part.title) for item in part.tables]
+    return [
+        element("section.answer", *large, id=name), *figure, element("section.thresholds", *tables, *lines(below)),
+    ]  # fmt: skip
 
 
-def _head(analyses: Sequence[Analysis], scripts: str) -> Element:
-    # Styles may stand in attributes: the chart library writes them. Nothing can be fetched that they could name.
-    policy = (
-        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    machines = "; ".join(dict.fromkeys(analysis.machine for analysis in analyses))
-    swatches = "".join(
-        f".s{i}{{background:{light}}}@media(prefers-color-scheme:dark){{.s{i}{{background:{dark}}}}}"
-        for i, (light, dark) in enumerate(zip(LIGHT, DARK, strict=True))
-    )
-    return element(
-        "head", {},
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("meta", {"name": "color-scheme", "content": "light dark"}),
-        element("meta", {"name": "referrer", "content": "no-referrer"}),
-        element("title", {}, f"gpubench report: {machines}"),
-        element("link", {"rel": "icon", "href": "data:,"}),
-        verbatim("style", {}, _text("page.css") + swatches),
-    )  # fmt: skip
+def _ids(report: TextDocument, prefix: str) -> list[str]:
+    """Return an id for each section: its key, numbered where it has several."""
+    seen: Counter[str] = Counter()
+    ids = []
+    for part in report.sections:
+        seen[part.key] += 1
+        ids.append(f"{prefix}{part.key}" + (f"-{seen[part.key]}" if seen[part.key] > 1 else ""))
+    return ids
 
 
-def _overlays(analyses: Sequence[Analysis], options: RenderOptions, *, draws: bool) -> list[Drawing]:
-    """Machines over each other, and each machine over time."""
-    sides = machine_runs(analyses)
-    figures = []
-    if MACHINES in options.sections and len(sides) > 1:
-        view = overlay_view([side.newest for side in sides], names(sides))
-        figures += [map_figure({"0-0": view}, "all-", draws=draws)] if view is not None else []
-    if HISTORY in options.sections:
-        charts = [history_chart(side, letter(i)) for i, side in enumerate(sides)]
-        figures += [
-            history_figure(chart, f"all-history{i}", draws=draws)
-            for i, chart in enumerate(charts)
-            if chart is not None
-        ]
-    return figures
-
-
-def _embedded(
-    content: Content, charts: Sequence[ChartSet | None], library: str, filling: Filling
-) -> list[Element]:
-    found = []
-    if library:
-        found += [block(f"{figure.id}-data", msgspec.json.encode(figure.views)) for figure in content.figures]
-    for i, one in enumerate(charts):
-        if filling.results:
-            found.append(content.result(i))
-        if one is not None and one.charts:
-            found.append(block(f"r{i}-charts-data", msgspec.json.encode(one)))
-    if library:
-        themes = {"light": theme(), "dark": theme(dark=True)}
-        found += [block("themes", msgspec.json.encode(themes)), _library_block()]
-    return found
-
-
-def _charts(
-    content: Content, options: RenderOptions, samples: bool
-) -> tuple[Sequence[ChartSet | None], str, str]:
-    """The charts of each run, the script that draws them and the maps, and why there are no charts: then they are
-    None."""
-    analyses, charts, without = content.analyses, [], ""
-    if content.missing:
-        without = f"what draws is not installed: {install_command()}"
-    elif sum(len(analysis.cases) for analysis in analyses) > MOST_CASES:
-        without = f"they would show more than {MOST_CASES} cases: choose some with --filter"
-    none = [None] * len(analyses)
-    try:
-        if not without:
-            charts = [chart_set(analysis, options, samples=samples) for analysis in analyses]
-        library = _library() if content.figures or any(chart.charts for chart in charts) else ""
-    except GpubenchError as error:  # a page without charts is better than none
-        return none, "", f"{error.why}. To have them, install gpubench anew"
-    return charts or none, library, without
+def _notice(report: TextDocument, prefix: str) -> Element | None:
+    """Return that there are warnings, where nobody can miss it."""
+    count = sum(len(table.rows) for part in report.sections if part.key == "warnings" for table in part.tables)
+    if not count:
+        return None
+    words = "1 warning limits" if count == 1 else f"{count} warnings limit"
+    return element("p.notice", element("a", f"{words} what these numbers say", href=f"#{prefix}warnings"))
 
 
 @functools.cache
 def _library() -> str:
-    """The script that draws, and its license. Raises GpubenchError."""
+    """Return the script that draws, and its license. Raises GpubenchError."""
     return f"/*\n{_text('vega.LICENSE')}*/\n{page_script()}"
 
 
 @functools.cache
 def _library_block() -> Element:
-    """The same in each page of a process: to pack it takes as long as all the rest."""
+    """Return what is the same in each page of a process: to pack it takes as long as all the rest."""
     return block("library", _library().encode())
 
 
@@ -191,12 +253,6 @@ def _text(name: str) -> str:
     return (resources.files("gpubench.report.renderers.html") / name).read_text(encoding="utf-8")
 
 
-def block(name: str, data: bytes) -> Element:
-    """A script element that no browser runs; the page's script reads it by its id."""
-    packed = base64.b64encode(gzip.compress(data, mtime=0)).decode()  # without a time: the same bytes again
-    return verbatim("script", {"type": "text/plain", "id": name}, packed)
-
-
 def digest(text: str) -> str:
-    """A source for the page's policy: the one script text that it allows."""
+    """Return a source for the page's policy: the one script text that it allows."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
