@@ -14,8 +14,7 @@ from pathlib import Path
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.overheads import overheads
-from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare, roofline
+from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare, overheads, roofline
 from gpubench.base.units import format_bytes, format_size
 from gpubench.report.sections.anatomy import pool_share, what
 from gpubench.report.sections.anatomy import rate as transfer_rate

@@ -18,6 +18,9 @@ from gpubench.analysis.break_even import BreakEven, break_evens
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
 from gpubench.analysis.machine import connected, machine_line, marks
 from gpubench.analysis.speedup import Speedup, baseline_line, beside_written, speedups
+from gpubench.base.groups import group_by
+from gpubench.curves import stats
+from gpubench.curves.stats import Interval
 from gpubench.result.case import GANG, Case, SeriesKey
 from gpubench.result.run import DeviceKind, Measurement, Run
 
@@ -189,6 +192,74 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
     return analysis.replace(cases=tuple(by(list(analysis.cases))), speedups=tuple(speedups))
 
 
+# ---------------------------------------------------------------- means of speedups
+
+
+class Mean(msgspec.Struct, frozen=True, kw_only=True):
+    """Geometric mean of one device's headline speedups over `count` workloads; `missing` are those that it lacks of the
+    fixed set. Means of different sets are not comparable."""
+
+    regime: str
+    dtype: str
+    device_id: str
+    ratio: float
+    lo: float
+    hi: float
+    count: int
+    missing: tuple[str, ...]
+
+    @property
+    def interval(self) -> Interval:
+        """The mean between its ends, which are the means of the ends of its ratios."""
+        return Interval(self.lo, self.ratio, self.hi, "prior")
+
+
+@derive_once
+def means(analysis: Analysis) -> tuple[Mean, ...]:
+    """Return a row per regime, dtype and device that has headline speedups.
+
+    The set of a dtype is what was attempted in every regime, on whatever device: so all devices and regimes are asked
+    for the same, and sizes that a search for one break-even added take no part. The interval is the mean of the ends:
+    as wide as if all cases erred alike.
+    """
+    everything = _fixed(analysis.shown_of(analysis.compared))
+    counted = [
+        ratio
+        for ratio in analysis.speedups
+        if ratio.headline and ratio.case.case.workload in everything.get(ratio.case.case.dtype, ())
+    ]
+    families = group_by(counted, lambda ratio: (ratio.case.case.regime_id, ratio.case.case.dtype))
+    rows = []
+    for (regime, dtype), family in families.items():
+        for device_id, same in group_by(family, lambda ratio: ratio.case.case.device_id).items():
+            ratios = {ratio.case.case.workload: ratio for ratio in same}
+            lo, middle, hi = (
+                stats.geometric_mean([getattr(ratio, end) for ratio in ratios.values()])
+                for end in ("lo", "ratio", "hi")
+            )
+            missing = tuple(name for name in everything[dtype] if name not in ratios)
+            rows.append(
+                Mean(
+                    regime=regime, dtype=dtype, device_id=device_id, ratio=middle, lo=lo, hi=hi, count=len(ratios),
+                    missing=missing,
+                )
+            )  # fmt: skip
+    return tuple(rows)
+
+
+def _fixed(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
+    """Return by dtype the workloads that a GPU has, measured or not, in all regimes that the run's GPUs have."""
+    tried: dict[str, dict[str, set[str]]] = {}
+    for case in cases:
+        if case.device_kind != "cpu":
+            by_workload = tried.setdefault(case.case.dtype, {})
+            by_workload.setdefault(case.case.workload, set()).add(case.case.regime_id)
+    return {
+        dtype: [name for name, regimes in by_workload.items() if regimes == set().union(*by_workload.values())]
+        for dtype, by_workload in tried.items()
+    }
+
+
 # ---------------------------------------------------------------- several runs
 
 
@@ -243,18 +314,15 @@ def headlines(analysis: Analysis) -> list[Speedup]:
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """The cases of a machine with a time in two runs or more: per series, regime and device the faster form at the
-    largest size that most runs have."""
+    """Return the cases of a machine with a time in two runs or more: per series, regime and device the faster form at
+    the largest size that most runs have."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for row in analysis.cases:
             if row.time is not None and row.case.variant is None:
                 times.setdefault(row.id, {})[i] = row
-    groups: dict[tuple[object, ...], list[dict[int, CaseResult]]] = {}
-    for by_run in times.values():
-        row = by_run[max(by_run)]
-        if len(by_run) > 1:
-            groups.setdefault((row.case.series, row.case.regime_id, row.case.device_id), []).append(by_run)
+    several = [by_run for by_run in times.values() if len(by_run) > 1]
+    groups = group_by(several, lambda by_run: by_run[max(by_run)].case.cell)
     return tuple(_history(max(group, key=_weight), len(side.runs)) for group in groups.values())
 
 

@@ -367,7 +367,8 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
     if isinstance(value, Mapping):
         if "n" not in value:
             raise UsageError("no-size", f"the shape {dict(value)!r} has no n")
-        return _split_params({name: int(number) for name, number in value.items()})
+        params = {name: int(number) for name, number in value.items()}
+        return params["n"], beside_size(params)
     if not isinstance(value, Sequence):
         return int(value), ()
     if value and isinstance(value[0], Sequence):
@@ -383,7 +384,9 @@ def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
     An extent that none of them tells (the columns of matmul's B, if A alone is given) is that of the plain op: square.
     """
     declared, whole = _load(op), math.prod(shapes[0])
-    if declared is None or not shapes[0] or _is_vector(declared):
+    if declared is None or not shapes[0]:
+        return whole, ()
+    if not declared.inputs or tuple(declared.inputs[0].shape({"n": 64})) == (64,):
         return whole, ()
     if set(declared.options) == {"columns"}:  # rows, however many axes count them
         shapes = tuple((math.prod(lengths[:-1]), lengths[-1]) for lengths in shapes if lengths)
@@ -395,16 +398,14 @@ def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
             params for params in _candidates(declared, extents, count) if _fits(declared, params, shapes)
         ]
         if fitting:  # two ways to read them are none
-            return _split_params(fitting[0]) if len(fitting) == 1 else (0, ())
+            return (fitting[0]["n"], beside_size(fitting[0])) if len(fitting) == 1 else (0, ())
     return 0, ()
 
 
 def _fits(declared: Op, params: Params, shapes: Sequence[Shape]) -> bool:
-    if declared.fits(params) is not None:
-        return False
-    return all(
-        tuple(operand.shape(params)) == lengths
-        for operand, lengths in zip(declared.inputs, shapes, strict=False)
+    operands = zip(declared.inputs, shapes, strict=False)
+    return declared.fits(params) is None and all(
+        tuple(operand.shape(params)) == shape for operand, shape in operands
     )
 
 
@@ -412,14 +413,6 @@ def _candidates(declared: Op, extents: Sequence[int], count: int) -> Iterator[di
     for names in itertools.combinations(sorted(declared.options), count):
         for n, *values in itertools.product(extents, repeat=count + 1):
             yield {"n": n, **dict(zip(names, values, strict=True))}
-
-
-def _split_params(params: Params) -> tuple[int, Others]:
-    return params["n"], beside_size(params)
-
-
-def _is_vector(declared: Op) -> bool:
-    return not declared.inputs or tuple(declared.inputs[0].shape({"n": 64})) == (64,)
 
 
 def _load(op: str) -> Op | None:

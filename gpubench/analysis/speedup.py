@@ -127,20 +127,17 @@ def baseline_named(name: str) -> Callable[[Case, bool], bool]:
 
 def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[CaseResult], bool]:
     if name is None:
-        return lambda row: row.device_kind == "cpu"
+        return lambda case: case.device_kind == "cpu"
     named = baseline_named(name)
-
-    def chosen(row: CaseResult) -> bool:
-        return named(row.case, row.device_kind == "cpu")
-
-    if not any(chosen(row) for row in cases):
-        known = sorted({f"{row.case.form}@{row.case.device_id}" for row in cases})
+    chosen = {case.id for case in cases if named(case.case, case.device_kind == "cpu")}
+    if not chosen:
+        known = sorted({f"{case.case.form}@{case.case.device_id}" for case in cases})
         raise InputError(
             "baseline-missing", f"--baseline {name}: no measured case matches",
             why="a speedup needs a baseline that is in the file",
             hint=f"choose one of: {', '.join(known)}" if known else "run again; this file holds no estimate",
         )  # fmt: skip
-    return chosen
+    return lambda case: case.id in chosen
 
 
 def _contenders(
@@ -191,26 +188,21 @@ def pair(
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """`vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms or CPUs, tables name each."""
-    devices: dict[str, list[CaseResult]] = {}
-    for row in rows:
-        devices.setdefault(row.baseline.case.device_id, []).append(row.baseline)
+    """Return `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms or CPUs, tables name
+    each."""
+    devices = group_by((row.baseline for row in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
-        ours = devices.get(device_id)
-        forms = {row.case.form for row in ours or ()}
+        cases = devices.get(device_id, [])
+        forms = {case.case.form for case in cases}
         form = min(forms) if len(forms) == 1 else "library or tuned (the faster one)"
-        compiled = _is_compiled(run, device_id) if ours is None else any(map(_by_numba, ours))
-        parts.append(_device_text(run, device_id, form, compiled=compiled))
+        parts.append(_device_text(run, device_id, form, cases))
     return "vs " + "; ".join([*parts, *_absent(run)])
 
 
 def cpu_line(run: Run) -> str:
-    """The CPU side by itself: `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
-    texts = [
-        _device_text(run, device_id, "", compiled=_is_compiled(run, device_id))
-        for device_id in _cpu_devices(run)
-    ]
+    """Return the CPU side by itself: `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
+    texts = [_device_text(run, device_id, "", ()) for device_id in _cpu_devices(run)]
     return "; ".join([*texts, *_absent(run)])
 
 
@@ -299,7 +291,8 @@ def cpu_limit(run: Run) -> str | None:
     return None
 
 
-def _device_text(run: Run, device_id: str, form: str, *, compiled: bool) -> str:
+def _device_text(run: Run, device_id: str, form: str, cases: Sequence[CaseResult]) -> str:
+    """Return the words for a baseline; without `cases` every case of the device tells whether numba compiled it."""
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
@@ -309,16 +302,13 @@ def _device_text(run: Run, device_id: str, form: str, *, compiled: bool) -> str:
     threads, usable = _threads(records), usable_cpus(run)
     count = "threads unknown" if threads is None else f"{threads} of {usable or '?'} threads"
     limited = " (cpu-limited)" if cpu_limit(run) else ""
-    compiler = "numba, " if compiled else ""
-    return f"{backend} {form}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
-
-
-def _is_compiled(run: Run, device_id: str) -> bool:
-    """Whether a case of the device took a kernel that numba compiled."""
-    return any(
-        isinstance(outcome, Measurement) and outcome.case.device_id == device_id and _by_numba(outcome)
+    measured = [
+        outcome
         for outcome in run.outcomes
-    )
+        if isinstance(outcome, Measurement) and outcome.case.device_id == device_id
+    ]
+    compiler = "numba, " if any(map(_by_numba, cases or measured)) else ""
+    return f"{backend} {form}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
 
 
 def _by_numba(row: CaseResult | Measurement) -> bool:

@@ -9,8 +9,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.estimate import OVERHEAD
-from gpubench.analysis.overheads import overheads
-from gpubench.analysis.roofline import measures_roofs
+from gpubench.analysis.roofline import measures_roofs, overheads
 from gpubench.analysis.samples import count_sessions
 from gpubench.base.escaping import printable
 from gpubench.base.plugins import described, sections

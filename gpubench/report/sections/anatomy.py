@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import Anatomy, CaseResult
-from gpubench.analysis.overheads import PoolOverhead, overheads
+from gpubench.analysis.roofline import PoolOverhead, overheads
 from gpubench.base.escaping import printable
 from gpubench.base.groups import at_largest
 from gpubench.base.plugins.sections import Rows, section

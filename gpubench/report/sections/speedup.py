@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.analyse import Analysis, Mean, means
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.means import Mean, means
 from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.escaping import printable

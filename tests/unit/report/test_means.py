@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from gpubench.analysis.analyse import analyse
-from gpubench.analysis.means import means
+from gpubench.analysis.analyse import analyse, means
 from tests.unit.report.builders import CPU, GPU, case, failed, measured, run_of, skipped
 
 

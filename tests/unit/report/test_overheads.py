@@ -7,8 +7,7 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.mode import evidence
-from gpubench.analysis.overheads import overheads
-from gpubench.analysis.roofline import roofline
+from gpubench.analysis.roofline import overheads, roofline
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.run import Parts

@@ -9,14 +9,12 @@ import json
 import msgspec
 import pytest
 
-from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.analyse import Analysis, analyse, means
 from gpubench.analysis.claims import claims
 from gpubench.analysis.hybrid import hybrids
-from gpubench.analysis.means import means
-from gpubench.analysis.overheads import overheads
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.reuse import reuses
-from gpubench.analysis.roofline import roofline
+from gpubench.analysis.roofline import overheads, roofline
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.noise import noise
 from gpubench.compare.two_runs import compare
