@@ -44,7 +44,7 @@ from gpubench.report.wording import (
     size_text,
 )
 from gpubench.result.run import Block, Measurement, Placing, Run
-from gpubench.workloads.steps import stage_seconds
+from gpubench.workloads.assignment import stage_seconds
 
 PlacementReason = Literal[
     "one-side-dominates", "transfer-bound", "overhead-bound", "noise", "selected-in-sample", "throttled", "software",

@@ -1,23 +1,20 @@
-"""Child side: what the stages of a workload take on each of two sides, what copies take, and what that promises.
-
-Workloads on two sides: each stage runs where the placement says, values are copied to a side that lacks them.
+"""Child side: networks on two sides. Each stage runs where the placement says, values are copied to a side that lacks
+them; and what the stages take on each side, what copies take, and what that promises.
 
 A value is in host memory, on the GPU or on both. What is there is not copied again: a weight goes up once, an input
 once after each upload, a result of a stage once after each run. Stages in a row on one side are one chain of that side.
-
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
-from gpubench.backends.contract.protocols import Places
 from gpubench.backends.shared.blocks import empty_caches
 from gpubench.backends.shared.host import clocked, host_dtype
 from gpubench.backends.shared.sides import refusal, side_case, view_of
@@ -34,106 +31,86 @@ from gpubench.workloads.assignment import (
     StageCost,
     nearest,
     predicted_s,
-    single_sides,
+    stage_seconds,
 )
-from gpubench.workloads.steps import stage_seconds
 
 # Rounds, and those that are thrown away: caches and clocks warm up.
 ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """The placement of each side alone, by its name; what the host does stays there."""
-    cpu, gpu = single_sides([StageCost(0.0, None if host else 0.0, (), ()) for host in _hosts(op)])
-    return {"cpu": cpu, "gpu": gpu}
-
-
-def _hosts(op: Op) -> list[bool]:
-    """Of each stage, whether the host does it."""
-    return [kernels.load(stage.op).host is not None for stage in op.stages]
+    """Return the placement of each side alone, by its name; what the host does stays there."""
+    hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
+    return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Placing | None:
-    """Rounds of both chains with clock readings, of one copy of each value there and back, and of an empty launch; None
-    where a side cannot time its stages. All of a round are neighbours in time, so that medians add up."""
+    """Take rounds of both chains with clock readings, of one copy of each value there and back, and of an empty launch.
+    All of a round are neighbours in time, so that medians add up. Returns None if a side cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
-    if chain is None or not isinstance(session, Places):
+    if chain is None or not isinstance(session, protocols.Places):
         return None
-    op = workspace.op
-    for placed in sides(op).values():  # every value has memory on both sides
-        session.place(placed)
+    op, alone = workspace.op, sides(workspace.op)
+    for placement in alone.values():  # every value has memory on both sides
+        session.place(placement)
         session.run(timed.launch)
         session.sync()
     steps = chain.steps(workspace.buffers, timed.launch.output)
     values = chain.values(workspace.buffers, timed.launch.output)
-    moved = {name: values[name] for name in _moved(op)}
+    # What flows into the stages and out of them may have to be copied; weights are on both sides.
+    fixed = {operand.name for operand in op.inputs if operand.role != "activation"}
+    used = dict.fromkeys(name for stage in op.stages for name in (*stage.reads, *stage.writes))
+    moved = [name for name in used if name not in fixed]
     empty = session.empty_launch()
-    rounds: list[tuple[SideReading, SideReading, dict[str, tuple[float, float]], float]] = []
+    rounds: list[tuple[SideReading, SideReading, list[tuple[float, float]], float]] = []
     began = time.perf_counter()
     while len(rounds) < ROUNDS + WARM_UP:
         readings = session.side_times(steps)
         if readings is None:
             return None
-        rounds.append((*readings, _copied(session, moved), wall_s(session, empty, 1)))
+        copies = [session.copy_times(values[name]) for name in moved]
+        rounds.append((*readings, copies, wall_s(session, empty, 1)))
         if time.perf_counter() - began > limit_s:
             break
-    kept = rounds[WARM_UP:] or rounds
-    hosts, on_gpu = _hosts(op), iter(zip(*(gpu.steps.steps_s for _, gpu, _, _ in kept), strict=True))
-    found = Placing(
-        session=session_index, clock=kept[0][1].steps.clock, stages=[stage.name for stage in op.stages],
-        cpu_s=[list(one) for one in zip(*(cpu.steps.steps_s for cpu, *_ in kept), strict=True)],
-        gpu_s=[[] if host else list(next(on_gpu)) for host in hosts],
-        cpu_whole_s=[cpu.whole_s for cpu, *_ in kept], gpu_whole_s=[gpu.whole_s for _, gpu, *_ in kept],
-        up_s={name: [copies[name][0] for _, _, copies, _ in kept] for name in moved},
-        down_s={name: [copies[name][1] for _, _, copies, _ in kept] for name in moved},
-        enter_s=[seconds for *_, seconds in kept], predicted_s={}, free_s=0.0,
+    cpu, gpu, copied, enter_s = zip(*(rounds[WARM_UP:] or rounds), strict=True)
+    on_gpu = zip(*(reading.steps.steps_s for reading in gpu), strict=True)
+    up_s, down_s = (
+        {name: [copies[i][way] for copies in copied] for i, name in enumerate(moved)} for way in (0, 1)
+    )
+    placing = Placing(
+        session=session_index, clock=gpu[0].steps.clock, stages=[stage.name for stage in op.stages],
+        cpu_s=[list(step) for step in zip(*(reading.steps.steps_s for reading in cpu), strict=True)],
+        gpu_s=[[] if letter == CPU else list(next(on_gpu)) for letter in alone["gpu"]],
+        cpu_whole_s=[reading.whole_s for reading in cpu], gpu_whole_s=[reading.whole_s for reading in gpu],
+        up_s=up_s, down_s=down_s, enter_s=list(enter_s), predicted_s={}, free_s=0.0,
     )  # fmt: skip
-    return _planned(found, costs(op, timed.case, found))
+    # Worth a measurement are each side alone, and the best.
+    known = costs(op, timed.case, placing)
+    placements = dict.fromkeys((*alone.values(), *(predicted.placement for predicted in nearest(known))))
+    return msgspec.structs.replace(
+        placing, predicted_s={placement: predicted_s(known, placement) for placement in placements},
+        free_s=nearest(known.without_copies())[0].seconds,
+    )  # fmt: skip
 
 
-def _moved(op: Op) -> list[str]:
-    """The values that may have to be copied: what flows into the stages and out of them. Weights are on both."""
-    still = {operand.name for operand in op.inputs if operand.role != "activation"}
-    used = dict.fromkeys(name for stage in op.stages for name in (*stage.reads, *stage.writes))
-    return [name for name in used if name not in still]
-
-
-def _copied(session: Places, values: Mapping[str, Buffer]) -> dict[str, tuple[float, float]]:
-    return {name: session.copy_times(value) for name, value in values.items()}
-
-
-def costs(op: Op, case: Case, found: Placing) -> PlacementCosts:
-    """What the planner needs, by medians. A device without stamps has a launch and its wait in each stage already."""
-    both = CPU + GPU
+def costs(op: Op, case: Case, placing: Placing) -> PlacementCosts:
+    """Return what the planner needs, by medians. A device without stamps has a launch and its wait in each stage
+    already."""
     given = {
-        operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else both
+        operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else CPU + GPU
         for operand in op.inputs
     }
     steps = [
         StageCost(cpu_s, gpu_s, stage.reads, stage.writes)
-        for stage, cpu_s, gpu_s in zip(op.stages, *stage_seconds(found), strict=True)
+        for stage, cpu_s, gpu_s in zip(op.stages, *stage_seconds(placing), strict=True)
     ]
-    return PlacementCosts(
-        steps, _medians(found.up_s), _medians(found.down_s),
-        median(found.enter_s) if found.clock != "waited" else 0.0, given,
-        [operand.name for operand in op.outputs if operand.travels],
-    )  # fmt: skip
-
-
-def _medians(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {name: median(seconds) for name, seconds in values.items()}
-
-
-def _planned(found: Placing, known: PlacementCosts) -> Placing:
-    """With the placements that are worth a measurement: each side alone, and the best."""
-    wanted = dict.fromkeys(single_sides(known.steps))
-    wanted |= dict.fromkeys(one.placement for one in nearest(known))
-    return msgspec.structs.replace(
-        found,
-        predicted_s={one: predicted_s(known, one) for one in wanted},
-        free_s=nearest(known.without_copies())[0].seconds,
+    up_s, down_s = (
+        {name: median(times) for name, times in copies.items()} for copies in (placing.up_s, placing.down_s)
     )
+    enter_s = median(placing.enter_s) if placing.clock != "waited" else 0.0
+    ends = [operand.name for operand in op.outputs if operand.travels]
+    return PlacementCosts(steps, up_s, down_s, enter_s, given, ends)
 
 
 # Values that nobody uses, kept because a copying call asks for the same again; and bound chains of the CPU.

@@ -25,7 +25,7 @@ from gpubench.report.charts import Chart, ChartRow
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
-from gpubench.workloads.steps import adding_up
+from gpubench.workloads.assignment import adding_up
 
 # A sum may miss the whole by so much: as the parts of a call may.
 SHARE, LEAST_S = 0.10, 20e-6

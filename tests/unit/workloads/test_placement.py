@@ -12,11 +12,11 @@ from gpubench.workloads.assignment import (
     NEAR,
     PlacementCosts,
     StageCost,
+    adding_up,
     nearest,
     predicted_s,
     single_sides,
 )
-from gpubench.workloads.steps import adding_up
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 
