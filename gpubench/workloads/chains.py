@@ -1,9 +1,5 @@
-"""Child side: a workload's stages on one device, as one launch, and the gate that judges them one by one.
-
-Child side: where the time of a workload goes, stage by stage, alone and in the chain, beside the plain chain.
-
-Child side: the workspace of a network, whose tuned form runs its stages as one launch.
-"""
+"""Child side: the stages of a network on one device, as one launch; the gate that judges them one by one; and where
+their time goes, alone and in the chain."""
 
 from __future__ import annotations
 
@@ -13,10 +9,10 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpubench import kernels
-from gpubench.backends.contract import Buffer, HostCall, Launch, Recording, Session, StageReading
+from gpubench.backends.contract import Buffer, HostCall, Launch, Session
 from gpubench.backends.contract.protocols import BuildsAhead, Chains, Records, Steps, TimesStages, Tunes
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
 from gpubench.backends.shared.reference import judge_alone, on_host, sentinels, spoil, widened
@@ -238,21 +234,16 @@ LEAST_ROUNDS = 3
 LONG_S = 0.005
 # Stages that are read in one go: few enough for the stamps of any device.
 TOGETHER = 256
-
-
-class _Round(NamedTuple):
-    reading: StageReading
-    stamping_s: float | None
-    wall_s: float
-    empty_s: float
-    recording: Recording | None
-    alone_s: list[float]
+# Lists of StageTimes, with a value for each round; some sessions have none of some.
+_TIMES = (
+    "chain_s", "alone_s", "span_s", "wall_s", "empty_s", "stamping_s", "first_recording_s", "recording_s",
+)  # fmt: skip
 
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
-    """Rounds of the stamped chain, the plain chain with one reading and with none, an empty launch and each stage
-    alone, but for the first few none begun after `limit_s`; None where the case has no stages, or the session cannot
-    time them.
+    """Take rounds of the stamped chain, the plain chain with one reading and with none, an empty launch and each stage
+    alone; but for the first few none is begun after `limit_s`. Returns None where the case has no stages, or the
+    session cannot time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
     not. The first round is thrown away, unless there is no time for another. What is short, a stage alone or a call of
@@ -267,59 +258,52 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     steps = chain.steps(workspace.buffers, timer.launch.output)
     empty = session.empty_launch()
     plain = _on_device(session, steps)
-    rounds: list[_Round] = []
+    times: dict[str, list[Any]] = {name: [] for name in _TIMES}
     began = time.perf_counter()
-    while len(rounds) <= ROUNDS:
+    while len(times["span_s"]) <= ROUNDS:
         wall_s(session, timer.launch, 1)  # or only the plain chain would have one just before it
         reading = session.stage_times(steps)
         if reading is None:
             return None
-        once = session.stage_times([plain]) if plain is not None and reading.clock != "host" else None
-        call, nothing = _warm(session, timer.launch), _warm(session, empty)
-        hosts_s = _hosts_s(steps, reading)
-        stamping_s = reading.span_s - hosts_s - once.span_s if once is not None else None
+        times["chain_s"].append(reading.steps_s)
+        times["span_s"].append(reading.span_s)
+        if plain is not None and reading.clock != "host" and (once := session.stage_times([plain])) is not None:
+            by_step = zip(steps, reading.steps_s, strict=True)
+            hosts_s = sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
+            times["stamping_s"].append(reading.span_s - hosts_s - once.span_s)
+        (_, call_s), (issued_s, empty_s) = _warm(session, timer.launch), _warm(session, empty)
+        times["wall_s"].append(call_s)
+        times["empty_s"].append(empty_s)
         recording = session.recording(timer.launch) if isinstance(session, Records) else None
         if recording is not None:  # less that of an empty launch, whose time is known with its wait
-            recording = Recording(*(max(0.0, seconds - nothing.issued_s) for seconds in recording))
-        alone_s = _alone(session, steps, reading.steps_s)
-        rounds.append(_Round(reading, stamping_s, call.wall_s, nothing.wall_s, recording, alone_s))
+            times["first_recording_s"].append(max(0.0, recording.first_s - issued_s))
+            times["recording_s"].append(max(0.0, recording.whole_s - issued_s))
+        times["alone_s"].append(_alone(session, steps, reading.steps_s))
         spent_s = time.perf_counter() - began
-        if spent_s > limit_s and (len(rounds) > LEAST_ROUNDS or spent_s > 2 * limit_s):
+        if spent_s > limit_s and (len(times["span_s"]) > LEAST_ROUNDS or spent_s > 2 * limit_s):
             break
-    kept = rounds[1:] or rounds
-    recorded = [one.recording for one in kept if one.recording is not None]
+    assert reading is not None, "there was a round"
+    kept = {name: values[1:] or values for name, values in times.items()}
+    kept |= {name: _by_name(names, kept[name]) for name in ("chain_s", "alone_s")}
+    tokens = {part: count(timer.case.params) for part, count in workspace.op.tokens.items()}
     return StageTimes(
-        session=session_index, clock=kept[0].reading.clock, stages=list(dict.fromkeys(names)),
-        chain_s=_by_name(names, [one.reading.steps_s for one in kept]),
-        alone_s=_by_name(names, [one.alone_s for one in kept]),
-        span_s=[one.reading.span_s for one in kept], wall_s=[one.wall_s for one in kept],
-        empty_s=[one.empty_s for one in kept],
-        stamping_s=[one.stamping_s for one in kept if one.stamping_s is not None],
-        first_recording_s=[one.first_s for one in recorded], recording_s=[one.whole_s for one in recorded],
-        tokens={part: count(timer.case.params) for part, count in workspace.op.tokens.items()},
-    )  # fmt: skip
+        session=session_index, clock=reading.clock, stages=list(dict.fromkeys(names)), tokens=tokens, **kept
+    )
 
 
-class _Call(NamedTuple):
-    """Seconds of a call up to its wait, and with it."""
-
-    issued_s: float
-    wall_s: float
-
-
-def _warm(session: Session, launch: Launch) -> _Call:
-    """A call, behind another one where it is short: the first call after another kind of work took a third longer on
-    WebGPU."""
+def _warm(session: Session, launch: Launch) -> tuple[float, float]:
+    """Return the seconds of a call up to its wait, and with it; behind another call where it is short: the first one
+    after another kind of work took a third longer on WebGPU."""
     first = _timed(session, launch)
-    return first if first.wall_s >= LONG_S else _timed(session, launch)
+    return first if first[1] >= LONG_S else _timed(session, launch)
 
 
-def _timed(session: Session, launch: Launch) -> _Call:
+def _timed(session: Session, launch: Launch) -> tuple[float, float]:
     start = session.clock()
     session.run(launch, 1)
     issued = session.clock()
     session.sync()
-    return _Call(issued - start, session.clock() - start)
+    return issued - start, session.clock() - start
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
@@ -328,12 +312,6 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
     if not own or not isinstance(session, Chains):
         return None
     return session.chain(own, own[-1][1]), own[-1][1]
-
-
-def _hosts_s(steps: Steps, reading: StageReading) -> float:
-    """Seconds of what the host does."""
-    by_step = zip(steps, reading.steps_s, strict=True)
-    return sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
 
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
