@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.policy import Policy
     from gpubench.analysis.thresholds import GpuThreshold
-    from gpubench.functions.manifest import CodeSource
+    from gpubench.functions.describe import CodeSource
     from gpubench.result.machine import Machine
     from gpubench.result.run import Run
 
@@ -333,7 +333,7 @@ def _shows_progress() -> bool:
 @contextmanager
 def _source(function: UserFunction) -> Iterator[CodeSource]:
     """Tell where children find the function: in the module that declares it, or pickled with all that it refers to."""
-    from gpubench.functions.manifest import CodeSource
+    from gpubench.functions.describe import CodeSource
 
     module = sys.modules.get(function.__module__)
     file = getattr(module, "__file__", None)

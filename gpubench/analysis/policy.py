@@ -321,7 +321,7 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
     from gpubench import detect
     from gpubench.result import store
-    from gpubench.result.store.head import load_head
+    from gpubench.result.store.files import load_head
 
     count, foreign = 0, ""
     for path in paths:

@@ -66,23 +66,6 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
             for line in messages(found()):
                 streams.command(line)
 
-    def tell_reports(
-        self,
-        analyses: Sequence[Analysis],
-        exit_code: int,
-        result_file: str | None,
-        *,
-        markdown: Callable[[], str],
-    ) -> None:
-        """`tell` of reports; `exit_code` is how the command ends."""
-
-        def found() -> CiOutcome:
-            from gpubench.report.ci import of_reports
-
-            return of_reports(analyses, exit_code)
-
-        self.tell(found, markdown, result_file)
-
 
 def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
     """Return the options as checked values. Raises UsageError."""

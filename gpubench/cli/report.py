@@ -29,6 +29,7 @@ def report(options: ReportOptions) -> int:
 
     from gpubench import report as reports
     from gpubench.cli import ci, rendering
+    from gpubench.report.ci import of_reports
     from gpubench.report.layout import RenderOptions
     from gpubench.result import selectors, store
 
@@ -65,13 +66,10 @@ def report(options: ReportOptions) -> int:
         rendering.write(channels.comment(reports.drawn(analyses, name, style), name), options.output)
     rendering.write_plots(analyses, options, style.sections, style.time_unit)
     code = ci.exit_code(analyses)
-    channels.tell_reports(
-        analyses, code, paths[0],
-        markdown=lambda: reports.drawn(
-            analyses, "markdown",
-            RenderOptions(sections=style.sections, time_unit=style.time_unit, sort=style.sort),
-        ),
-    )  # fmt: skip
+    plain = RenderOptions(sections=style.sections, time_unit=style.time_unit, sort=style.sort)
+    channels.tell(
+        lambda: of_reports(analyses, code), lambda: reports.drawn(analyses, "markdown", plain), paths[0]
+    )
     return code
 
 

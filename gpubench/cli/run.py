@@ -26,6 +26,7 @@ def run(options: RunOptions) -> int:
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.measure import runner
+    from gpubench.report.ci import of_reports
 
     saving.require_text(options)
     rendering.check_plots(options)
@@ -59,9 +60,9 @@ def run(options: RunOptions) -> int:
         events.finish(analyses[0])
         errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
         rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
-        channels.tell_reports(
-            analyses, stored.exit_code, next(iter(saved), None),
-            markdown=lambda: style.render(analyses, "markdown"),
+        channels.tell(
+            lambda: of_reports(analyses, stored.exit_code), lambda: style.render(analyses, "markdown"),
+            next(iter(saved), None),
         )  # fmt: skip
         return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 

@@ -451,7 +451,7 @@ def _files(results: Path) -> list[Path]:
 
 
 def _load_head(path: Path) -> Run | None:
-    from gpubench.result.store.head import load_head
+    from gpubench.result.store.files import load_head
 
     return load_head(path)
 

@@ -20,8 +20,7 @@ from gpubench.base.plugins import PluginError, described
 from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
 from gpubench.functions.declare import DECLARED, Stays, UserFunction
-from gpubench.functions.describe import DRAWN, Code, Description, make_op
-from gpubench.functions.manifest import CodeSource, read
+from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
 from gpubench.kernels.templates.formula import Formula, Untraceable, trace
 
@@ -224,7 +223,7 @@ def _code_text(code: CodeType) -> str:
 @cache
 def load(name: str) -> Op:
     """The op of that id, with the user's code. Raises KeyError if no manifest has it, and PluginError."""
-    manifest = read()
+    manifest = read_manifest()
     description = next((entry for entry in manifest.functions if entry.id == name), None)
     if description is None:
         raise KeyError(name)

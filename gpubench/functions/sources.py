@@ -13,9 +13,7 @@ import msgspec
 from gpubench import kernels
 from gpubench.base import processes, units
 from gpubench.base.errors import UsageError, suggest
-from gpubench.functions import manifest
-from gpubench.functions.describe import Code, make_op, shape_text
-from gpubench.functions.manifest import CodeSource
+from gpubench.functions.describe import Code, CodeSource, add_to_manifest, make_op, shape_text
 from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
 from gpubench.result.run import RunWarning, warning
 
@@ -130,7 +128,7 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
             why="it declares " + ", ".join(report.known),
             hint=suggest(missing[0], report.known) or "take one of these",
         )  # fmt: skip
-    manifest.add(source, report.functions)
+    add_to_manifest(source, report.functions)
     ops = [make_op(description, Code(_child_alone)) for description in report.functions]
     kernels.add_functions(source.name, ops)
     _said[source.name] = _notes(report)

@@ -21,9 +21,8 @@ import msgspec
 from gpubench.base.child_main import Messages
 from gpubench.base.plugins import PluginError, described
 from gpubench.functions.declare import Stays, UserFunction
-from gpubench.functions.describe import DTYPES, Description, Points, Shown
+from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown
 from gpubench.functions.loading import digest, formula, load_source, make_inputs, plain, where
-from gpubench.functions.manifest import CodeSource
 from gpubench.functions.objects import Unreadable, copy_of, equal, leaves, on_host, size
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES

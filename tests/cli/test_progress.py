@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpubench.base.cpu_load import CpuTimes
-from gpubench.cli import live, progress
+from gpubench.cli import progress
 from gpubench.cli.options import RunOptions
 from gpubench.measure.recorder import (
     BlockDone,
@@ -58,7 +58,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(live, "REDRAW_S", 0.0)
+    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
 
 
 def lines(text: str) -> list[str]:
@@ -182,7 +182,7 @@ def test_a_plain_line_with_a_reason_is_whole(kind: type[Skip] | type[Failure]) -
 
 
 def test_a_terminal_shows_the_answer_so_far_and_a_pipe_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "TABLE_S", 0.0)
+    monkeypatch.setattr(progress, "TABLE_S", 0.0)
     monkeypatch.setenv("LINES", "40")
     saved: list[Run] = []
     for stream in (Terminal(), io.StringIO()):
@@ -207,7 +207,7 @@ def test_the_table_takes_its_share_of_a_run_and_no_more(monkeypatch: pytest.Monk
         return ["a table"]
 
     monkeypatch.setattr(AnswerSoFar, "lines", slow)
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=Terminal())
     display.watching(lambda run: None, RenderOptions())(suite_run())
     began = now[0]
@@ -215,4 +215,4 @@ def test_the_table_takes_its_share_of_a_run_and_no_more(monkeypatch: pytest.Monk
         display(BLOCK)
         now[0] += 0.05
     display.close()
-    assert 3 <= len(drawn) <= 1 + 20 * live.TABLE_SHARE / 0.1
+    assert 3 <= len(drawn) <= 1 + 20 * progress.TABLE_SHARE / 0.1

@@ -14,9 +14,8 @@ import scipy.sparse
 from gpubench import kernels
 from gpubench.functions import trial
 from gpubench.functions.declare import UserFunction
-from gpubench.functions.describe import Code, Description, Shown, extrapolate, make_op
+from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
 from gpubench.functions.loading import trace_pure
-from gpubench.functions.manifest import CodeSource
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable

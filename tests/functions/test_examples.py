@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpubench.functions import declare
+from gpubench.functions.describe import CodeSource
 from gpubench.functions.loading import load_source
-from gpubench.functions.manifest import CodeSource
 from gpubench.functions.trial import TrialRequest, describe
 
 FOLDER = Path(__file__).parents[2] / "examples" / "functions"

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +20,7 @@ from gpubench.base import disk, units
 from gpubench.base.errors import GpubenchError, InputError, UsageError
 from gpubench.base.installation import DATA, quote, user_folder
 from gpubench.result.machine import Machine
-from gpubench.result.run import Run
+from gpubench.result.run import SCHEMA_VERSION, Run
 from gpubench.result.store import document, limits
 from gpubench.result.store.document import PART_SUFFIX, dumps, loads
 from gpubench.result.store.limits import MAX_BYTES
@@ -266,7 +268,6 @@ def _unreadable(source: str, error: OSError) -> InputError:
 def _decompress(data: bytes, source: str) -> bytes:
     import gzip
     import io
-    import zlib
 
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
@@ -404,3 +405,53 @@ def _time(path: Path) -> str:
     with contextlib.suppress(OSError):  # it went meanwhile
         seconds = path.stat().st_mtime
     return f"{datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_S), UTC):%Y%m%dT%H%M%SZ}"
+
+
+# ---------------------------------------------------------------- the head of a result: all before its sessions
+# A folder holds tens of results, some of them of megabytes, and what a file is of stands in its first pages.
+
+# With this the head ends: no text inside a JSON document holds it, as quotes in texts have a backslash.
+_END = b',"sessions":['
+_HEAD_PIECE, _MOST_HEAD = 1 << 15, 1 << 20
+
+
+def load_head(path: Path) -> Run | None:
+    """Return the run in `path` without its sessions and outcomes, or all of it where they do not stand at the end.
+
+    Returns None for what is no result. Such a head is not checked as `load` checks a run.
+    """
+    try:
+        data = _beginning(path)
+        if data is not None:
+            return document.loads_as(Run, data, str(path), name=document.RESULT_NAME, newest=SCHEMA_VERSION)
+    except (OSError, zlib.error, GpubenchError):
+        pass  # of another form, or no result at all: `load` tells
+    try:
+        return load(path)
+    except GpubenchError:  # somebody else's JSON beside our results
+        return None
+
+
+def _beginning(path: Path) -> bytes | None:
+    """Return the document up to its sessions, closed; None where it has another form."""
+    data = b""
+    with disk.open_regular(path) as file:
+        for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):
+            start = max(0, len(data) - len(_END))
+            data += piece
+            end = data.find(_END, start)
+            if end >= 0:
+                return data[:end] + b"}"
+            if len(data) > _MOST_HEAD:
+                return None
+    return None
+
+
+def _unpack(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(pieces, b"")
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16) if first.startswith(_GZIP_MAGIC) else None
+    for piece in itertools.chain((first,), pieces):
+        while inflate is not None and piece:
+            yield inflate.decompress(piece, _HEAD_PIECE)
+            piece = inflate.unconsumed_tail
+        yield piece
