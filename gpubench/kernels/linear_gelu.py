@@ -1,23 +1,17 @@
 """linear_gelu: out = gelu(x w + b), the first half of a transformer's feed-forward part; gelu in its tanh form."""
 
+from gpubench.kernels import gelu
 from gpubench.kernels.contract.op import Array, Tolerance
-from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
-from gpubench.kernels.templates.elementwise import GELU_SCALE as C
-from gpubench.kernels.templates.linear import linear, norms
-from gpubench.kernels.templates.matmul.epilogue import GELU, GELU_SLOPE
+from gpubench.kernels.templates.linear import linear, scale_of_sum
+from gpubench.kernels.templates.matmul.epilogue import Epilogue
 
-
-def _expr(xp: Array, x: Array, w: Array, b: Array) -> Array:
-    z = x @ w + b
-    return 0.5 * z * (1 + xp.tanh(C * (z + CUBIC * z * z * z)))
+GELU = Epilogue({"b": "across"}, lambda m, v, b: gelu.formula(m, v + b), flops=10)
+GELU_SLOPE = 1.13  # the largest, at 1.4
 
 
 def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
     """The error of z, enlarged by gelu's slope, and that of gelu itself: eight times what the first is counted by."""
-    z = x @ w + b
-    return GELU_SLOPE * (norms(xp, x, w) + xp.abs(b)) + 4 * xp.abs(z) * (
-        1 + xp.abs(xp.tanh(C * (z + CUBIC * z * z * z)))
-    )
+    return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu.scale(xp, x @ w + b)
 
 
 OP = linear(
@@ -25,7 +19,7 @@ OP = linear(
     group="layers",
     summary="out = gelu(x w + b) of n rows",
     epilogue=GELU,
-    expr=_expr,
+    expr=lambda xp, x, w, b: gelu.expr(xp, x @ w + b),
     library={
         "torch": lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh")
     },

@@ -19,8 +19,6 @@ def _columns(params: Params, units: int) -> Params:
     return {"n": units, "m": params.get("m", params["n"])}
 
 
-_COMPILED = transpose.NumbaTranspose(sides)
-
 OP = Op(
     name="transpose",
     group="matrix",
@@ -37,7 +35,9 @@ OP = Op(
     tolerance=EXACT,
     split=Split({"x": 1}, _columns),
     tuned=by_backend(
-        compiled_kernel(_COMPILED.candidates),
+        compiled_kernel(
+            lambda params, dtype, limits: transpose.numba_transposes(*sides(params), dtype, limits)
+        ),
         lambda params, dtype, limits: transpose.build_cuda(*sides(params), dtype),
         lambda params, dtype, limits: transpose.build_wgsl(*sides(params), dtype, limits),
     ),

@@ -174,6 +174,15 @@ class Kernel(msgspec.Struct, frozen=True):
         return self.library and regime.startswith("resident")
 
 
+def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:
+    """The kernel of these ways to do a launch, whose first is the default."""
+
+    def build(params: Any, dtype: str, limits: Limits) -> Any:
+        return candidates(params, dtype, limits)[0].build()
+
+    return Kernel(language, build, candidates=candidates, **declared)
+
+
 def by_backend(numpy: Any, cuda: Any, wgsl: Any) -> dict[str, tuple[Kernel, ...]]:
     """An op's kernels on NumPy, CuPy and WebGPU: several, one, or the `build` of one in the backend's language."""
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, NumbaProgram
+from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, NumbaProgram, choose_kernel
 from gpubench.kernels.contract.op import Array, Dtype, Params
 
 Launch = Callable[[Sequence[Array], Array], None]
@@ -24,13 +24,8 @@ STREAMED_BYTES = 8 * 1024 * 1024
 
 
 def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]]) -> Kernel:
-    """The kernel of these ways to do a launch, whose first is the default."""
-
-    def build(params: Params, dtype: str, limits: Limits) -> NumbaProgram:
-        program: NumbaProgram = candidates(params, dtype, limits)[0].build()
-        return program
-
-    return Kernel("numba", build, dtypes=tuple(_REAL), candidates=candidates)
+    """The kernel of these candidates."""
+    return choose_kernel("numba", candidates, dtypes=tuple(_REAL))
 
 
 def numba_prelude(dtype: str) -> str:

@@ -13,8 +13,8 @@ The op owns no loop: blocks, loads, stores, tail and dispatch come from here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from textwrap import indent
 from typing import Any
 
@@ -69,10 +69,6 @@ from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, sha
 LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
 
-# tanh(SCALE (x + CUBIC x^3)) of gelu and its derivative: Hendrycks and Gimpel, arXiv 1606.08415.
-GELU_SCALE = math.sqrt(2 / math.pi)
-GELU_CUBIC = 0.044715
-
 
 def vector_shape(params: Params) -> Shape:
     return (params["n"],)
@@ -122,7 +118,7 @@ def elementwise(
         tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned=by_backend(
-            compiled_kernel(NumbaElement(traced).candidates),
+            compiled_kernel(partial(element_candidates, traced)),
             CudaElement(name, traced, dtypes).build,
             WgslElement(traced).build,
         ),
@@ -133,22 +129,17 @@ def elementwise(
 # ---------------------------------------------------------------- CPU
 
 
-class NumbaElement(msgspec.Struct, frozen=True):
-    """A loop over the elements, compiled by numba."""
+def element_candidates(formula: Formula, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    """One loop over the elements of a slice, with ordinary or with streaming stores."""
+    n, names = params["n"], formula.names
 
-    formula: Formula
+    def program(threads: int, streaming: bool) -> NumbaProgram:
+        operands = (*names, *[None] * (3 - len(names)), "out")
+        step = NumbaPass("run", operands, n, granule=64)  # type: ignore[arg-type]
+        return NumbaProgram(_numba_source(formula, dtype, streaming), (step,) * (n > 0), threads)
 
-    def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-        """One loop over the elements of a slice, with ordinary or with streaming stores."""
-        n, names = params["n"], self.formula.names
-
-        def program(threads: int, streaming: bool) -> NumbaProgram:
-            operands = (*names, *[None] * (3 - len(names)), "out")
-            step = NumbaPass("run", operands, n, granule=64)  # type: ignore[arg-type]
-            return NumbaProgram(_numba_source(self.formula, dtype, streaming), (step,) * (n > 0), threads)
-
-        streamed = n * ITEMSIZE[dtype] >= STREAMED_BYTES
-        return numba_candidates(n, limits, program, streamed)
+    streamed = n * ITEMSIZE[dtype] >= STREAMED_BYTES
+    return numba_candidates(n, limits, program, streamed)
 
 
 def _numba_source(formula: Formula, dtype: str, streaming: bool) -> str:

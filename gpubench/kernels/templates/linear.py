@@ -51,6 +51,11 @@ def norms(xp: Array, x: Array, w: Array) -> Array:
     return rows * xp.sqrt(xp.sum(w * w, axis=-2, keepdims=True))
 
 
+def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
+    """The scale of x w + b + ..."""
+    return sum((xp.abs(other) for other in added), norms(xp, x, w))
+
+
 def linear(
     *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip

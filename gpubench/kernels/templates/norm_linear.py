@@ -15,12 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from gpubench.kernels import layernorm
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
     Limits,
-    NumbaProgram,
     NumpyPass,
     WgslProgram,
     by_backend,
@@ -108,16 +109,8 @@ def _scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *we
 def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """The norm by so many threads, and the layer by NumPy."""
 
-    def build(one: Candidate) -> NumbaProgram:
-        made: NumbaProgram = one.build()
-        return NumbaProgram(
-            made.source,
-            made.passes,
-            made.threads,
-            made.scratch,
-            behind=layer,
-            between={_NORMED: rows_in(params)},
-        )
+    def build(norm: Candidate) -> Any:
+        return msgspec.structs.replace(norm.build(), behind=layer, between={_NORMED: rows_in(params)})
 
     operands = (*_NAMES, *epilogue.operands)
     layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)

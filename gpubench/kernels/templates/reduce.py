@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from textwrap import indent
 from typing import Any, Literal
 
@@ -85,7 +86,7 @@ def reduction(
         tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
         tuned=by_backend(
-            compiled_kernel(NumbaReduction(element, join).candidates),
+            compiled_kernel(partial(reduction_candidates, element, join)),
             CudaReduction(name, element, join).build,
             WgslReduction(element, join).build,
         ),
@@ -103,38 +104,34 @@ _PARTIAL_STRIDE = 8  # float64 elements: a cache line for each slice's result
 _STREAMS, _RUN = 2, 1 << 17
 
 
-class NumbaReduction(msgspec.Struct, frozen=True):
-    """The value of an element, and how two results are joined."""
+def reduction_candidates(
+    element: Formula, join: Join, params: Params, dtype: str, limits: Limits
+) -> tuple[Candidate, ...]:
+    """One result per slice, then their join."""
+    n, names = params["n"], element.names
+    if join == "maximum":
+        _refuse_nothing(n)
+    source = _numba_source(element, join, dtype)
 
-    element: Formula
-    join: Join
+    def program(threads: int, streaming: bool) -> NumbaProgram:
+        operands = (*names, *[None] * (3 - len(names)), "partial")
+        fold = NumbaPass("fold", operands, n, granule=64)  # type: ignore[arg-type]
+        last = NumbaPass("join", ("partial", None, None, "out"), 1, m=threads, slices=1)
+        return NumbaProgram(source, (fold, last), threads, {"partial": 8 * _PARTIAL_STRIDE * threads})
 
-    def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-        """One result per slice, then their join."""
-        n, names = params["n"], self.element.names
-        if self.join == "maximum":
-            _refuse_nothing(n)
-        source = _numba_source(self, dtype)
-
-        def program(threads: int, streaming: bool) -> NumbaProgram:
-            operands = (*names, *[None] * (3 - len(names)), "partial")
-            fold = NumbaPass("fold", operands, n, granule=64)  # type: ignore[arg-type]
-            last = NumbaPass("join", ("partial", None, None, "out"), 1, m=threads, slices=1)
-            return NumbaProgram(source, (fold, last), threads, {"partial": 8 * _PARTIAL_STRIDE * threads})
-
-        return numba_candidates(n, limits, program, streamed=False)
+    return numba_candidates(n, limits, program, streamed=False)
 
 
-def _numba_source(body: NumbaReduction, dtype: str) -> str:
+def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     """Sums go over blocks in the type of the elements, and over blocks in float64: the error of one addition, at the
     speed of the narrow one. Several partial results in registers come from {reassoc}. A block is read at two places at
     once, many pages apart: one stream alone waits at every page, and short ones keep the prefetcher starting (two cores
     of an EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB). A largest element is found without looking
     for NaNs, which a count of them makes up for."""
-    names = body.element.names
+    names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
     unused = ", ".join(f"unused_{k}" for k in range(3 - len(names)))
-    adds = body.join == "add"
+    adds = join == "add"
     streams = range(_STREAMS)
 
     def at(place: str, total: str) -> str:
@@ -142,14 +139,14 @@ def _numba_source(body: NumbaReduction, dtype: str) -> str:
         joined = f"{total} += {{}}"
         if not adds:
             joined = f"value = {{}}\n{total} = larger({total}, value)\nbad += value != value"
-        return indent(f"{loads}\n{body.element.statements('python', joined)}", "        ")
+        return indent(f"{loads}\n{element.statements('python', joined)}", "        ")
 
     start = "real(0)" if adds else "minus_infinity"
     starts = "; ".join(f"r{k} = {start}" for k in streams)
     steps = "\n".join(at(f"i + {k} * length", f"r{k}") for k in streams)
     ends = " + ".join(f"r{k}" for k in streams) if adds else "larger(r0, r1)"
     result = "r0" if adds else "r0 if bad == 0 else real(nan)"
-    return f"""{numba_prelude(dtype)}{body.element.python_imports()}
+    return f"""{numba_prelude(dtype)}{element.python_imports()}
 nan = float64("nan")
 
 

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -28,7 +27,7 @@ from gpubench.kernels.contract.kernel import (
     WgslPass,
     WgslProgram,
 )
-from gpubench.kernels.contract.op import ITEMSIZE, Params
+from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import ceil_div, log2, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cpu import (
     STREAMED_BYTES,
@@ -43,35 +42,29 @@ from gpubench.kernels.templates.wgsl import LANES, Storage, elements, require_st
 # ---------------------------------------------------------------- CPU
 
 
-class NumbaTranspose(msgspec.Struct, frozen=True):
-    """Rectangles of x, each by one thread, in tiles that fit the registers."""
+def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    """With ordinary stores, and past the caches where rows of the output begin at multiples of 64 bytes."""
+    size = ITEMSIZE[dtype]
 
-    sides: Callable[[Params], tuple[int, int]]
+    def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:
+        units = ceil_div(rows, down) * ceil_div(columns, across)
+        step = NumbaPass("run", ("x", None, None, "out"), units, m=rows, s=columns)
+        return NumbaProgram(_numba_source(dtype, down, across, streaming), (step,) * (units > 0), threads)
 
-    def candidates(self, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-        """With ordinary stores, and past the caches where rows of the output begin at multiples of 64 bytes."""
-        rows, columns = self.sides(params)
-        size = ITEMSIZE[dtype]
+    found = numba_candidates(
+        rows * columns, limits, lambda threads, _: program(threads, _SQUARE, _SQUARE, False), False
+    )
+    # A tile of halves is half of a line, which no streaming store writes.
+    if rows * columns * size < STREAMED_BYTES // 4 or rows * size % 64 or dtype == "float16":
+        return found
+    short, long = _SHORT_BYTES // size, _LONG_BYTES // size
+    threads = thread_counts(rows * columns, limits)[0]
 
-        def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:
-            units = ceil_div(rows, down) * ceil_div(columns, across)
-            step = NumbaPass("run", ("x", None, None, "out"), units, m=rows, s=columns)
-            return NumbaProgram(_numba_source(dtype, down, across, streaming), (step,) * (units > 0), threads)
+    def streamed(down: int, across: int) -> Candidate:
+        name = f"{found[0].name}, streaming stores by {down} x {across}"
+        return Candidate(name, lambda: program(threads, down, across, True))
 
-        found = numba_candidates(
-            rows * columns, limits, lambda threads, _: program(threads, _SQUARE, _SQUARE, False), False
-        )
-        # A tile of halves is half of a line, which no streaming store writes.
-        if rows * columns * size < STREAMED_BYTES // 4 or rows * size % 64 or dtype == "float16":
-            return found
-        short, long = _SHORT_BYTES // size, _LONG_BYTES // size
-        threads = thread_counts(rows * columns, limits)[0]
-
-        def streamed(down: int, across: int) -> Candidate:
-            name = f"{found[0].name}, streaming stores by {down} x {across}"
-            return Candidate(name, lambda: program(threads, down, across, True))
-
-        return (*found, streamed(short, long), streamed(long, short))
+    return (*found, streamed(short, long), streamed(long, short))
 
 
 _SQUARE = 128

@@ -124,8 +124,7 @@ def test_the_derivative_of_softmax_is_that_of_a_weighted_sum_of_it(seed, columns
             for h in (1.0, 0.5)
         )
         slope[i] = (4 * fine - coarse) / 3
-    for formula in (op.expr, op.reference):
-        np.testing.assert_allclose(formula(np, softmax.expr(np, x), dy)[0], slope, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(op.expr(np, softmax.expr(np, x), dy)[0], slope, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["sigmoid_grad", "tanh_grad", "gelu_grad"])

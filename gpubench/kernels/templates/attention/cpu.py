@@ -24,7 +24,7 @@ def candidates(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     pairs = ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
         prelude=numba_prelude(dtype), dtype=dtype, real="float32" if dtype == "float16" else dtype, keys=_KEYS,
-        e=of.e, scale=1 / of.e**0.5,
+        e=of.e, scale=1 / of.e**0.5, **_FOUR,
     )  # fmt: skip
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
@@ -41,6 +41,24 @@ def candidates(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     return numba_candidates(_WORK * of.heads * of.n * (of.n + 1) // 2, limits, program, streamed=False)
 
 
+def _four(line: str, indentation: int) -> str:
+    """The line for each of the four queries: its name Q, its `row` in qkv, and where its SCORES and its SUM lie."""
+    queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
+               ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
+    return "\n".join(
+        " " * indentation + line.format(q=name, row=row, scores=scores, sum=place)
+        for name, row, scores, place in queries
+    )
+
+
+_FOUR = {
+    "zeros": _four("scores[to + {scores}j] = real(0)", 8),
+    "pairs": _four("{q}0, {q}1 = load(qkv[{row} + d]) * scale, load(qkv[{row} + d + 1]) * scale", 8),
+    "products": _four("scores[to + {scores}j] += {q}0 * k0 + {q}1 * k1", 12),
+    "rest": _four("scores[to + {scores}j] += {q}0 * packed[at + j]", 12),
+    "weights": _four("{q}0, {q}1 = scores[p + {scores}j], scores[p + {scores}j + 1]", 8),
+    "sums": _four("scores[result + {sum}d] += {q}0 * v0 + {q}1 * v1", 12),
+}
 _SOURCE = """{prelude}
 KEYS, E, BOTH = {keys}, {e}, 2 * {keys} * {e}
 
@@ -62,34 +80,22 @@ def pack(qkv, packed, unused, out, first, last, slot, m, s):
 @scalar
 def score(qkv, q, r1, r2, r3, packed, k, scores, to, count):
     for j in range(count):
-        scores[to + j] = real(0)
-        scores[to + KEYS + j] = real(0)
-        scores[to + 2 * KEYS + j] = real(0)
-        scores[to + 3 * KEYS + j] = real(0)
+{zeros}
     scale = real({scale!r})
     d = 0
     while d + 2 <= E:
-        a0, a1 = load(qkv[q + d]) * scale, load(qkv[q + d + 1]) * scale
-        b0, b1 = load(qkv[r1 + d]) * scale, load(qkv[r1 + d + 1]) * scale
-        c0, c1 = load(qkv[r2 + d]) * scale, load(qkv[r2 + d + 1]) * scale
-        e0, e1 = load(qkv[r3 + d]) * scale, load(qkv[r3 + d + 1]) * scale
+{pairs}
         at = k + d * KEYS
         for j in range(count):
             k0, k1 = packed[at + j], packed[at + KEYS + j]
-            scores[to + j] += a0 * k0 + a1 * k1
-            scores[to + KEYS + j] += b0 * k0 + b1 * k1
-            scores[to + 2 * KEYS + j] += c0 * k0 + c1 * k1
-            scores[to + 3 * KEYS + j] += e0 * k0 + e1 * k1
+{products}
         d += 2
     if d < E:
         a0, b0 = load(qkv[q + d]) * scale, load(qkv[r1 + d]) * scale
         c0, e0 = load(qkv[r2 + d]) * scale, load(qkv[r3 + d]) * scale
         at = k + d * KEYS
         for j in range(count):
-            scores[to + j] += a0 * packed[at + j]
-            scores[to + KEYS + j] += b0 * packed[at + j]
-            scores[to + 2 * KEYS + j] += c0 * packed[at + j]
-            scores[to + 3 * KEYS + j] += e0 * packed[at + j]
+{rest}
 
 
 @summing
@@ -124,17 +130,11 @@ def softmax(scores, base, row):
 def add(scores, p, packed, v, result, count):
     j = 0
     while j + 2 <= count:
-        a0, a1 = scores[p + j], scores[p + j + 1]
-        b0, b1 = scores[p + KEYS + j], scores[p + KEYS + j + 1]
-        c0, c1 = scores[p + 2 * KEYS + j], scores[p + 2 * KEYS + j + 1]
-        e0, e1 = scores[p + 3 * KEYS + j], scores[p + 3 * KEYS + j + 1]
+{weights}
         at = v + j * E
         for d in range(E):
             v0, v1 = packed[at + d], packed[at + E + d]
-            scores[result + d] += a0 * v0 + a1 * v1
-            scores[result + E + d] += b0 * v0 + b1 * v1
-            scores[result + 2 * E + d] += c0 * v0 + c1 * v1
-            scores[result + 3 * E + d] += e0 * v0 + e1 * v1
+{sums}
         j += 2
     while j < count:
         at = v + j * E

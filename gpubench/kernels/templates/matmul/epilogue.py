@@ -14,8 +14,6 @@ import msgspec
 from gpubench.kernels.contract.kernel import CudaPass
 from gpubench.kernels.templates import ceil_div
 from gpubench.kernels.templates.cuda import kernel_pass, lanes
-from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
-from gpubench.kernels.templates.elementwise import GELU_SCALE as C
 from gpubench.kernels.templates.formula import Formula, trace
 
 _THREADS = 256
@@ -74,15 +72,4 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
 """
 
 
-# ---------------------------------------------------------------- those of several ops
-
-GELU_SLOPE = 1.13  # the largest, at 1.4
-
-
-def _gelu(m: Any, v: Any, b: Any) -> Any:
-    z = v + b
-    return z / (1 + m.exp(-2 * C * m.fma(CUBIC * z * z, z, z)))
-
-
 BIAS = Epilogue({"b": "across"}, lambda m, v, b: v + b, flops=1)
-GELU = Epilogue({"b": "across"}, _gelu, flops=10)

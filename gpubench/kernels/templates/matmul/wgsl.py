@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram, choose_kernel
 from gpubench.kernels.contract.op import ITEMSIZE, Params
 from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.matmul import (
@@ -112,18 +112,12 @@ class Product(msgspec.Struct, frozen=True):
 
 def kernel(product: Callable[[Params, str], Product]) -> Kernel:
     """The register-blocked kernel of what `product(params, dtype)` says."""
-
     return chosen_from(lambda params, dtype, limits: candidates(product(params, dtype), limits))
 
 
 def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
-    """The kernel of these candidates, whose first is the default."""
-
-    def build(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-        program: WgslProgram = choices(params, dtype, limits)[0].build()
-        return program
-
-    return Kernel("wgsl", build, variant="register", candidates=choices)
+    """The kernel of these candidates."""
+    return choose_kernel("wgsl", choices, variant="register")
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
