@@ -484,6 +484,7 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
     settings = runtime.settings
     shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[CaseRun] = []
+    long_runs: list[CaseRun] = []  # those that were sampled and whose last checks take a while
     number = 0
     while active := [run for run in runs if run.prepared is not None and not run.over]:
         if settings.order == "sequential":
@@ -495,11 +496,12 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
         for position, run in enumerate(order):
             if run.over:
                 continue
-            sampled = [other for other in runs if other.kept]
-            if runtime.budget.left_s() <= last_checks_s([*sampled, run]) + run.sample_s - run.check_s:
+            if runtime.budget.left_s() <= last_checks_s([*long_runs, run]) + run.sample_s - run.check_s:
                 run.stop("budget")
-            else:
-                run.sample(number, position)
+                continue
+            run.sample(number, position)
+            if run.check_s and run not in long_runs:
+                long_runs.append(run)
         number += 1
 
 
