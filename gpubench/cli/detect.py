@@ -189,12 +189,12 @@ def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
     from gpubench.base.escaping import visible
     from gpubench.base.installation import located
-    from gpubench.detect.libraries import is_needed
+    from gpubench.detect.libraries import is_relevant
 
     for warning in machine.warnings:
         print(f"note: {visible(located(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
-        if not is_needed(provider, machine):
+        if not is_relevant(provider, machine):
             continue
         if provider.status != "ok":
             hint = f": {located(provider.hint)}" if provider.hint else ""

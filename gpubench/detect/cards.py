@@ -6,12 +6,13 @@ Module names are no driver names, and a card may be the display beside its GPU: 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gpubench.detect.pci import DRIVER_VENDORS, Function, describe, parse_uevent
-from gpubench.detect.records import Address, DeviceRecord, address, known, missing
+from gpubench.detect.records import DeviceRecord, address, make_fact
 from gpubench.detect.root import Root
 from gpubench.result.machine import NOT_PROBED, Fact
 
@@ -116,8 +117,8 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
     for ordinal, card in sorted(enumerate(cards), key=lambda entry: not entry[1].renders):
         if card.function.bdf is not None:
             continue
-        driver = card.function.record.facts["driver.name"].value
-        uevent = parse_uevent(root.read(f"{card.folder}/device/uevent"))
+        driver = card.function.record.value("driver.name")
+        uevent = card.function.uevent
         family = _family(driver, uevent)
         in_tree = "OF_FULLNAME" in uevent or driver not in DRIVER_VENDORS
         seen.add(card.device)
@@ -137,28 +138,26 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
     for name in root.names(PLATFORM_DEVICES) or ():
         if _GPU_NODE.fullmatch(name) and name not in seen:
             device = describe(root, f"{PLATFORM_DEVICES}/{name}", "platform")
-            driver = device.record.facts["driver.name"].value
-            family = _family(driver, parse_uevent(root.read(f"{device.folder}/uevent")))
+            family = _family(device.record.value("driver.name"), device.uevent)
             if family is None or family not in families:
                 gpus.append((_record(device.record, len(gpus), family), None))
                 families |= {family} if family else set()
     return TreeGpus(gpus, doubtful)
 
 
-def _family(driver: str | None, uevent: dict[str, str]) -> Family | None:
+def _family(driver: str | None, uevent: Mapping[str, str]) -> Family | None:
     plain = (driver or "").replace("-", "_")
     compatible = [uevent.get(f"OF_COMPATIBLE_{number}", "") for number in range(4)]
     if re.fullmatch(_DISPLAYS, plain):
         return None
     for family in _FAMILIES:
-        if re.fullmatch(family.drivers, plain):
+        described = not plain and any(re.match(family.compatible, text) for text in compatible)
+        if re.fullmatch(family.drivers, plain) or described:
             return family
-    return next(
-        (f for f in _FAMILIES for text in compatible if not plain and re.match(f.compatible, text)), None
-    )
+    return None
 
 
-def _only_displays(driver: str | None, uevent: dict[str, str]) -> bool:
+def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
     plain = (driver or "").replace("-", "_")
     alias = uevent.get("MODALIAS", "")
     return bool(re.fullmatch(_DISPLAYS, plain)) or alias.startswith(_DISPLAY_BUSES)
@@ -170,7 +169,7 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
     facts: dict[str, Fact[Any]] = {"driver.name": driver}
     if family is not None:
         source = driver.source or record.source
-        facts |= {"kind": known("integrated", source), "memory.unified": known(True, source)}
+        facts |= {"kind": make_fact("integrated", source), "memory.unified": make_fact(True, source)}
     vendor_id = family.vendor_id if family else record.vendor_id
     return DeviceRecord(source=record.source, ordinal=ordinal, vendor_id=vendor_id, facts=facts)
 
@@ -183,15 +182,4 @@ def read_display_state(root: Root, card: Card) -> Fact[bool]:
     names = [name for name in root.names(CARDS) or () if name.startswith(prefix)]
     states = [root.read(f"{CARDS}/{name}/status").text for name in names]
     source = f"{card.folder}-*/status"
-    if not any(states):
-        return missing("absent", source)
-    return known("connected" in states, source)
-
-
-def by_address(cards: list[Card]) -> dict[Address, Card]:
-    """The first card of each PCI address."""
-    placed: dict[Address, Card] = {}
-    for card in cards:
-        if card.function.bdf is not None:
-            placed.setdefault(card.function.bdf, card)
-    return placed
+    return make_fact("connected" in states if any(states) else None, source)

@@ -7,15 +7,14 @@ it is a number, the same one wherever it stands, so that the recording still is 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from gpubench.detect.records import known, lost, missing
+from gpubench.detect.records import derive, missing
 from gpubench.detect.root import FileText, Root, parse_list, size
 from gpubench.result.machine import Fact
 
@@ -26,6 +25,8 @@ _CPUS, _MEMS = (
     (f"cpuset.{kind}.effective", f"cpuset.effective_{kind}", f"effective_{kind}", f"cpuset.{kind}", kind)
     for kind in ("cpus", "mems")
 )
+MOUNTINFO, MOUNTS = "/proc/self/mountinfo", ("/proc/self/mounts", "/proc/mounts")
+OWN, CPUSET = "/proc/self/cgroup", "/proc/self/cpuset"
 CONTROLLERS = ("cpu", "cpuset", "memory")
 MOST_MOUNTS = 64
 # The kernel's bound of a path, and more groups within each other than anybody has: a longer path is spoiled.
@@ -71,42 +72,36 @@ class Groups(NamedTuple):
 
 def read_groups(root: Root) -> Groups:
     """Find the own group in every hierarchy."""
-    readings = [root.read("/proc/self/mountinfo"), root.read("/proc/self/mounts"), root.read("/proc/mounts")]
-    mounts = parse_mountinfo(readings[0].text or "")
-    for reading in readings[1:]:
-        mounts = mounts or parse_mounts(reading.text or "")
+    tables = {path: root.read(path) for path in (MOUNTINFO, *MOUNTS)}
+    mounts = next(
+        (parsed for path, reading in tables.items() if (parsed := parse_table(path, reading.text or ""))), []
+    )
+    groups, cpuset = root.read(OWN), root.read(CPUSET)
+    own = parse_own(groups.text or "")
+    ways = {name: list(_levels(mounts, own, cpuset.text, name)) for name in CONTROLLERS}
     spoiled = [
-        reading.path for reading in readings if reading.status != "absent" and not is_table(reading.text)
+        path for path, reading in tables.items() if reading.status != "absent" and not is_table(reading.text)
     ]
-    intact = [reading.path for reading in readings if is_table(reading.text)]
-    groups, cpuset = root.read("/proc/self/cgroup"), root.read("/proc/self/cpuset")
-    own, fallback = parse_own(groups.text or ""), cpuset.text
-    ways = {name: list(_levels(mounts, own, fallback, name)) for name in CONTROLLERS}
-    if spoiled and not intact:
+    if spoiled and not any(is_table(reading.text) for reading in tables.values()):
         return Groups(**ways, unread=dict.fromkeys(CONTROLLERS, spoiled[0]))
     lost = {name: path for name in CONTROLLERS if (path := _lost_way(mounts, own, groups, cpuset, name))}
     return Groups(**ways, unread=lost)
 
 
-def parse_mountinfo(text: str) -> list[Mount]:
-    """The cgroup and cpuset lines of /proc/self/mountinfo; others and spoiled ones are left out."""
-    found = []
-    for line in text.splitlines():
-        left, dash, right = line.partition(" - ")
-        head, tail = left.split(), right.split()
-        if dash and len(head) >= 6 and len(tail) >= 3:
-            found += _mount(head[4], head[3], tail[0], tail[2])
-    return found
+def parse_table(path: str, text: str) -> list[Mount]:
+    """The cgroup and cpuset lines of a table of mounts; others and spoiled ones are place out.
 
-
-def parse_mounts(text: str) -> list[Mount]:
-    """The cgroup and cpuset lines of /proc/mounts, which does not tell the mounted group."""
-    found = []
+    /proc/mounts does not tell the mounted group.
+    """
+    mounts = []
     for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 4:
-            found += _mount(words[1], "/", words[2], words[3])
-    return found
+        place, dash, right = line.partition(" - ")
+        head, tail, words = place.split(), right.split(), line.split()
+        if path == MOUNTINFO and dash and len(head) >= 6 and len(tail) >= 3:
+            mounts += _mount(head[4], head[3], tail[0], tail[2])
+        elif path != MOUNTINFO and len(words) >= 4:
+            mounts += _mount(words[1], "/", words[2], words[3])
+    return mounts
 
 
 def parse_own(text: str) -> dict[str, str]:
@@ -124,16 +119,12 @@ def quota(root: Root, groups: Groups) -> Fact[float]:
     """CPUs that may be used on average: the smallest quota of the ancestry."""
     if "cpu" in groups.unread:
         return missing("invalid", groups.unread["cpu"])
-    found, worst = [], None
-    for level in groups.cpu:
-        fact = (
-            root.fact(f"{level.folder}/cpu.max", parse_cpu_max) if level.v2 else _quota_v1(root, level.folder)
-        )
-        if fact.value is not None:
-            found.append(fact)
-        elif fact.status != "absent":
-            worst = fact
-    return _public(worst or min(found, key=_value, default=missing("absent")))
+    facts = [
+        root.fact(f"{level.folder}/cpu.max", parse_cpu_max) if level.v2 else _quota_v1(root, level.folder)
+        for level in groups.cpu
+    ]
+    spoiled = [fact for fact in facts if fact.value is None and fact.status != "absent"]
+    return _public(spoiled[-1] if spoiled else _least(facts))
 
 
 def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
@@ -146,39 +137,39 @@ def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 class MemoryBounds(NamedTuple):
-    """`limit`: the smallest limit. `room`: the smallest of limit - (used - cache that can be dropped)."""
+    """Bounds of memory over the ancestry, in bytes."""
 
-    limit: Fact[int]
-    room: Fact[int]
+    limit: Fact[int]  # the smallest limit
+    room: Fact[int]  # the smallest of limit - (used - cache that can be dropped)
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
     """Memory limits over the ancestry, in bytes."""
     if "memory" in groups.unread:
-        unread = missing("invalid", groups.unread["memory"])
-        return MemoryBounds(unread, unread)
+        return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
     for level in groups.memory:
-        names = ("memory.max", "memory.high") if level.v2 else ("memory.limit_in_bytes",)
-        own = [root.fact(f"{level.folder}/{name}", _limit) for name in names]
-        spoiled = next((fact for fact in own if fact.value is None and fact.status != "absent"), None)
-        if spoiled is not None:
-            return MemoryBounds(_public(spoiled), _public(spoiled))
-        values = [fact for fact in own if fact.value is not None]
-        limits += values
-        rooms += [_room(root, level, fact) for fact in values]
-    worst = next((fact for fact in rooms if fact.value is None), None)
-    none = missing("absent")
-    room = worst or min(rooms, key=_value, default=none)
-    return MemoryBounds(_public(min(limits, key=_value, default=none)), _public(room))
+        for name in ("memory.max", "memory.high") if level.v2 else ("memory.limit_in_bytes",):
+            limit = root.fact(f"{level.folder}/{name}", _limit)
+            if limit.value is not None:
+                limits.append(limit)
+                rooms.append(_room(root, level, limit))
+            elif limit.status != "absent":
+                return MemoryBounds(*[_public(limit)] * 2)
+    spoiled = next((fact for fact in rooms if fact.value is None), None)
+    return MemoryBounds(_public(_least(limits)), _public(spoiled or _least(rooms)))
 
 
 def _public(fact: Fact[Any]) -> Fact[Any]:
     """The fact without users and containers in its source: documents are passed on."""
-    if not fact.source:
-        return fact
-    folder, slash, name = fact.source.rpartition("/")
-    return msgspec.structs.replace(fact, source=masked(folder) + slash + name)
+    folder, slash, name = (fact.source or "").rpartition("/")
+    return msgspec.structs.replace(fact, source=mask(folder) + slash + name) if fact.source else fact
+
+
+def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
+    """The fact with the smallest value; absent where none has a value."""
+    stated = [fact for fact in facts if fact.value is not None]
+    return min(stated, key=lambda fact: cast("float", fact.value), default=missing("absent"))
 
 
 def parse_cpu_max(text: str) -> float | None:
@@ -193,11 +184,9 @@ def parse_cpu_max(text: str) -> float | None:
 def _quota_v1(root: Root, folder: str) -> Fact[float]:
     amount = root.fact(f"{folder}/cpu.cfs_quota_us", lambda text: None if text == "-1" else _microseconds(text))
     period = root.fact(f"{folder}/cpu.cfs_period_us", _microseconds)
-    if amount.value is None:
-        return lost(amount)
-    if period.value is None:
+    if amount.value is not None and period.value is None:
         return missing("invalid", period.source)
-    return known(amount.value / period.value, amount.source or "")
+    return derive(amount, lambda value: value / period.value)
 
 
 def _microseconds(text: str) -> int:
@@ -215,18 +204,14 @@ def _nearest(root: Root, groups: Groups, names: tuple[str, ...]) -> Fact[frozens
             fact = root.fact(f"{level.folder}/{name}", lambda text: parse_list(text) or None)
             if fact.value is not None:
                 return fact
-            if fact.status != "absent":
-                spoiled = spoiled or fact
+            spoiled = spoiled or (fact if fact.status != "absent" else None)
         if spoiled is not None:
             return spoiled
     return missing("absent")
 
 
 def _limit(text: str) -> int | None:
-    if text == "max":
-        return None
-    value = size(text)
-    return None if value >= NO_LIMIT else value
+    return None if text == "max" or (value := size(text)) >= NO_LIMIT else value
 
 
 def _room(root: Root, level: Level, limit: Fact[int]) -> Fact[int]:
@@ -235,28 +220,17 @@ def _room(root: Root, level: Level, limit: Fact[int]) -> Fact[int]:
     used = root.fact(f"{level.folder}/{current}", size)
     if used.value is None and used.status != "absent":
         return missing("invalid", used.source)
-    cache = root.fact(f"{level.folder}/memory.stat", lambda text: _stat(text, dropped)).value or 0
-    return known(max(0, _value(limit) - max(0, (used.value or 0) - cache)), limit.source or "")
-
-
-def _stat(text: str, key: str) -> int | None:
-    found = re.search(rf"^{key} (\d{{1,20}})$", text, re.M)
-    return int(found[1]) if found else None
-
-
-def _value(fact: Fact[Any]) -> Any:
-    return fact.value if fact.value is not None else math.inf
+    line = re.search(rf"^{dropped} (\d{{1,20}})$", root.read(f"{level.folder}/memory.stat").text or "", re.M)
+    cache = int(line[1]) if line else 0
+    return derive(limit, lambda value: max(0, value - max(0, (used.value or 0) - cache)))
 
 
 def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
     if kind not in ("cgroup", "cgroup2", "cpuset") or not plausible(point):
         return []
     controllers = frozenset({"cpuset"} if kind == "cpuset" else options.split(","))
-    return [Mount(_unescape(point), _unescape(root), kind, controllers)]
-
-
-def _unescape(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+    point, root = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path) for path in (point, root))
+    return [Mount(point, root, kind, controllers)]
 
 
 def is_table(text: str | None) -> bool:
@@ -277,14 +251,13 @@ def _lost_way(
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:
             continue
-        if groups.status != "absent" and not own:
-            lost = groups.path
-        elif cpuset.status != "absent" and (v2 or controller == "cpuset"):
-            lost = cpuset.path
-        else:
+        by_cpuset = v2 or controller == "cpuset"
+        if by_cpuset and (cpuset.text or "").startswith("/"):
             continue
-        if not ((v2 or controller == "cpuset") and (cpuset.text or "").startswith("/")):
-            return lost
+        if groups.status != "absent" and not own:
+            return groups.path
+        if cpuset.status != "absent" and by_cpuset:
+            return cpuset.path
     return None
 
 
@@ -307,44 +280,34 @@ def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, cont
 def _below(path: str, root: str) -> str:
     """`path` as seen from the mounted group; "" for the mount point itself, also when outside of it."""
     path, root = path.rstrip("/"), root.rstrip("/")
-    if not plausible(path) or ".." in path.split("/") or not path.startswith("/"):
-        return ""
-    if root and path != root and not path.startswith(f"{root}/"):
-        return ""
-    return path[len(root) :]
+    inside = path.startswith("/") and f"{path}/".startswith(f"{root}/")
+    return path[len(root) :] if inside and plausible(path) and ".." not in path.split("/") else ""
 
 
-class Numbers:
+class Numbers(dict[str, int]):
     """Private parts by order of appearance; equal parts get equal numbers."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
 
     def rename(self, path: str) -> str:
         """`path` with a number in place of each private part."""
-        return _replaced(path, self._number)
-
-    def _number(self, part: str) -> str:
-        return str(self._numbers.setdefault(part, len(self._numbers) + 1))
+        return _replace_private(path, lambda part: str(self.setdefault(part, len(self) + 1)))
 
 
-def masked(path: str) -> str:
+def mask(path: str) -> str:
     """`path` with `*` in place of each private part."""
-    return _replaced(path, lambda _part: "*")
+    return _replace_private(path, lambda _part: "*")
 
 
-def _replaced(path: str, change: Callable[[str], str]) -> str:
+def _replace_private(path: str, change: Callable[[str], str]) -> str:
     """Within each name of the path, a run of parts that are no public words is replaced as a whole."""
+
+    def replace(public: bool, run: str) -> str:
+        core = run.strip("/.,:@_-")  # separators at the ends of a run join it to public words
+        return run if public or not core else run.replace(core, change(core), 1)
+
     return "/".join(
         "".join(
-            "".join(run) if public else _changed("".join(run), change)
+            replace(public, "".join(run))
             for public, run in groupby(_SEPARATOR.split(name), _PUBLIC_WORDS.__contains__)
         )
         for name in path.split("/")
     )
-
-
-def _changed(run: str, change: Callable[[str], str]) -> str:
-    """Separators at the ends of a run stay: they join it to public words."""
-    core = run.strip("/.,:@_-")
-    return run.replace(core, change(core), 1) if core else run

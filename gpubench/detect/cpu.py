@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -14,21 +12,24 @@ from msgspec import UNSET, UnsetType
 from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cgroup import Groups
 from gpubench.detect.cpuinfo import CpuInfo
-from gpubench.detect.records import derived, known, lost, missing
-from gpubench.detect.root import Root, integer, list_form, parse_list
+from gpubench.detect.records import derive, lost, make_fact, missing
+from gpubench.detect.root import Root, integer, list_form, matching, parse_list
 from gpubench.detect.topology import (
+    BASE,
     CPUS,
+    GOVERNOR,
+    MOST,
+    NOW,
     CpuSet,
-    Frequencies,
     governor,
-    highest,
     read_caches,
+    read_cores,
     read_cpu_lists,
     read_frequencies,
-    read_topology,
+    read_packages,
     runs,
 )
-from gpubench.result.machine import Alternative, Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning
+from gpubench.result.machine import Alternative, Cpu, CpuBlas, CpuKind, Fact, MachineWarning
 
 # Cores favoured by turbo clock up to 4 % higher, small cores at most 80 % of big ones: the bound lies between.
 SAME_KIND = 0.88
@@ -44,31 +45,30 @@ def read_cpu(
     info = blocks.value
     if info is not None and cpus.renumbered and info.cpus.keys() == listed.online.value:
         info = cpuinfo.drop_numbers(info)
-    topology = read_topology(root, info, cpus.online)
+    blind = lost(cpus.online) if cpus.online.value is None else None
     online = cpus.online.value or frozenset()
+    cores = blind or read_cores(root, online)
     caches = read_caches(root, online)
-    clock = _said(blocks, cpuinfo.clock_hz)
+    clock = derive(blocks, cpuinfo.clock_hz)
     clocks = read_frequencies(root, online, now=clock.value is None)
     quota = cgroup.quota(root, groups)
     available, limited_by = usable(listed.online, affinity, cpus.cpuset, quota)
-    blind = lost(cpus.online) if cpus.online.value is None else None
     complete = listed.present.value is None or listed.present.value <= online
-    traits = Traits(online, complete, topology.cores.value, clocks, private_sizes(caches.by_cpu))
+    traits = Traits(online, cores.value, clocks.tables, caches.private if complete else {})
     note = cpus.online.note if cpus.renumbered else UNSET
     return Cpu(
-        model=_said(blocks, cpuinfo.model), vendor=_said(blocks, cpuinfo.vendor),
-        packages=topology.packages, cores=_with_note(derived(topology.cores, len), note),
-        logical=_with_note(derived(cpus.online, len), note),
+        model=derive(blocks, cpuinfo.model), vendor=derive(blocks, cpuinfo.vendor),
+        packages=blind or read_packages(root, info, online), cores=_with_note(derive(cores, len), note),
+        logical=_with_note(derive(cpus.online, len), note),
         online_cpus=_listed_form(cpus.online), possible=listed.possible,
-        present=derived(listed.present, len), offline=_offline(listed.present, cpus.online),
-        smt=smt(topology.cores, hypervisor), kinds=_with_note(blind or tell_kinds(root, info, traits), note),
-        available=available, affinity=derived(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
+        present=derive(listed.present, len), offline=_offline(listed.present, cpus.online),
+        smt=smt(cores, hypervisor), kinds=_with_note(blind or tell_kinds(root, info, traits), note),
+        available=available, affinity=derive(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
         quota_cpus=quota, limited_by=limited_by, caches=_with_note(blind or caches.fact, note),
-        isa=_said(blocks, lambda _: cpuinfo.isa(info, cpus.online.value) if info else None),
-        governor=blind or governor(clocks),
-        now_hz=clock if clock.value is not None else blind or highest(clocks.now_hz, "scaling_cur_freq", clocks),
-        base_hz=blind or highest(clocks.base_hz, "base_frequency", clocks),
-        max_hz=blind or highest(clocks.max_hz, "cpuinfo_max_freq", clocks),
+        isa=derive(blocks, lambda _: cpuinfo.isa(info, cpus.online.value) if info else None),
+        governor=blind or clocks.merge(GOVERNOR, governor),
+        now_hz=clock if clock.value is not None else blind or clocks.merge(NOW, max),
+        base_hz=blind or clocks.merge(BASE, max), max_hz=blind or clocks.merge(MOST, max),
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: 
     ]
     own = [fact for fact in (cpuset, affinity) if fact.value]
     if not any(proofs):
-        inside = derived(cpuset, lambda members: members & listed.value)
+        inside = derive(cpuset, lambda members: members & listed.value)
         return KernelCpus(listed, inside, False)
     # As many as are listed are the container's; else those on which this process runs.
     best = next((fact for fact in own if len(fact.value or ()) == len(listed.value)), own[-1])
@@ -121,7 +121,7 @@ def usable(
     unread = [name for name, fact in (("cpuset", cpuset), ("quota", quota)) if fact.status == "invalid"]
     note = f"could not read: {', '.join(unread)}" if unread else None
     name, count, source = min(bounds, key=lambda bound: bound[1])
-    return known(max(1, count), source or "", note), known(name, source or "", note)
+    return make_fact(max(1, count), source, note), make_fact(name, source, note)
 
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
@@ -129,18 +129,11 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
-        return known("on", cores.source or "")
+        return make_fact("on", cores.source)
     if hypervisor.status not in ("ok", "conflict", "absent", "not_probed"):
         return lost(hypervisor)
     virtual = hypervisor.value not in (None, "none")
-    return known("hidden" if virtual else "off", cores.source or "")
-
-
-def _said(blocks: Fact[CpuInfo], ask: Callable[[CpuInfo], Any]) -> Fact[Any]:
-    if blocks.value is None:
-        return blocks
-    value = ask(blocks.value)
-    return missing("absent", blocks.source) if value is None else known(value, blocks.source or "")
+    return make_fact("hidden" if virtual else "off", cores.source)
 
 
 def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
@@ -162,58 +155,49 @@ def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
         return lost(present if present.value is None else online)
     if online.status == "conflict" or not online.value <= present.value:
         return missing("invalid", present.source, "the lists of CPUs number differently")
-    return known(len(present.value - online.value), present.source or "")
+    return make_fact(len(present.value - online.value), present.source)
 
 
 class Traits(NamedTuple):
-    """What distinguishes one kind from another. `private` maps a CPU to the sizes of its L1 and L2 caches."""
+    """The marks that distinguish one kind from another."""
 
     online: CpuSet
-    complete: bool  # no present CPU is offline
     cores: list[CpuSet] | None
-    frequencies: Frequencies
-    private: dict[int, tuple[tuple[int, str, int], ...]]
+    clocks: Mapping[str, Mapping[int, int]]  # hertz of each CPU, by the name of the file
+    private: Mapping[int, object]  # the L1 and L2 of each CPU; empty if a present CPU is offline
 
 
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
-    """Groups of alike CPUs, fastest first; one group when no source splits them."""
-    part = _parts(root, info, traits.online)
-    capacity = {cpu: fact.value for cpu in traits.online
+    """Groups of alike CPUs, fastest first; one group when no source splits them.
+
+    Each source splits the groups of those before it, so that a coarse one hides no finer one; the first that splits is
+    the fact's.
+    """
+    clocks, online = traits.clocks, traits.online
+    part = _parts(root, info, online)
+    capacity = {cpu: fact.value for cpu in online
                 if (fact := root.fact(f"{CPUS}/cpu{cpu}/cpu_capacity", integer)).value}  # fmt: skip
-    groups, source = _split(root, part, capacity, traits)
-    if part is None and info is not None and len(groups) == 1 and len(set(info.values("cpu part"))) > 1:
-        return missing(
-            "invalid", "/proc/cpuinfo", "there are several kinds, but the file numbers the CPUs otherwise"
-        )
-    return known(rank_kinds([_kind(group, part, capacity, traits) for group in groups]), source)
-
-
-def _split(
-    root: Root, part: dict[int, str] | None, capacity: dict[int, int], traits: Traits
-) -> tuple[list[CpuSet], str]:
-    """The groups, and the first source that splits: each source splits the groups of those before it, so that a coarse
-    one hides no finer one."""
-    clocks, online = traits.frequencies, traits.online
-    lists = _pmu(root, online)
     width = {cpu: len(core) for core in traits.cores or () for cpu in core}
-    private = traits.private if traits.complete else {}
-    marks = {cpu: (private[cpu], width[cpu]) for cpu in online if cpu in private and cpu in width}
-    sources: list[tuple[str, Callable[[CpuSet], list[CpuSet]]]] = [
-        ("/sys/devices/cpu_*/cpus", partial(alike, lists)),
-        (f"{CPUS}/cpu*/regs/identification/midr_el1", partial(alike, part or {})),
-        (f"{CPUS}/cpufreq/policy*/base_frequency", partial(by_clock, clocks.base_hz)),
-        (f"{CPUS}/cpufreq/policy*/cpuinfo_max_freq", partial(by_clock, clocks.max_hz)),
-        (f"{CPUS}/cpu*/cache", partial(alike, marks)),
-    ]
+    private = {cpu: (own, width[cpu]) for cpu, own in traits.private.items() if cpu in width}
+    sources: Sequence[tuple[str, Callable[[Any, CpuSet], list[CpuSet]], Mapping[int, Any]]] = (
+        ("/sys/devices/cpu_*/cpus", alike, _pmu(root, online)),
+        (f"{CPUS}/cpu*/regs/identification/midr_el1", alike, part),
+        (f"{CPUS}/cpufreq/policy*/{BASE}", by_clock, clocks[BASE]),
+        (f"{CPUS}/cpufreq/policy*/{MOST}", by_clock, clocks[MOST]),
+        (f"{CPUS}/cpu*/cache", alike, private),
+    )
     groups, first_source = [online], f"{CPUS}/online"
-    for source, split in sources:
-        finer = [part for group in groups for part in split(group) or [group]]
+    for source, split, marks in sources:
+        finer = [finer for group in groups for finer in split(marks, group) or [group]]
         if len(groups) == 1 < len(finer):
             first_source = source
         groups = finer
     if len(groups) > 1:  # alone it never splits: it differs among equal cores
-        groups = [part for group in groups for part in by_clock(capacity, group) or [group]]
-    return groups, first_source
+        groups = [finer for group in groups for finer in by_clock(capacity, group) or [group]]
+    elif not part and info is not None and len(set(info.values("cpu part"))) > 1:
+        note = "there are several kinds, but the file numbers the CPUs otherwise"
+        return missing("invalid", "/proc/cpuinfo", note)
+    return make_fact(rank_kinds([_kind(group, part, capacity, traits) for group in groups]), first_source)
 
 
 def alike(marks: Mapping[int, object], cpus: CpuSet) -> list[CpuSet]:
@@ -245,29 +229,18 @@ def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
         width = kind.logical / kind.cores if kind.cores else 0
         return (-(kind.capacity or 0), -(kind.max_hz or 0), -width, min(parse_list(kind.cpus), default=0))
 
-    ordered = sorted(kinds, key=speed)
-    return [CpuKind(rank=n, cores=k.cores, logical=k.logical, cpus=k.cpus, max_hz=k.max_hz, base_hz=k.base_hz,
-                    capacity=k.capacity, part=k.part) for n, k in enumerate(ordered)]  # fmt: skip
+    return [msgspec.structs.replace(kind, rank=n) for n, kind in enumerate(sorted(kinds, key=speed))]
 
 
-def private_sizes(caches: dict[int, list[Cache]]) -> dict[int, tuple[tuple[int, str, int], ...]]:
-    """L1 and L2 of each CPU as a comparable mark."""
-    return {
-        cpu: tuple(sorted((c.level, c.type, c.size_bytes) for c in own if c.level <= 2))
-        for cpu, own in caches.items()
-    }
+def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], traits: Traits) -> CpuKind:
+    def most(table: Mapping[int, int]) -> int | None:
+        return max((table[cpu] for cpu in group if cpu in table), default=None)
 
-
-def _kind(group: CpuSet, part: dict[int, str] | None, capacity: dict[int, int], traits: Traits) -> CpuKind:
-    clocks = traits.frequencies
-    names = {part[cpu] for cpu in group} if part else set()
+    names = {part.get(cpu) for cpu in group}
     cores = None if traits.cores is None else sum(1 for core in traits.cores if core & group)
     return CpuKind(
-        rank=0, cores=cores, logical=len(group), cpus=list_form(group),
-        max_hz=max((clocks.max_hz[cpu] for cpu in group if cpu in clocks.max_hz), default=None),
-        base_hz=max((clocks.base_hz[cpu] for cpu in group if cpu in clocks.base_hz), default=None),
-        capacity=max((capacity[cpu] for cpu in group if cpu in capacity), default=None),
-        part=names.pop() if len(names) == 1 else None,
+        rank=0, cores=cores, logical=len(group), cpus=list_form(group), max_hz=most(traits.clocks[MOST]),
+        base_hz=most(traits.clocks[BASE]), capacity=most(capacity), part=names.pop() if len(names) == 1 else None,
     )  # fmt: skip
 
 
@@ -279,23 +252,20 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
     return dict.fromkeys(online, "") | owners if members and len(owners) == len(members) else {}
 
 
-def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> dict[int, str] | None:
-    """Bits 4 to 15 of MIDR_EL1 of each online CPU, else the `CPU part` of cpuinfo."""
+def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
+    """Bits 4 to 15 of MIDR_EL1 of each online CPU, else the `CPU part` of cpuinfo; empty if one is missing."""
     if info is not None and info.any("flags"):
-        return None  # x86 has no such register: spare a file per CPU
-    found = {}
+        return {}  # x86 has no such register: spare a file per CPU
+    parts = {}
     for cpu in sorted(online):
-        fact = root.fact(f"{CPUS}/cpu{cpu}/regs/identification/midr_el1", _midr)
-        if fact.value is None:
-            return cpuinfo.parts(info, online) if info else None
-        found[cpu] = f"0x{fact.value >> 4 & 0xFFF:03x}"
-    return found
+        part = root.fact(f"{CPUS}/cpu{cpu}/regs/identification/midr_el1", _midr).value
+        if part is None:
+            return cpuinfo.parts(info, online) if info else {}
+        parts[cpu] = part
+    return parts
 
 
-def _midr(text: str) -> int:
-    if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
-        raise ValueError("not a register")
-    return int(text, 16)
+_midr = matching("0x[0-9a-fA-F]{1,16}", lambda match: f"0x{int(match[0], 16) >> 4 & 0xFFF:03x}")
 
 
 # OpenBLAS and MKL look at the affinity, never at a quota; these variables overrule both.

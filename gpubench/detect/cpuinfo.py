@@ -26,6 +26,7 @@ _ARM_MAKERS = {
 }  # fmt: skip
 # The first line that fits tells the architecture: key, beginning of the value, name of uname.
 _ARCHITECTURES = (
+    ("vendor_id", r"IBM/S390", "s390x"), ("flags", r".*\blm\b", "x86_64"), ("flags", r"", "i686"),
     ("cpu architecture", r"8|AArch64", "aarch64"), ("cpu architecture", r"7", "armv7l"),
     ("cpu architecture", r"6", "armv6l"), ("isa", r"rv64", "riscv64"), ("isa", r"rv32", "riscv32"),
     ("isa", r".*loongarch64", "loongarch64"), ("cpu family", r"Loongson-64bit", "loongarch64"),
@@ -33,6 +34,7 @@ _ARCHITECTURES = (
     ("isa", r"mips", "mips"), ("cpu model", r"MIPS", "mips"), ("arch", r"IA-64", "ia64"),
     ("cpu", r"Alpha", "alpha"), ("type", r"sun4[uv]", "sparc64"), ("type", r"sun4", "sparc"),
     ("cpu family", r"PA-RISC 2", "parisc64"), ("cpu family", r"PA-RISC", "parisc"),
+    ("cpu", _POWER, "ppc64"), ("revision", r".*\(pvr ", "ppc"),
 )  # fmt: skip
 # Current clocks: x86 and LoongArch, s390x, POWER ("3425.000000MHz").
 _CLOCK_KEYS = ("cpu mhz", "cpu mhz dynamic", "clock")
@@ -83,17 +85,10 @@ def parse(text: str) -> CpuInfo:
 
 def arch(info: CpuInfo, version: str = "") -> str | None:
     """The machine's architecture from the form of the file; `version` is the text of /proc/version."""
-    flags = (info.any("flags") or "").split()
-    if info.any("vendor_id") == "IBM/S390":
-        return "s390x"
-    if flags:
-        return "x86_64" if "lm" in flags else "i686"
     for key, form, name in _ARCHITECTURES:
-        if re.match(form, info.any(key) or "", re.I):
-            return name
-    if re.match(_POWER, info.any("cpu") or ""):
-        return "ppc64le" if "ppc64le" in version else "ppc64"
-    return "ppc" if "(pvr " in (info.any("revision") or "") else None
+        if (value := info.any(key)) and re.match(form, value, re.I):
+            return "ppc64le" if name == "ppc64" and "ppc64le" in version else name
+    return None
 
 
 def model(info: CpuInfo) -> str | None:
@@ -133,19 +128,19 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
             if key in block:
                 flags = set(block[key].split()) - (_X86_HOMONYMS if key == "flags" else set())
                 common = flags if common is None else common & flags
-    return None if common is None else kept(common)
+    return None if common is None else keep_flags(common)
 
 
-def kept(flags: Iterable[str]) -> list[str]:
+def keep_flags(flags: Iterable[str]) -> list[str]:
     """The flags that matter for speed, in a fixed order. macOS calls the first AVX `avx1.0`."""
     spelled = {"avx" if flag == "avx1.0" else flag for flag in flags}
     return [flag for flag in _KEPT if flag in spelled]
 
 
-def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str] | None:
-    """Arm's `CPU part` of each online CPU ("0xd85"), or None if one is missing."""
-    found = {n: info.cpus.get(n, {}).get("cpu part", "").lower() for n in online}
-    return found if found and all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in found.values()) else None
+def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
+    """Arm's `CPU part` of each online CPU ("0xd85"); empty if one is missing."""
+    table = {n: info.cpus.get(n, {}).get("cpu part", "").lower() for n in online}
+    return table if all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in table.values()) else {}
 
 
 def drop_numbers(info: CpuInfo) -> CpuInfo:
@@ -164,5 +159,5 @@ def clock_hz(info: CpuInfo) -> int | None:
 
 
 def _field(line: str, name: str) -> str:
-    found = re.search(rf"\b{name}\s*=\s*(\w+)", line)
-    return found[1] if found else ""
+    match = re.search(rf"\b{name}\s*=\s*(\w+)", line)
+    return match[1] if match else ""

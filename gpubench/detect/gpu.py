@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from gpubench.base.messages import DETECTION
-from gpubench.detect.access import Said, judge_access
-from gpubench.detect.links import with_paths
 from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
 from gpubench.detect.records import (
     ABSENT,
     Address,
     DeviceRecord,
+    address,
+    fact_types,
     first,
-    known,
+    first_field,
     lost,
+    make_fact,
     missing,
     record_to_json,
     uuid_key,
@@ -28,7 +29,6 @@ from gpubench.detect.records import (
 from gpubench.result.machine import (
     NOT_PROBED,
     Accelerator,
-    Access,
     Alternative,
     Api,
     Compute,
@@ -38,97 +38,106 @@ from gpubench.result.machine import (
     Gpu,
     GpuMemory,
     Link,
+    LinkPath,
     Memory,
     Partition,
     Power,
     SoftwareRenderer,
 )
 
-_MEMORY_ORDER = ("kfd", "drm", "pci-sysfs", "drm-ioctl", "nvml", "proc-nvidia", "cuda", "hip")
 _KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "hip", "nvml", "drm", "pci-sysfs", "proc-nvidia")
 _OTHER_ORDER = ("pci-sysfs", "drm", "proc-nvidia", "nvml", "kfd", "drm-ioctl", "cuda", "hip")
-_NAME_ORDER = ("nvml", "proc-nvidia", "cuda", "hip", "drm", "pci-sysfs")
-_LOCAL = (
-    "pci-sysfs",
-    "drm",
-    "platform",
-    "kfd",
-    "proc-nvidia",
-    "drm-ioctl",
-)  # sources that are no API for programs
+# The sources of each fact, best first, by its path or by the group in front of the dot.
+_ORDERS = {
+    "name": ("nvml", "proc-nvidia", "cuda", "hip", "drm", "pci-sysfs"), "kind": _KIND_ORDER,
+    "uuid": ("nvml", "proc-nvidia", "cuda", "kfd", "pci-sysfs", "drm"), "memory.unified": _KIND_ORDER,
+    "memory": ("kfd", "drm", "pci-sysfs", "drm-ioctl", "nvml", "proc-nvidia", "cuda", "hip"),
+    "driver.version": ("proc-nvidia", "nvml", "pci-sysfs", "drm", "cuda"), "driver.cuda": ("nvml",),
+    "compute": ("kfd", "nvml", "cuda", "hip"), "link": ("pci-sysfs", "drm", "nvml"),
+    "power.limit_w": ("nvml",), "power.default_limit_w": ("nvml",), "paths": ("nvml", "kfd", "pci-sysfs"),
+}  # fmt: skip
+# Sources that are no API for programs.
+_LOCAL = ("pci-sysfs", "drm", "platform", "kfd", "proc-nvidia", "drm-ioctl")
 # An OpenCL size is an allocation limit and a wgpu size a buffer limit: they count only where nothing else is known.
 _WEAK = re.compile(r"opencl|wgpu|vulkan|webgpu|\bgl\b", re.I)
 CONFLICT = 0.05  # ECC and reservations explain less of the larger size than this
-
-
-AccessReader = Callable[[list[Gpu], list[MergedDevice]], list[Said]]
+_IDS = ("vendor_id", "device_id", "pci_class")
+_ADAPTER_KINDS = {"discrete": "discrete", "integrated": "integrated", "virtual": "vgpu"}
 
 
 class GpuContext(NamedTuple):
-    """What a GPU's facts depend on beside its own records."""
+    """Facts on which a GPU's own depend, beside its records."""
 
-    live: bool
     memory: Memory
-    debug: bool = False
-    soc: bool = False  # the firmware names a chip whose GPU shares the memory
-    device_name: Callable[[int, int], tuple[str, str] | None] = lambda _vendor, _device: None  # and its source
+    soc: bool  # the firmware names a chip whose GPU shares the memory
+    name_of: Callable[[int, int], tuple[str, str] | None]  # the name of a PCI id, and its source
+    debug: bool
+
+
+def build_gpus(devices: Sequence[MergedDevice], context: GpuContext) -> list[Gpu]:
+    """All GPUs in address order, with the paths between them."""
+    gpus = [build_gpu(device, name, context) for device, name in zip(devices, ids(devices), strict=True)]
+    return _with_paths(gpus, devices)
 
 
 def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
-    vendor_id = device.vendor
-    vendor = GPU_VENDORS.get(vendor_id) if vendor_id is not None else None
+    vendor = GPU_VENDORS.get(device.vendor) if device.vendor is not None else None
     soc = context.soc or device.device_id in SOC_DEVICES
-    memory = _memory(device, vendor, soc)
-    kind = _kind(device, vendor, memory, soc)
+    groups: dict[str, dict[str, Any]] = {}  # facts
+    for path in fact_types():
+        group, _, leaf = path.rpartition(".")
+        groups.setdefault(group, {})[leaf] = first(*(_facts_of(device, path) or [NOT_PROBED]))
+    unified = _unified(device, groups["memory"]["unified"], vendor, soc)
+    memory = GpuMemory(
+        **groups["memory"] | {"unified": unified, "dedicated_bytes": _own_memory(device, unified)}
+    )
+    kind = _kind(device, vendor, unified, soc)
     name, precision = _name(device, context)
     usable = _usable(device, memory, kind, vendor, context.memory)
+    own: dict[str, Any] = {
+        "kind": kind, "vendor": make_fact(vendor, _source(device) if vendor else None), "name": name,
+        "uuid": uuid_fact(device), "bdf": _bdf(device), "usable": NOT_PROBED, **_identity(device),
+    }  # fmt: skip
     return Gpu(
-        id=gpu_id, kind=kind, vendor=known(vendor, _source(device)) if vendor else ABSENT, name=name,
-        name_precision=precision, uuid=uuid_fact(device), bdf=_bdf(device), **_identity(device),
-        numa_node=_pick(device, "numa_node", _OTHER_ORDER), local_cpus=_pick(device, "local_cpus", _OTHER_ORDER),
-        display_attached=_pick(device, "display_attached", _OTHER_ORDER), usable=NOT_PROBED,
-        why_not=_why_not(device), driver=Driver(name=_pick(device, "driver.name", _OTHER_ORDER),
-                      version=_pick(device, "driver.version", ("proc-nvidia", "nvml", "pci-sysfs", "drm", "cuda")),
-                      cuda=_pick(device, "driver.cuda", ("nvml",))),
-        memory=msgspec.structs.replace(memory, usable_bytes=usable), compute=_compute(device),
-        link=_link(device), power=_power(device), access=Access(),
-        apis=_apis(device),
+        id=gpu_id, name_precision=precision, why_not=_why_not(device), driver=Driver(**groups["driver"]),
+        memory=msgspec.structs.replace(memory, usable_bytes=usable),
+        compute=Compute(partitions=partitions(device), **groups["compute"]), link=Link(**groups["link"]),
+        power=Power(throttle=sorted({word for r in device.records for word in r.throttle}), **groups["power"]),
+        apis=_apis(device), **groups[""] | own,
         records=[record_to_json(r) for r in (*device.records, *device.partitions)] if context.debug else UNSET,
     )  # fmt: skip
 
 
-def _facts_of(device: MergedDevice, path: str, order: tuple[str, ...]) -> list[Fact[Any]]:
-    """What the records say about one field, best source first."""
-    return [r.facts[path] for r in sorted(device.records, key=lambda r: _rank(r, order)) if path in r.facts]
-
-
-def _rank(record: DeviceRecord, order: tuple[str, ...]) -> tuple[int, str, str]:
-    return (_place(record.source, order), record.source, record.driver or "")
-
-
-def _place(source: str | None, order: tuple[str, ...]) -> int:
+def _place(source: str | None, path: str) -> int:
+    """The rank of a source of the fact at `path`."""
+    order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
     return order.index(source) if source in order else len(order)
 
 
-def _pick(
-    device: MergedDevice, path: str, order: tuple[str, ...], default: Fact[Any] = NOT_PROBED
-) -> Fact[Any]:
-    found = _facts_of(device, path, order)
-    return first(*found) if found else default
+def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:
+    """The records, best source of the fact at `path` first."""
+    return sorted(device.records, key=lambda r: (_place(r.source, path), r.source, r.driver or ""))
 
 
-def _identity(device: MergedDevice) -> dict[str, Any]:
+def _facts_of(device: MergedDevice, path: str) -> list[Fact[Any]]:
+    """Return the facts of one field, best source first."""
+    return [record.facts[path] for record in _rank(device, path) if path in record.facts]
+
+
+def _id_facts(records: Sequence[DeviceRecord], name: str) -> list[Fact[str]]:
+    """A PCI id as the records state it beside their facts, in the document's form."""
+    return [make_fact(f"{n:04x}", r.source) for r in records if (n := getattr(r, name)) is not None]
+
+
+def _identity(device: MergedDevice) -> dict[str, Fact[Any]]:
     """PCI ids as the document writes them."""
-    found: dict[str, Fact[Any]] = {}
-    for name in ("vendor_id", "device_id", "pci_class"):
-        ids = [(getattr(r, name), r.source) for r in device.records if getattr(r, name) is not None]
-        plain = known(f"{ids[0][0]:04x}", ids[0][1]) if ids else ABSENT
-        found[name] = first(*_facts_of(device, name, _OTHER_ORDER), plain)
-    if found["vendor_id"].value is None and device.vendor is not None:
-        found["vendor_id"] = known(f"{device.vendor:04x}", _source(device))
-    for name in ("subvendor_id", "subdevice_id", "revision"):
-        found[name] = _pick(device, name, _OTHER_ORDER, ABSENT)
-    return found
+    identity = {
+        name: first(*_facts_of(device, name), *_id_facts(device.records, name), ABSENT) for name in _IDS
+    }
+    if identity["vendor_id"].value is None and device.vendor is not None:
+        identity["vendor_id"] = make_fact(f"{device.vendor:04x}", _source(device))
+    more = ("subvendor_id", "subdevice_id", "revision")
+    return identity | {name: first(*_facts_of(device, name)) for name in more}
 
 
 def _source(device: MergedDevice) -> str:
@@ -138,7 +147,7 @@ def _source(device: MergedDevice) -> str:
 
 
 def _why_not(device: MergedDevice) -> list[str]:
-    """What the records say against the device, unless it has computed through another API."""
+    """Return what the records say against the device, unless it has computed through another API."""
     if any(record.checked for record in device.records):
         return []
     return sorted({code for record in device.records for code in record.why_not if code in DETECTION})
@@ -146,98 +155,88 @@ def _why_not(device: MergedDevice) -> list[str]:
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
     """The uuid as the vendor's own tools spell it."""
-    reported = [
-        known(r.uuid, r.source) for r in device.records if r.uuid is not None and not r.uuid.startswith("MIG-")
-    ]
-    facts = _facts_of(device, "uuid", ("nvml", "proc-nvidia", "cuda", "kfd", "pci-sysfs", "drm"))
-    longest = sorted(reported, key=lambda fact: len(uuid_key(fact.value or "")), reverse=True)
-    return first(*facts, *longest, NOT_PROBED)
+    whole = [r for r in device.records if r.uuid is not None and not r.uuid.startswith("MIG-")]
+    longest = sorted(whole, key=lambda r: len(uuid_key(r.uuid or "")), reverse=True)
+    return first(*_facts_of(device, "uuid"), *(make_fact(r.uuid or "", r.source) for r in longest), NOT_PROBED)
 
 
 def _bdf(device: MergedDevice) -> Fact[str]:
     record = next((r for r in device.records if r.bdf is not None), None)
-    return record.facts.get("bdf", known(str(record.bdf), record.source)) if record else ABSENT
+    return record.facts.get("bdf", make_fact(str(record.bdf), record.source)) if record else ABSENT
 
 
 def _name(device: MergedDevice, context: GpuContext) -> tuple[Fact[str], Any]:
-    names = [known(r.name, r.source) for r in device.records if r.name]
-    exact = first(*_facts_of(device, "name", _NAME_ORDER), *_by_order(names, _NAME_ORDER), NOT_PROBED)
+    """The name and its precision."""
+    names = [make_fact(r.name, r.source) for r in device.records if r.name]
+    exact = first(*_facts_of(device, "name"), *_by_source(names, "name"), NOT_PROBED)
     if exact.value is not None:
         return exact, "exact"
     if device.vendor is not None and device.device_id is not None:
-        family = context.device_name(device.vendor, device.device_id)
+        family = context.name_of(device.vendor, device.device_id)
         if family is not None:
-            return known(*family), "family"
+            return make_fact(*family), "family"
     return exact, None
 
 
-def _by_order(facts: list[Fact[Any]], order: tuple[str, ...]) -> list[Fact[Any]]:
-    return sorted(facts, key=lambda fact: _place(fact.source, order))
+def _by_source(facts: list[Fact[Any]], path: str) -> list[Fact[Any]]:
+    return sorted(facts, key=lambda fact: _place(fact.source, path))
 
 
-def _memory(device: MergedDevice, vendor: str | None, soc: bool) -> GpuMemory:
-    """Everything about memory but what is usable of it."""
-    unified = _pick(device, "memory.unified", _KIND_ORDER)
-    if unified.value is None and vendor == "nvidia" and any(
-        r.source == "cuda" and r.adapter_type == "integrated" for r in device.records
-    ):  # fmt: skip
-        unified = known(True, "cuda")
+def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: bool) -> Fact[bool]:
+    """Whether CPU and GPU share one memory."""
+    if stated.value is not None or vendor != "nvidia":
+        return stated
+    if any(r.source == "cuda" and r.adapter_type == "integrated" for r in device.records):
+        return make_fact(True, "cuda")
     refused = [r.facts.get("memory.dedicated_bytes", ABSENT) for r in device.records if r.source == "nvml"]
-    if unified.value is None and vendor == "nvidia" and soc and any(f.status == "unsupported" for f in refused):
-        unified = known(True, "nvml", "NVML cannot tell a size, and the firmware names a chip with one memory")
-    fields = {
-        name: _pick(device, f"memory.{name}", _MEMORY_ORDER)
-        for name in ("reserved_bytes", "free_bytes", "visible_bytes", "shared_limit_bytes", "numa_node")
-    }
-    return GpuMemory(dedicated_bytes=_dedicated(device, unified), unified=unified, **fields)
+    if soc and any(fact.status == "unsupported" for fact in refused):
+        return make_fact(True, "nvml", "NVML cannot tell a size, and the firmware names a chip with one memory")
+    return stated
 
 
-def _dedicated(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
-    facts = _facts_of(device, "memory.dedicated_bytes", _MEMORY_ORDER)
-    sized = sorted((r for r in device.records if r.memory_bytes), key=lambda r: _rank(r, _MEMORY_ORDER))
-    facts += [known(r.memory_bytes, r.source) for r in sized if not _WEAK.search(r.source)]
-    weak = [known(r.memory_bytes, r.source) for r in sized if _WEAK.search(r.source)]
+def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
+    facts = _facts_of(device, "memory.dedicated_bytes")
+    sized = [r for r in _rank(device, "memory") if r.memory_bytes]
+    facts += [make_fact(r.memory_bytes, r.source) for r in sized if not _WEAK.search(r.source)]
+    weak = [make_fact(r.memory_bytes, r.source) for r in sized if _WEAK.search(r.source)]
     sizes = [fact for fact in facts if fact.value is not None]
     if unified.value and not any(fact.source and fact.source.startswith("/sys") for fact in sizes):
         # One memory for CPU and GPU: sizes from an API are the system's, only a carve-out is its own.
         return first(*[fact for fact in facts if fact.value is None], ABSENT)
     if sizes:
-        return _agreed(sizes, weak)
+        return _agree(sizes, weak)
     if weak and not facts:
-        return _agreed(weak, [])
-    if device.partitions and any(r.source == "nvml" for r in device.partitions):
+        return _agree(weak, [])
+    if any(r.source == "nvml" for r in device.partitions):
         return missing("permission", "nvml", "only the instances report the size")
     return first(*facts) if facts else NOT_PROBED
 
 
-def _agreed(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
+def _agree(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
     """The best source's size; the others stand beside it, and a large difference is a conflict."""
     best = strong[0]
-    others = [f for f in (*strong[1:], *weak) if f.value != best.value]
-    sizes: list[int] = [fact.value or 0 for fact in strong]
-    conflict = max(sizes) - min(sizes) > CONFLICT * max(sizes)
+    others = [Alternative(f.value, f.source or "") for f in (*strong[1:], *weak) if f.value != best.value]
     if not others:
         return best
-    listed = [Alternative(fact.value, fact.source or "") for fact in others]
-    return Fact(best.value, "conflict" if conflict else "ok", best.source, best.note, listed)
+    sizes: list[int] = [fact.value or 0 for fact in strong]
+    conflict = max(sizes) - min(sizes) > CONFLICT * max(sizes)
+    return Fact(best.value, "conflict" if conflict else "ok", best.source, best.note, others)
 
 
-def _kind(device: MergedDevice, vendor: str | None, memory: GpuMemory, soc: bool) -> Fact[str]:
-    facts = _facts_of(device, "kind", _KIND_ORDER)
-    if memory.unified.value:
-        facts.insert(0, known("integrated", memory.unified.source or ""))
-    types = {"discrete": "discrete", "integrated": "integrated", "virtual": "vgpu"}
-    kinds = [known(types[r.adapter_type], r.source) for r in device.records if r.adapter_type in types]
-    found = first(*facts, *_by_order(kinds, _KIND_ORDER), ABSENT)
+def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bool) -> Fact[str]:
+    facts = [make_fact("integrated", unified.source)] if unified.value else []
+    typed = [r for r in device.records if r.adapter_type in _ADAPTER_KINDS]
+    kinds = [make_fact(_ADAPTER_KINDS[r.adapter_type or ""], r.source) for r in typed]
+    kind = first(*facts, *_facts_of(device, "kind"), *_by_source(kinds, "kind"), ABSENT)
     usual = {"apple": "integrated", "nvidia": None if soc else "discrete"}.get(vendor or "")
-    return known(usual, _source(device)) if found.value is None and usual else found
+    return make_fact(usual, _source(device)) if kind.value is None and usual else kind
 
 
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """What one process may hope for."""
-    sizes = [p.memory_bytes for p in partitions(device)]
+    """Return the bytes that one process may hope for."""
+    sizes = [partition.memory_bytes for partition in partitions(device)]
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
         return max(measured, key=lambda fact: fact.value or 0) if measured else first(*sizes)
@@ -246,21 +245,21 @@ def _usable(
     dedicated = memory.dedicated_bytes
     if dedicated.value is None:
         return dedicated
-    return known(max(0, dedicated.value - (memory.reserved_bytes.value or 0)), dedicated.source or "")
+    return make_fact(max(0, dedicated.value - (memory.reserved_bytes.value or 0)), dedicated.source)
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
-    """Of an APU: the larger of its free carve-out and its window on RAM, never the sum (they are one RAM)."""
+    """Return the larger of an APU's free carve-out and its window on RAM, never the sum (they are one RAM)."""
     if vendor != "amd":
         return ram
     window = memory.shared_limit_bytes
     carved = memory.free_bytes if memory.free_bytes.value is not None else memory.dedicated_bytes
-    if window.value is not None and ram.value is not None:
-        window = known(min(window.value, ram.value), window.source or "")
-    elif ram.value is None:
+    if ram.value is None:
         window = ram
-    limits = [fact for fact in (carved, window) if fact.value is not None]
-    return known(max(f.value or 0 for f in limits), limits[0].source or "") if limits else first(carved, window)
+    elif window.value is not None:
+        window = make_fact(min(window.value, ram.value), window.source)
+    best = first(carved, window)
+    return best if best.value is None else make_fact(max(carved.value or 0, window.value or 0), best.source)
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
@@ -274,10 +273,9 @@ def partitions(device: MergedDevice) -> list[Partition]:
             continue
         size = record.facts.get("memory.dedicated_bytes", missing("absent", record.source))
         if record.memory_bytes is not None:
-            size = known(record.memory_bytes, record.source)
-        units = record.facts.get("compute.units", missing("not_probed"))
+            size = make_fact(record.memory_bytes, record.source)
         name = record.uuid or f"{record.source}:{record.ordinal if record.ordinal is not None else len(own)}"
-        own[name] = Partition(id=name, units=units, memory_bytes=size)
+        own[name] = Partition(id=name, units=record.facts.get("compute.units", NOT_PROBED), memory_bytes=size)
     return [own[key] for key in sorted(own, key=_natural)]
 
 
@@ -285,82 +283,86 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _compute(device: MergedDevice) -> Compute:
-    order = ("kfd", "nvml", "cuda", "hip")
-    names = ("arch", "units", "now_hz", "max_hz", "ecc", "mode")
-    fields = {name: _pick(device, f"compute.{name}", order) for name in names}
-    return Compute(partitions=partitions(device), **fields)
-
-
-def _link(device: MergedDevice) -> Link:
-    names = ("gen_max", "width_max", "gen_now", "width_now")
-    fields: dict[str, Any] = {
-        name: _pick(device, f"link.{name}", ("pci-sysfs", "drm", "nvml")) for name in names
-    }
-    return Link(**fields)
-
-
-def _power(device: MergedDevice) -> Power:
-    fields = {name: _pick(device, f"power.{name}", ("nvml",)) for name in ("limit_w", "default_limit_w")}
-    throttle = sorted({reason for r in device.records for reason in r.throttle})
-    return Power(state=_pick(device, "power.state", _OTHER_ORDER), throttle=throttle, **fields)
-
-
 def _apis(device: MergedDevice) -> dict[str, Api]:
     """The APIs that list the device, by source and, where one source has several drivers, by driver."""
-    found: dict[str, Api] = {}
+    apis: dict[str, Api] = {}
     for record in sorted((r for r in device.records if r.source not in _LOCAL), key=lambda r: r.enumeration):
-        key = record.source if record.source not in found else f"{record.source}:{record.driver}"
-        found[key] = Api(ordinal=record.ordinal, version=record.version)
-    return found
+        key = record.source if record.source not in apis else f"{record.source}:{record.driver}"
+        apis[key] = Api(ordinal=record.ordinal, version=record.version)
+    return apis
 
 
-def build_gpus(merged: Merged, context: GpuContext, access: AccessReader | None) -> list[Gpu]:
-    """All GPUs in address order, each judged usable or not."""
-    names = ids(merged.devices)
-    found = [build_gpu(device, name, context) for device, name in zip(merged.devices, names, strict=True)]
-    answers = access(found, merged.devices) if access else [Said()] * len(found)
-    judged = [judge_access(gpu, said, context.live) for gpu, said in zip(found, answers, strict=True)]
-    return with_paths(judged, [device.records for device in merged.devices])
+def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gpu]:
+    """The GPUs with the paths between them. An address that is no GPU's is left out, and a GPU that is cut into MIG
+    instances has no paths."""
+    whole = [gpu for gpu in gpus if not any(part.id.startswith("MIG-") for part in gpu.compute.partitions)]
+    by_bdf = {address(gpu.bdf.value): gpu.id for gpu in whole if gpu.bdf.value is not None}
+    linked = []
+    for gpu, device in zip(gpus, devices, strict=True):
+        others = {bdf: name for bdf, name in by_bdf.items() if name != gpu.id} if gpu in whole else {}
+        names = {others.get(address(peer)) for record in device.records for peer in record.peers}
+        reported: dict[str, list[LinkPath]] = {}
+        for record in sorted(device.records, key=lambda r: (_place(r.source, "paths"), r.source)):
+            for path in record.paths:
+                if (other := others.get(address(path.to))) is not None:
+                    reported.setdefault(other, []).append(path)
+        paths = [_merge_path(other.id, reported[other.id]) for other in gpus if other.id in reported]
+        names |= {path.to for path in paths if path.kind.value in ("nvlink", "xgmi")}
+        link = msgspec.structs.replace(gpu.link, peers=[g.id for g in gpus if g.id in names], paths=paths)
+        linked.append(msgspec.structs.replace(gpu, link=link))
+    return linked
 
 
-def ids(devices: list[MergedDevice]) -> list[str]:
+def _merge_path(to: str, reported: Sequence[LinkPath]) -> LinkPath:
+    """Each fact from the best source that knows it."""
+    names = [name for name in LinkPath.__struct_fields__ if name != "to"]
+    return LinkPath(to=to, **{name: first(*(getattr(path, name) for path in reported)) for name in names})
+
+
+def ids(devices: Sequence[MergedDevice]) -> list[str]:
     """uuid if unique here, else `pci:BDF` if that is unique, else `api:SOURCE:N`."""
     uuids = [uuid_fact(device).value for device in devices]
-    addresses = [str(device.bdf) if device.bdf is not None else None for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
-    address_count = Counter(addresses)
-    found, numbers = [], Counter[str]()
-    for device, uuid, bdf in zip(devices, uuids, addresses, strict=True):
+    address_count = Counter(device.bdf for device in devices)
+    names, numbers = [], Counter[str]()
+    for device, uuid in zip(devices, uuids, strict=True):
         if uuid and uuid_count[uuid_key(uuid)] == 1:
-            found.append(uuid)
-        elif bdf and address_count[bdf] == 1:
-            found.append(f"pci:{bdf}")
+            names.append(uuid)
+        elif device.bdf is not None and address_count[device.bdf] == 1:
+            names.append(f"pci:{device.bdf}")
         else:
             source = device.records[0].source
-            found.append(f"api:{source}:{numbers[source]}")
+            names.append(f"api:{source}:{numbers[source]}")
             numbers[source] += 1
-    return found
+    return names
 
 
 def accelerators(merged: Merged) -> list[Accelerator]:
-    return [
-        Accelerator(id=f"pci:{bdf}", driver=_driver(records), **_ids(bdf, records))
-        for bdf, records in merged.sorted.accelerators.items()
-    ]
+    return [Accelerator(**_describe(*entry)) for entry in merged.sorted.accelerators.items()]
 
 
 def display_adapters(merged: Merged) -> list[DisplayAdapter]:
     """Adapters that only draw, by address."""
-    found = []
+    adapters = []
     for bdf, records in merged.sorted.displays.items():
-        vendor = next((r.vendor_id for r in records if r.vendor_id is not None), None)
-        device = next((r.device_id for r in records if r.device_id is not None), None)
-        kind, facts = role_of_display(vendor, device), _ids(bdf, records)
-        unknown = next((facts[name] for name in ("vendor_id", "device_id") if facts[name].value is None), None)
-        role = lost(unknown) if kind == "other" and unknown else known(kind, records[0].source)
-        found.append(DisplayAdapter(id=f"pci:{bdf}", role=role, driver=_driver(records), **facts))
-    return found
+        described = _describe(bdf, records)
+        kind = role_of_display(*(first_field(records, name) for name in _IDS[:2]))
+        unknown = next((described[name] for name in _IDS[:2] if described[name].value is None), None)
+        role = lost(unknown) if kind == "other" and unknown else make_fact(kind, records[0].source)
+        adapters.append(DisplayAdapter(role=role, **described))
+    return adapters
+
+
+def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
+    """The fields of a device that is no GPU."""
+
+    def pick(path: str) -> Fact[Any]:
+        stated = (record.facts[path] for record in records if path in record.facts)
+        return first(*stated, *(_id_facts(records, path) if path in _IDS else ()), ABSENT)
+
+    driver = Driver(name=pick("driver.name"), version=pick("driver.version"))
+    identity: Mapping[str, Any] = {name: pick(name) for name in _IDS}
+    return {"id": f"pci:{bdf}", "bdf": make_fact(str(bdf), records[0].source), "driver": driver, **identity}
 
 
 def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
@@ -369,20 +371,3 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
     for record in merged.sorted.software:
         names.setdefault(record.name or record.driver or "unnamed", set()).add(record.source)
     return [SoftwareRenderer(name=name, apis=sorted(apis)) for name, apis in sorted(names.items())]
-
-
-def _ids(bdf: Address, records: list[DeviceRecord]) -> dict[str, Fact[str]]:
-    found = {"bdf": known(str(bdf), records[0].source)}
-    for name in ("vendor_id", "device_id", "pci_class"):
-        facts = [record.facts[name] for record in records if name in record.facts]
-        plain = [known(f"{getattr(r, name):04x}", r.source) for r in records if getattr(r, name) is not None]
-        found[name] = first(*facts, *plain, ABSENT)
-    return found
-
-
-def _driver(records: list[DeviceRecord]) -> Driver:
-    name, version = (
-        first(*(record.facts[path] for record in records if path in record.facts), ABSENT)
-        for path in ("driver.name", "driver.version")
-    )
-    return Driver(name=name, version=version)

@@ -1,13 +1,13 @@
-"""The host without its devices, and its operating system, hypervisor and container: what files alone tell, then what
-only a live system tells (affinity, uname, psutil)."""
+"""A machine as files tell it: CPU, memory, platform and devices; then what only a live system tells (affinity, uname,
+psutil)."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 from collections.abc import Collection, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,29 +17,29 @@ from gpubench.detect.cards import (
     CARDS,
     Card,
     TreeGpus,
-    by_address,
     read_cards,
     read_display_state,
     read_tree_gpus,
 )
+from gpubench.detect.cgroup import Groups
 from gpubench.detect.cpu import read_cpu
 from gpubench.detect.cpuinfo import CpuInfo
-from gpubench.detect.kfd import KFD_NODES, read_kfd
 from gpubench.detect.libraries import read_psutil
-from gpubench.detect.links import with_pci_paths
-from gpubench.detect.memory import read_memory, read_numa
-from gpubench.detect.pci import PCI_DEVICES, Function, read_functions
-from gpubench.detect.records import DeviceRecord, derived, known, lost, missing
-from gpubench.detect.root import FileText, Root, parse_name
+from gpubench.detect.pci import PCI_DEVICES, Function, read_functions, with_pci_paths
+from gpubench.detect.records import ABSENT, Address, DeviceRecord, derive, lost, make_fact, missing
+from gpubench.detect.root import FileText, Root, list_form, parse_list, parse_mask, parse_name
 from gpubench.detect.topology import CpuSet
 from gpubench.detect.vendors import (
+    KFD_NODES,
     NVIDIA_FOLDER,
+    NumaNodes,
     amd_facts,
     find_soc,
     intel_facts,
     numa_nodes,
     nvidia_facts,
     read_gpus,
+    read_kfd,
 )
 from gpubench.result.identity import compare
 from gpubench.result.machine import (
@@ -52,6 +52,7 @@ from gpubench.result.machine import (
     MachineWarning,
     Memory,
     Numa,
+    NumaNode,
     Platform,
 )
 
@@ -59,10 +60,7 @@ AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 
 
 class Files(NamedTuple):
-    """`gpu_folders` names the folders that could list GPUs: none means that their number is unknown.
-
-    `doubtful`: a card may be a GPU, and nothing tells.
-    """
+    """A machine as its files tell it."""
 
     platform: Platform
     cpu: Cpu
@@ -70,70 +68,60 @@ class Files(NamedTuple):
     numa: Numa
     warnings: list[MachineWarning]
     records: list[DeviceRecord]
-    gpu_folders: list[str]
-    soc: Fact[str]
-    doubtful: bool = False
+    gpu_folders: list[str]  # those that could list GPUs: where there is none their number is unknown
+    soc: Fact[str]  # a chip whose GPU shares the CPU's memory
+    doubtful: bool = False  # a card may be a GPU, and nothing tells
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     """Read the machine below `root`; `affinity` is the caller's, because no file tells it."""
-    info = root.read("/proc/cpuinfo")
-    blocks = info.fact(cpuinfo.parse)
+    blocks = root.fact("/proc/cpuinfo", cpuinfo.parse)
     platform = read_platform(root, blocks)
     groups = cgroup.read_groups(root)
-    nvidia = read_gpus(root)
+    pci, drm, nvidia, kfd = read_functions(root), read_cards(root), read_gpus(root), read_kfd(root)
+    listings = {PCI_DEVICES: pci, CARDS: drm, f"{NVIDIA_FOLDER}/gpus": nvidia, KFD_NODES: kfd}
     nodes = numa_nodes(nvidia)
     numa, warnings = read_numa(root, groups, nodes)
     soc = find_soc(root, platform)
-    pci, drm, kfd = read_functions(root), read_cards(root), read_kfd(root)
-    folders = [path for path, found in (
-        (PCI_DEVICES, pci), (CARDS, drm), (f"{NVIDIA_FOLDER}/gpus", nvidia), (KFD_NODES, kfd),
-    ) if found is not None]  # fmt: skip
     tree = read_tree_gpus(root, drm or [])
-    firmware = Firmware(platform.hypervisor, soc)
-    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, firmware)
+    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, platform.hypervisor, soc)
     return Files(
-        platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity),
-        read_memory(root, groups, nodes), numa, warnings, devices + (nvidia or []) + (kfd or []), folders, soc,
-        tree.doubtful,
+        platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity), read_memory(root, groups, nodes),
+        numa, warnings, [*devices, *(nvidia or ()), *(kfd or ())],
+        [path for path, entries in listings.items() if entries is not None], soc, tree.doubtful,
     )  # fmt: skip
 
 
-class Firmware(NamedTuple):
-    """Facts of the machine on which a GPU's kind may rest."""
-
-    hypervisor: Fact[str]
-    soc: Fact[str]  # a chip whose GPU shares the CPU's memory
-
-
 def _devices(
-    root: Root, pci: list[Function], drm: list[Card], tree: TreeGpus, firmware: Firmware
+    root: Root, pci: list[Function], drm: list[Card], tree: TreeGpus, hypervisor: Fact[str], soc: Fact[str]
 ) -> list[DeviceRecord]:
-    cards = by_address(drm)
-    records = []
-    for function in pci:
-        card = cards.get(function.bdf) if function.bdf is not None else None
-        records.append(_enriched(root, function, card, firmware))
+    cards: dict[Address | None, Card] = {}  # the first one of each address
+    for card in drm:
+        if card.function.bdf is not None:
+            cards.setdefault(card.function.bdf, card)
     listed = {bdf for function in pci for bdf in (function.bdf, *function.record.virtual)}
-    for card in cards.values():
-        if card.function.bdf not in listed:
-            records.append(_enriched(root, card.function, card, firmware))
-    for record, card in tree.records:
-        if card is not None and record.vendor_id in (AMD, INTEL):
-            record = _enriched(root, card.function._replace(record=record), card, firmware)
-        records.append(record)
-    return records
+    functions = [(function, cards.get(function.bdf)) for function in pci]
+    functions += [(card.function, card) for bdf, card in cards.items() if bdf not in listed]
+    records = []
+    for record, own in tree.records:
+        if own is not None and record.vendor_id in (AMD, INTEL):
+            functions.append((own.function._replace(record=record), own))
+        else:
+            records.append(record)
+    return records + [_enrich(root, function, card, hypervisor, soc) for function, card in functions]
 
 
-def _enriched(root: Root, function: Function, card: Card | None, firmware: Firmware) -> DeviceRecord:
+def _enrich(
+    root: Root, function: Function, card: Card | None, hypervisor: Fact[str], soc: Fact[str]
+) -> DeviceRecord:
     """The PCI facts with those of the vendor's driver and of the card."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
         facts = amd_facts(root, function.folder, function.asleep)
     elif record.vendor_id == INTEL:
-        facts = intel_facts(root, function, card.folder if card else None, firmware.hypervisor)
+        facts = intel_facts(root, function, card.folder if card else None, hypervisor)
     elif record.vendor_id == NVIDIA:
-        facts = nvidia_facts(function, firmware.soc)
+        facts = nvidia_facts(function, soc)
     if card is not None:
         facts["display_attached"] = read_display_state(root, card)
         record = msgspec.structs.replace(record, renders=card.renders)
@@ -151,7 +139,7 @@ def differences(
     return compare(here or this_host(), there, measured).differences
 
 
-@cache
+@functools.cache
 def this_host() -> Machine:
     """CPU, memory and GPUs of this machine, from files alone: GPUs that no file lists are unknown."""
     root = Root()
@@ -159,9 +147,9 @@ def this_host() -> Machine:
     gpus: list[Gpu] = []
     if files.records:
         # Here, as most callers' machines are asked for their CPU alone.
-        from gpubench.detect.inspection import gpus_of_files
+        from gpubench.detect.inspection import Gathered, assemble
 
-        gpus = gpus_of_files(files, root)
+        gpus = assemble(Gathered(files, root), live=True).gpus
     return Machine(platform=files.platform, cpu=files.cpu, memory=files.memory, gpus=gpus)
 
 
@@ -169,7 +157,7 @@ def read_this_host(root: Root) -> Files:
     """The files of this machine, with the facts of uname and, off Linux, of psutil."""
     affinity = _affinity()
     files = read_files(root, affinity)
-    facts = {key: known(value, "uname") for key, value in _uname().items() if value}
+    facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
     files = files._replace(platform=msgspec.structs.replace(files.platform, **facts))
     if files.memory.total_bytes.status == "absent" and sys.platform != "linux":
         cpu, memory = read_psutil(files.cpu, files.memory, affinity)
@@ -180,11 +168,11 @@ def read_this_host(root: Root) -> Files:
 def _affinity() -> Fact[CpuSet]:
     """CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
-        return known(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
+        return make_fact(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
     try:
         import psutil
 
-        return known(frozenset(psutil.Process().cpu_affinity()), "psutil")
+        return make_fact(frozenset(psutil.Process().cpu_affinity()), "psutil")
     except Exception:  # macOS has no affinity, and a broken psutil must not end detection
         return NOT_PROBED if sys.platform != "darwin" else missing("unsupported", "psutil")
 
@@ -199,6 +187,138 @@ def _uname() -> dict[str, Any]:
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
     return {"os": platform.system().lower(), "kernel": platform.release(), "arch": arch}
 
+
+# ---------------------------------------------------------------- RAM, and what a control group leaves of it
+
+MEMINFO = "/proc/meminfo"
+
+
+def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
+    """All in bytes; `gpu_nodes` are the NUMA nodes that hold GPU memory."""
+    table = root.fact(MEMINFO, parse_meminfo)
+    entries = table.value or {}
+
+    def entry(key: str) -> Fact[int]:
+        if table.value is None:
+            return lost(table)
+        return make_fact(entries.get(key), MEMINFO)
+
+    os_total, available = entry("MemTotal"), entry("MemAvailable")
+    if available.value is None and "MemFree" in entries:
+        note = "MemFree + Buffers + Cached: the kernel is too old to say"
+        available = make_fact(
+            sum(entries.get(key, 0) for key in ("MemFree", "Buffers", "Cached")), MEMINFO, note
+        )
+    gpu_total, gpu_free = _gpu_memory(root, gpu_nodes)
+    available = _less(available, gpu_free)
+    bounds = cgroup.memory(root, groups)
+    usable, bound = available, "host"
+    if available.value is not None and bounds.room.status != "absent":
+        if bounds.room.value is None:
+            usable = lost(bounds.room)
+        elif bounds.room.value < available.value:
+            usable, bound = bounds.room, "cgroup"
+    elif available.value is None:
+        usable = lost(available)
+    return Memory(
+        total_bytes=_less(os_total, gpu_total), os_total_bytes=os_total, gpu_numa_bytes=gpu_total,
+        available_bytes=available, limit_bytes=bounds.limit, usable_bytes=usable,
+        limited_by=derive(usable, lambda _: bound), swap_total_bytes=entry("SwapTotal"),
+    )  # fmt: skip
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """Bytes by name from /proc/meminfo. Raises ValueError if MemTotal is not among them."""
+    table = {key: int(amount) * 1024 for key, amount in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", text, re.M)}
+    if not table.get("MemTotal"):
+        raise ValueError("no MemTotal")
+    return table
+
+
+def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]:
+    """All memory of GPUs that the kernel counts as RAM, and what is free of it."""
+    source = f"{NUMA_NODES}/node*/meminfo"
+    if gpu_nodes.unread is not None:
+        source = gpu_nodes.unread.source or ""
+    elif not gpu_nodes.known:
+        return ABSENT, ABSENT
+    memories = [read_node_memory(root, node) for node in sorted(gpu_nodes.known)]
+    if gpu_nodes.unread is not None or any(total.value is None for total, _ in memories):
+        return missing("invalid", source), missing("invalid", source)
+    total, free = (sum(fact.value or 0 for fact in facts) for facts in zip(*memories, strict=True))
+    return make_fact(total, source), make_fact(free, source)
+
+
+def _less(whole: Fact[int], part: Fact[int]) -> Fact[int]:
+    """`whole` without `part`, where absent means nothing to subtract."""
+    if whole.value is None or part.status == "absent":
+        return whole
+    if part.value is None:
+        return missing("invalid", part.source, "memory of a GPU is counted as RAM, and its size cannot be read")
+    rest = whole.value - part.value
+    return make_fact(rest, whole.source) if rest >= 0 else missing("invalid", part.source)
+
+
+NUMA_NODES = "/sys/devices/system/node"
+
+
+def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
+    """Read the total and the free bytes of one node."""
+    reading = root.read(f"{NUMA_NODES}/node{node}/meminfo")
+    total, free = (reading.fact(functools.partial(_line, key=key)) for key in ("MemTotal", "MemFree"))
+    return total, free
+
+
+def _line(text: str, key: str) -> int:
+    match = re.search(rf"^Node \d+ {key}:\s+(\d{{1,15}}) kB$", text, re.M)
+    if not match:
+        raise ValueError(f"no {key}")
+    return int(match[1]) * 1024
+
+
+def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
+    """All nodes; `gpu_nodes` are those that a GPU calls its memory."""
+    ids: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
+    folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
+    if ids.value is None and folders:
+        ids = make_fact(folders, NUMA_NODES)
+    allowed = cgroup.nodes(root, groups)
+    if allowed.value is not None and ids.value is not None:  # an older cpuset may name nodes that are not there
+        inside = allowed.value & frozenset(ids.value)
+        allowed = make_fact(inside, allowed.source) if inside else missing("invalid", allowed.source)
+    allowed_ids = derive(allowed, sorted)
+    cpus = {node: _cpus(root, node) for node in ids.value or ()}
+    sets = [fact.value for fact in cpus.values() if fact.value]
+    if sum(map(len, sets)) != len(frozenset().union(*sets)):
+        text = "NUMA nodes share CPUs: the firmware's table is wrong, so no nodes are reported."
+        overlap = MachineWarning(code="NUMA_OVERLAP", text=text, refs=[NUMA_NODES])
+        return Numa(ids=missing("invalid", f"{NUMA_NODES}/node*/cpulist"), allowed_ids=allowed_ids), [overlap]
+    nodes = [
+        NumaNode(
+            id=node, cpus=derive(own, list_form), memory_bytes=read_node_memory(root, node)[0],
+            kind=_kind(node, own, gpu_nodes),
+        ) for node, own in cpus.items()
+    ]  # fmt: skip
+    return Numa(ids=ids, allowed_ids=allowed_ids, nodes=nodes), []
+
+
+def _cpus(root: Root, node: int) -> Fact[frozenset[int]]:
+    listed = root.fact(f"{NUMA_NODES}/node{node}/cpulist", parse_list)
+    if listed.value is not None:
+        return listed
+    mask = root.fact(f"{NUMA_NODES}/node{node}/cpumap", parse_mask)
+    return mask if mask.value is not None or listed.status == "absent" else listed
+
+
+def _kind(node: int, cpus: Fact[frozenset[int]], gpu_nodes: NumaNodes) -> Fact[str]:
+    if node in gpu_nodes.known:
+        return make_fact("gpu", "/proc/driver/nvidia/gpus/*/numa_status")
+    if cpus.value:
+        return make_fact("dram", cpus.source)
+    return lost(gpu_nodes.unread) if gpu_nodes.unread else ABSENT  # it may be that GPU's
+
+
+# ---------------------------------------------------------------- operating system, hypervisor, container
 
 VERSION = "/proc/version"
 _DMI = ("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
@@ -225,7 +345,7 @@ _CONTAINERS = (
 
 
 def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
-    """What the files under /proc and the DMI tables say."""
+    """Read the files under /proc and the DMI tables."""
     version = root.read(VERSION)
     vendor, product = _dmi(root, "sys_vendor"), _dmi(root, "product_name")
     return Platform(
@@ -240,7 +360,7 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
     """The hypervisor's name, "unknown" if it has none, "none" only where x86 denies one and no firmware names one."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
-        return known(file.text.split()[0], file.path)
+        return make_fact(file.text.split()[0], file.path)
     flags = (blocks.value.any("flags") or "").split() if blocks.value else []
     name = _virtual_machine(root, vendor, product)
     source = _DMI[0]
@@ -248,18 +368,18 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
         name, source = "kvm", "/proc/cpuinfo"
     if flags and "hypervisor" not in flags:
         if name is None:
-            return known("none", "/proc/cpuinfo")
+            return make_fact("none", "/proc/cpuinfo")
         note = "the CPU's flags deny a hypervisor: some virtual machines hide it from drivers"
         return Fact(name, "conflict", source, note, [Alternative("none", "/proc/cpuinfo")])
     if flags:
         name = name or ("kvm" if re.match(_CLOUDS, vendor) else None)
-        return known(name or "unknown", source if name else "/proc/cpuinfo")
+        return make_fact(name or "unknown", source if name else "/proc/cpuinfo")
     if blocks.value and "emulated by qemu" in (blocks.value.any("machine") or ""):
-        return known("kvm", "/proc/cpuinfo")
+        return make_fact("kvm", "/proc/cpuinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
     if name is None and blocks.status not in ("ok", "absent"):
         return lost(blocks)
-    return known(name, source) if name else missing("absent", blocks.source)
+    return make_fact(name, source if name else blocks.source)
 
 
 def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
@@ -277,34 +397,28 @@ def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:
     if blocks.value is None:
         return lost(blocks)
     value = cpuinfo.arch(blocks.value, version.text or "")
-    if (
-        value and value.startswith("ppc64") and version.status != "absent"
-    ):  # the order of bytes stands there alone
-        return derived(version.fact(_kernel), lambda _: value)
-    return known(value, blocks.source or "") if value else missing("absent", blocks.source)
+    if value and value.startswith("ppc64") and version.status != "absent":
+        return derive(version.fact(_kernel), lambda _: value)  # the order of bytes stands there alone
+    return make_fact(value, blocks.source)
 
 
 def _kernel(text: str) -> str:
-    found = re.match(r"Linux version (\S{1,128})", text)
-    if not found:
+    match = re.match(r"Linux version (\S{1,128})", text)
+    if not match:
         raise ValueError("not a kernel version")
-    return found[1]
+    return match[1]
 
 
 def _dmi(root: Root, name: str) -> Fact[str]:
-    fact: Fact[str] = missing("absent")
-    for folder in _DMI:
-        fact = root.fact(f"{folder}/{name}", parse_name)
-        if fact.value is not None:
-            break
-    return fact
+    own = root.fact(f"{_DMI[0]}/{name}", parse_name)
+    return own if own.value is not None else root.fact(f"{_DMI[1]}/{name}", parse_name)
 
 
 def _container(root: Root) -> Fact[str]:
     for path, name in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
         if root.exists(path):
-            return known(name, path)
+            return make_fact(name, path)
     path = "/proc/self/cgroup"
     text = root.read(path).text or ""
     manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)
-    return known(manager, path) if manager else missing("absent")
+    return make_fact(manager, path if manager else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -14,37 +13,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 import msgspec
 
 from gpubench.base.errors import UsageError, limit_named, suggest
-from gpubench.base.installation import install_command
 from gpubench.base.messages import DETECTION
-from gpubench.detect import registry
-from gpubench.detect.access import WSL_NODE, Said, hidden, node_state, render_nodes
+from gpubench.detect import libraries
+from gpubench.detect.access import WSL_NODE, judge_access, read_access, render_nodes
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.gpu import (
-    AccessReader,
-    GpuContext,
-    accelerators,
-    build_gpus,
-    display_adapters,
-    software_renderers,
-)
+from gpubench.detect.gpu import GpuContext, accelerators, build_gpus, display_adapters, software_renderers
 from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
-from gpubench.detect.libraries import read_cpuinfo, torch_warnings
-from gpubench.detect.merge import MergedDevice, find_gpu, merge
+from gpubench.detect.merge import find_gpu, merge
 from gpubench.detect.pci import ASLEEP, Names
-from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
-from gpubench.detect.records import ABSENT, Address, DeviceRecord, known, missing, parse_record
+from gpubench.detect.recommend import Reader, about, apply_results, recommend, verify
+from gpubench.detect.records import Address, DeviceRecord, make_fact, missing, parse_record
 from gpubench.detect.root import Root
 from gpubench.result.machine import (
     NOT_PROBED,
     Cpu,
     CpuBlas,
-    Fact,
     Gpu,
     Machine,
     MachineWarning,
     Mode,
     Platform,
     Provider,
+    Status,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +46,17 @@ class Lack(NamedTuple):
 
     why: str
     hint: str
+
+
+class Gathered(NamedTuple):
+    """All that was collected about a machine before the merge."""
+
+    files: Files
+    root: Root | None = None
+    providers: Sequence[Provider] = ()
+    records: Sequence[DeviceRecord] = ()  # those of the probes
+    warnings: Sequence[MachineWarning] = ()
+    took_s: float = 0.0
 
 
 def inspect(
@@ -74,89 +75,68 @@ def inspect(
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
-    given = [parse_record(raw) for raw in extra_records or ()]
+    extra = [parse_record(raw) for raw in (*(records or ()), *(extra_records or ()))]
+    live = records is None and sysroot is None
     if records is not None:
-        machine = _from_records([parse_record(raw) for raw in records] + given, debug)
+        blank = Machine()
+        files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], NOT_PROBED)
+        gathered = Gathered(files)
     elif sysroot is not None:
-        machine = _recorded(Root(str(sysroot)), str(sysroot), given, debug)
-    else:
-        found = gathered or gather(deep=deep, wake=wake, blas=extra_records is not None)
-        machine, given = _this_machine(found, given, debug)
+        root = Root(str(sysroot))
+        files = read_files(root, NOT_PROBED)
+        gathered = Gathered(files, root, [_files_provider(start)])
+    elif gathered is None:
+        gathered = gather(deep=deep, wake=wake, blas=extra_records is not None)
+    machine = assemble(
+        gathered, extra, live=live, debug=debug, sysroot=None if sysroot is None else str(sysroot)
+    )
     advice = recommend(machine, cast("Mode | None", mode))
-    advice = mark_verified(advice, _checked(machine, given)) if machine.live else advice
+    if live:
+        lacking = libraries.torch_warnings(machine.gpus)
+        machine = msgspec.structs.replace(machine, warnings=[*machine.warnings, *lacking])
+        checked = [record for record in (*extra, *gathered.records) if record.checked]
+        ids = {find_gpu(machine, r.uuid, r.bdf, r.vendor_id, r.device_id) for r in checked}
+        advice = verify(advice, ids)
     if results is not None and read is not None and mode is None:
         advice = apply_results(machine, advice, results, read)
     took = round(time.perf_counter() - start, 6)
     return msgspec.structs.replace(machine, recommendation=advice, took_s=took)
 
 
-def _recorded(root: Root, name: str, given: Sequence[DeviceRecord], debug: bool) -> Machine:
-    start = time.perf_counter()
-    files = read_files(root, NOT_PROBED)
-    provider = Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))
-    return assemble(
-        files,
-        [*files.records, *given],
-        [provider],
-        _context(files, root, live=False, debug=debug),
-        sysroot=name,
-    )
-
-
-def _checked(machine: Machine, found: Sequence[DeviceRecord]) -> frozenset[str]:
-    """Ids of GPUs on which a checked kernel ran."""
-    ids = [find_gpu(machine, r.uuid, r.bdf, r.vendor_id, r.device_id) for r in found if r.checked]
-    return frozenset(gpu_id for gpu_id in ids if gpu_id is not None)
-
-
-def _this_machine(
-    found: Gathered, given: Sequence[DeviceRecord], debug: bool
-) -> tuple[Machine, list[DeviceRecord]]:
-    """The document of this machine, and the records it was made of."""
-    files = found.files._replace(warnings=[*found.files.warnings, *found.warnings])
-    records = [*files.records, *given, *found.records]
-    machine = assemble(
-        files, records, found.providers, _context(files, found.root, live=True, debug=debug), sysroot=None,
-        access=lambda gpus, devices: read_access(found, os.environ, gpus, devices),
-    )  # fmt: skip
-    lacking = torch_warnings(machine.gpus)
-    return msgspec.structs.replace(machine, warnings=[*machine.warnings, *lacking]), records
-
-
-def _context(files: Files, root: Root, *, live: bool, debug: bool) -> GpuContext:
-    return GpuContext(live, files.memory, debug, files.soc.value is not None, Names(root))
-
-
-def gpus_of_files(files: Files, root: Root) -> list[Gpu]:
-    """The GPUs that files of this machine list, whatever the probes would add."""
-    return assemble(files, files.records, [], _context(files, root, live=True, debug=False), sysroot=None).gpus
-
-
-def _from_records(found: list[DeviceRecord], debug: bool) -> Machine:
-    blank = Machine()
-    files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], missing("not_probed"))
-    return assemble(files, found, [], GpuContext(False, blank.memory, debug, device_name=Names()), sysroot=None)
+def _files_provider(start: float) -> Provider:
+    return Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))
 
 
 def assemble(
-    files: Files, found: Sequence[DeviceRecord], providers: list[Provider], context: GpuContext, *, sysroot: str | None,
-    access: AccessReader | None = None,
-) -> Machine:  # fmt: skip
-    """The document without its recommendation."""
-    merged = merge(found)
-    gpus = build_gpus(merged, context, access)
-    listed = [provider.name for provider in providers if provider.name == "wgpu" and provider.status == "ok"]
+    gathered: Gathered,
+    extra: Sequence[DeviceRecord] = (),
+    *,
+    live: bool,
+    debug: bool = False,
+    sysroot: str | None = None,
+) -> Machine:
+    """The document without its recommendation; `extra` are the caller's records."""
+    files = gathered.files
+    merged = merge([*files.records, *extra, *gathered.records])
+    context = GpuContext(files.memory, files.soc.value is not None, Names(gathered.root), debug)
+    gpus = build_gpus(merged.devices, context)
+    reach = {}
+    if live and gathered.root is not None:
+        nodes = render_nodes(gathered.root)
+        reach = read_access(gathered.providers, os.environ, gpus, merged.devices, nodes)
+    gpus = [judge_access(gpu, reach.get(gpu.id), live) for gpu in gpus]
+    listed = [p.name for p in gathered.providers if p.name == "wgpu" and p.status == "ok"]
     sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices), *listed]
     count = missing("absent", None, "no folder of the system lists all GPUs")
     if sources and (gpus or not files.doubtful):
-        count = known(len(gpus), sources[0])
+        count = make_fact(len(gpus), sources[0])
     # Where no folder lists GPUs, each adapter is one that nothing else knows.
     odd = merged.warnings if files.gpu_folders else []
     return Machine(
-        sysroot=sysroot, live=context.live, providers=providers, warnings=[*files.warnings, *odd],
-        platform=files.platform, cpu=files.cpu, memory=files.memory, numa=files.numa, gpu_count=count, gpus=gpus,
-        accelerators=accelerators(merged), display_adapters=display_adapters(merged),
-        software_renderers=software_renderers(merged),
+        sysroot=sysroot, live=live, providers=list(gathered.providers),
+        warnings=[*files.warnings, *gathered.warnings, *odd], platform=files.platform, cpu=files.cpu,
+        memory=files.memory, numa=files.numa, gpu_count=count, gpus=gpus, accelerators=accelerators(merged),
+        display_adapters=display_adapters(merged), software_renderers=software_renderers(merged),
     )  # fmt: skip
 
 
@@ -170,38 +150,35 @@ def to_json(machine: Machine) -> str:
 PROBED = ("numpy", "cupy", "wgpu")
 
 
-def lacks(machine: Machine, wanted: str) -> Lack | None:
-    """None if `wanted` (cpu, gpu, a backend, `BACKEND:N` or an id of `gpus[]`) is there and usable."""
-    backend, colon, number = wanted.partition(":")
-    if wanted == "cpu" or backend == "numpy":
+def lacks(machine: Machine, target: str) -> Lack | None:
+    """Return None if `target` (cpu, gpu, a backend, `BACKEND:N` or an id of `gpus[]`) is there and usable."""
+    backend, colon, number = target.partition(":")
+    if target == "cpu" or backend == "numpy":
         return None
-    if wanted == "gpu" or backend in ("cupy", "wgpu"):
-        fit = [gpu for gpu in machine.gpus if gpu.usable.value is not False
-               and (backend != "cupy" or gpu.vendor.value == "nvidia")]  # fmt: skip
+    usable = [gpu for gpu in machine.gpus if gpu.usable.value is not False]
+    if target == "gpu" or backend in ("cupy", "wgpu"):
+        fit = [gpu for gpu in usable if backend != "cupy" or gpu.vendor.value == "nvidia"]
         need = int(number) + 1 if colon and number.isdigit() else 1
         return None if len(fit) >= need else _why_none(machine)
-    named = [gpu for gpu in machine.gpus if wanted in (gpu.id, gpu.bdf.value, gpu.uuid.value)]
-    if not named:
-        listed = ", ".join(gpu.id for gpu in machine.gpus) or "none"
-        near = suggest(wanted, [gpu.id for gpu in machine.gpus])
-        return Lack(
-            f"no device has this id; there are: {listed}", near or "see gpus[].id of `gpubench detect --json`"
-        )
-    return None if named[0].usable.value is not False else _blocked(named[0])
+    ids = [gpu.id for gpu in machine.gpus]
+    for gpu in machine.gpus:
+        if target in (gpu.id, gpu.bdf.value, gpu.uuid.value):
+            return None if gpu in usable else _explain_block(gpu)
+    hint = suggest(target, ids) or "see gpus[].id of `gpubench detect --json`"
+    return Lack(f"no device has this id; there are: {', '.join(ids) or 'none'}", hint)
 
 
 def _why_none(machine: Machine) -> Lack:
     blocked = next((gpu for gpu in machine.gpus if gpu.usable.value is False), None)
     if blocked is not None:
-        return _blocked(blocked)
+        return _explain_block(blocked)
     codes = ("SOFTWARE_ONLY", "DISPLAY_ONLY", "GPU_UNKNOWN", "NO_GPU")
     code = next((r.code for r in machine.recommendation.reasons if r.code in codes), "NO_GPU")
-    return Lack(
-        f"{code}: {DETECTION.get(code, '')}", "install the vendor's driver, or run on a machine with such a GPU"
-    )
+    hint = "install the vendor's driver, or run on a machine with such a GPU"
+    return Lack(f"{code}: {DETECTION.get(code, '')}", hint)
 
 
-def _blocked(gpu: Gpu) -> Lack:
+def _explain_block(gpu: Gpu) -> Lack:
     code = gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     name = gpu.name.value or gpu.vendor.value or "a GPU"
     return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))
@@ -213,7 +190,6 @@ DRIVER_LIMIT_S, LIBRARY_LIMIT_S = 30.0, 10.0
 # All probes together take no longer, with their ends.
 TOTAL_S, END_S = 40.0, 3.0
 LIMIT_VARIABLE = "GPUBENCH_PROBE_LIMIT"
-_QUERIED = ("amdgpu", "i915", "xe")
 # The probes by the name of what they wait for.
 _WAITING = {
     "nvml": "NVIDIA's driver (NVML)", "cuda": "CUDA (CuPy)", "wgpu": "WebGPU (wgpu)", "drm": "the render nodes",
@@ -223,31 +199,34 @@ Tell = Callable[[str], None]
 
 
 class ProbeRequest(NamedTuple):
-    """A probe to run: its name, its options and how long it may take, in seconds."""
+    """A probe to run."""
 
     name: str
-    limit_s: float
+    limit_s: float = DRIVER_LIMIT_S
     options: dict[str, Any] = {}
     command: tuple[str, ...] = ()  # for tests: another program in its place
 
 
+class ProbeMessage(msgspec.Struct, kw_only=True):
+    """The message of a probe."""
+
+    records: list[dict[str, Any]] = []
+    partial: bool = False  # it has not asked everything yet
+    status: Status = "ok"
+    version: str | None = None
+    error_code: str | None = None
+    hint: str | None = None
+    cuda_driver: int | None = None  # the newest CUDA that NVIDIA's driver serves: 13000
+    blas: list[CpuBlas] | None = None
+    cpu: libraries.CpuinfoFacts | None = None
+
+
 class ProbeAnswer(NamedTuple):
-    """What a probe said; `extra` holds the rest of its JSON object."""
+    """The answer of a probe; `message` is empty if it failed."""
 
     provider: Provider
     records: list[DeviceRecord]
-    extra: dict[str, Any]
-
-
-class Gathered(NamedTuple):
-    """All that was collected about this machine before the merge. `records` are those of the probes."""
-
-    files: Files
-    providers: list[Provider]
-    records: list[DeviceRecord]
-    warnings: list[MachineWarning]
-    root: Root
-    took_s: float
+    message: ProbeMessage
 
 
 def gather(
@@ -265,19 +244,24 @@ def gather(
     root = root or Root()
     start = time.perf_counter()
     files = read_this_host(root)
-    providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
+    providers = [_files_provider(start)]
     requests, skipped = plan(files, deep=deep, wake=wake)
     if deep or blas or doubtful_blas(files.cpu, os.environ):
         requests.append(ProbeRequest("blas", LIBRARY_LIMIT_S))
     requests += render_queries(files.records, render_nodes(root), wake=wake)
-    answers = run_probes(_with_limits(requests, time.perf_counter() - start), tell)
-    records = registry.describe([record for answer in answers for record in answer.records])
+    limit_s, left_s = user_limit_s(), max(1.0, TOTAL_S - END_S - (time.perf_counter() - start))
+    requests = [request._replace(limit_s=limit_s or min(request.limit_s, left_s)) for request in requests]
+    answers = run_probes(requests, tell)
+    records = libraries.describe([record for answer in answers for record in answer.records])
     cpu = _with_probes(files.cpu, answers)
-    providers += skipped + [answer.provider for answer in answers]
-    providers.sort(key=lambda provider: (provider.name != "files", provider.name))
-    warnings = blas_warnings(cpu) + _runtime_warnings(files, answers)
-    took_s = time.perf_counter() - start
-    return Gathered(files._replace(cpu=cpu), providers, records, warnings, root, took_s)
+    providers += sorted(
+        (*skipped, *(answer.provider for answer in answers)), key=lambda provider: provider.name
+    )
+    cuda = [answer.message.cuda_driver for answer in answers if answer.message.cuda_driver is not None]
+    bound = any(r.vendor_id == NVIDIA and r.value("driver.name") == "nvidia" for r in files.records)
+    listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)
+    warnings = blas_warnings(cpu) + libraries.runtime_warnings(listed or bound, cuda[-1] if cuda else None)
+    return Gathered(files._replace(cpu=cpu), root, providers, records, warnings, time.perf_counter() - start)
 
 
 def user_limit_s() -> float | None:
@@ -290,12 +274,6 @@ def user_limit_s() -> float | None:
     return parse_duration(text, option=LIMIT_VARIABLE)
 
 
-def _with_limits(requests: Sequence[ProbeRequest], elapsed_s: float) -> list[ProbeRequest]:
-    """The requests with the user's limit, else within the total."""
-    limit_s, left_s = user_limit_s(), max(1.0, TOTAL_S - END_S - elapsed_s)
-    return [request._replace(limit_s=limit_s or min(request.limit_s, left_s)) for request in requests]
-
-
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
     """The probes to run, and those that were left out although there is evidence for them.
 
@@ -303,77 +281,32 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     """
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
-    nvidia = [r for r in files.records if r.vendor_id == NVIDIA and _is_gpu(r)]
-    unseen = not files.gpu_folders
-    bound = {
-        str(r.bdf) for r in nvidia if r.bdf is not None and r.facts.get("driver.name", ABSENT).value == "nvidia"
-    }
+
+    def skip(why: str, *names: str) -> None:
+        skipped.extend(Provider(name=name, status="not_probed", hint=why) for name in names)
+
+    gpus = [record for record in files.records if _is_gpu(record)]
+    asleep = [] if wake else [record for record in gpus if _sleeps(record)]
+    nvidia = [record for record in gpus if record.vendor_id == NVIDIA]
+    unseen, wsl = not files.gpu_folders, os.path.exists(WSL_NODE)
     if unseen:
-        requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S))
-    elif nvidia or os.path.exists(WSL_NODE):
-        if wake or not nvidia or any(not _sleeps(r) for r in nvidia):
-            requests.append(ProbeRequest("nvml", DRIVER_LIMIT_S, {"addresses": sorted(bound)}))
-        else:
-            hint = "every NVIDIA GPU sleeps; --wake asks nevertheless"
-            skipped.append(Provider(name="nvml", status="not_probed", hint=hint))
+        requests.append(ProbeRequest("nvml"))
+    elif nvidia and all(record in asleep for record in nvidia):
+        skip("every NVIDIA GPU sleeps; --wake asks nevertheless", "nvml")
+    elif nvidia or wsl:
+        bound = {str(r.bdf) for r in nvidia if r.bdf and r.value("driver.name") == "nvidia"}
+        requests.append(ProbeRequest("nvml", options={"addresses": sorted(bound)}))
     if files.cpu.model.status == "absent" and sys.platform != "linux":
         requests.append(ProbeRequest("cpuinfo", LIBRARY_LIMIT_S))
-    asleep = [r for r in files.records if _is_gpu(r) and _sleeps(r)]
-    if deep and asleep and not wake:
-        hint = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
-        skipped += [Provider(name=name, status="not_probed", hint=hint) for name in ("cuda", "wgpu")]
+    if deep and asleep:
+        why = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
+        skip(why, "cuda", "wgpu")
     elif deep:
-        names = ["cuda"] if nvidia or unseen or os.path.exists(WSL_NODE) else []
-        requests += [ProbeRequest(name, DRIVER_LIMIT_S) for name in (*names, "wgpu")]
+        names = ["cuda"] if nvidia or unseen or wsl else []
+        requests += map(ProbeRequest, (*names, "wgpu"))
     elif unseen:
-        requests.append(ProbeRequest("wgpu", DRIVER_LIMIT_S, {"check": False}))
+        requests.append(ProbeRequest("wgpu", options={"check": False}))
     return requests, skipped
-
-
-def render_queries(
-    records: Sequence[DeviceRecord], nodes: Mapping[Address, str], *, wake: bool
-) -> list[ProbeRequest]:
-    """Queries on the render nodes of AMD and Intel GPUs whose kind or memory no file reports, if they are awake."""
-    asked = []
-    for record in records:
-        driver = record.facts.get("driver.name")
-        if record.bdf is None or record.bdf not in nodes or (_sleeps(record) and not wake):
-            continue
-        if driver is None or driver.value not in _QUERIED:
-            continue
-        fact = record.facts.get("kind" if driver.value == "amdgpu" else "memory.dedicated_bytes")
-        integrated = driver.value != "amdgpu" and record.facts.get("kind", ABSENT).value == "integrated"
-        if not integrated and (fact is None or fact.value is None):
-            asked.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver.value})
-    return [ProbeRequest("drm", DRIVER_LIMIT_S, {"nodes": asked})] if asked else []
-
-
-def judge_reach(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str, Said]:
-    """What live sources say about reaching each GPU, by id."""
-    hiding = hidden(gpus, environ)
-    nvml = next((p for p in gathered.providers if p.name == "nvml"), None)
-    mismatch = nvml is not None and nvml.status == "mismatch"
-    statuses = {p.name: p.status for p in gathered.providers}
-    found = {}
-    for gpu in gpus:
-        nvidia = gpu.vendor.value == "nvidia"
-        codes: tuple[str, ...] = ("DRIVER_MISMATCH",) if mismatch and nvidia else ()
-        if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
-            codes += ("RUNTIME_MISSING",)
-        found[gpu.id] = Said(NOT_PROBED, hiding[gpu.id], codes)
-    return found
-
-
-def read_access(
-    gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice]
-) -> list[Said]:
-    """`access` with the states of the device nodes, in the order of `gpus`."""
-    nodes = render_nodes(gathered.root)
-    table = judge_reach(gathered, environ, gpus)
-    return [
-        table[gpu.id]._replace(device_node=node_state(gpu, device, nodes))
-        for gpu, device in zip(gpus, devices, strict=True)
-    ]
 
 
 def _is_gpu(record: DeviceRecord) -> bool:
@@ -381,47 +314,38 @@ def _is_gpu(record: DeviceRecord) -> bool:
 
 
 def _sleeps(record: DeviceRecord) -> bool:
-    return record.facts.get("power.state", ABSENT).value in ASLEEP
+    return record.value("power.state") in ASLEEP
+
+
+# The fact for which the node of a driver is asked.
+_QUERIED = {"amdgpu": "kind", "i915": "memory.dedicated_bytes", "xe": "memory.dedicated_bytes"}
+
+
+def render_queries(
+    records: Sequence[DeviceRecord], nodes: Mapping[Address | None, str], *, wake: bool
+) -> list[ProbeRequest]:
+    """Queries on the render nodes of AMD and Intel GPUs whose kind or memory no file reports, if they are awake."""
+    queries = []
+    for record in records:
+        driver = record.value("driver.name")
+        if driver not in _QUERIED or record.bdf not in nodes or (_sleeps(record) and not wake):
+            continue
+        integrated = driver != "amdgpu" and record.value("kind") == "integrated"
+        if not integrated and record.value(_QUERIED[driver]) is None:
+            queries.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver})
+    return [ProbeRequest("drm", options={"nodes": queries})] if queries else []
 
 
 def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
     """The CPU with its BLAS and, without /proc, with what py-cpuinfo says."""
-    extra = {answer.provider.name: answer for answer in answers}
-    if "blas" in extra:
-        cpu = msgspec.structs.replace(cpu, blas=_blas(extra["blas"]))
-    told = extra["cpuinfo"].extra.get("cpu") if "cpuinfo" in extra else None
-    if isinstance(told, dict):
-        cpu = read_cpuinfo(cpu, told)
+    for provider, _, message in answers:
+        if provider.name == "blas":
+            status = "invalid" if provider.status == "ok" else provider.status
+            blas = missing(status, "blas") if message.blas is None else make_fact(message.blas, "blas")
+            cpu = msgspec.structs.replace(cpu, blas=blas)
+        if message.cpu is not None:
+            cpu = libraries.read_cpuinfo(cpu, message.cpu)
     return cpu
-
-
-def _blas(answer: ProbeAnswer) -> Fact[list[CpuBlas]]:
-    if answer.provider.status != "ok":
-        return missing(answer.provider.status, "blas")
-    try:
-        return known(msgspec.convert(answer.extra.get("blas"), list[CpuBlas]), "blas")
-    except msgspec.ValidationError:
-        return missing("invalid", "blas")
-
-
-def _runtime_warnings(files: Files, answers: Sequence[ProbeAnswer]) -> list[MachineWarning]:
-    """What measuring needs and is not installed: Numba, and CuPy where there is an NVIDIA driver, with the extra that
-    fits it."""
-    found = []
-    if importlib.util.find_spec("numba") is None:
-        text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
-        found.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
-    bound = [r.facts.get("driver.name", ABSENT).value for r in files.records if r.vendor_id == NVIDIA]
-    listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)
-    if not (listed or "nvidia" in bound) or importlib.util.find_spec("cupy") is not None:
-        return found
-    remedy = f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
-    for answer in answers:
-        cuda = answer.extra.get("cuda_driver")
-        if isinstance(cuda, int):
-            remedy = install_command("cuda13" if cuda >= 13000 else "cuda12")
-    text = f"CuPy is not installed, so nothing can be measured through CUDA: {remedy}"
-    return [*found, MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
 
 
 def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:
@@ -430,68 +354,63 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
         return []
     from gpubench.base import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
 
-    commands = [
-        request.command
-        or processes.python("gpubench.detect.probes", request.name, json.dumps(_options(request)))
-        for request in requests
-    ]
-    limits = [request.limit_s for request in requests]
+    children = []
+    for request in requests:
+        # One that asks several devices side by side ends before its limit.
+        within = {"limit_s": 0.8 * request.limit_s} if "nodes" in request.options else {}
+        options = json.dumps(request.options | within)
+        command = request.command or processes.python("gpubench.detect.probes", request.name, options)
+        children.append((command, request.limit_s))
 
     def tell_names(places: Sequence[int]) -> None:
         names = " and ".join(_WAITING.get(requests[at].name, requests[at].name) for at in places)
         if tell is not None:
-            tell(f"waiting for {names}, up to {max(limits[at] for at in places):.0f} s")
+            tell(f"waiting for {names}, up to {max(requests[at].limit_s for at in places):.0f} s")
 
     try:
-        ended = processes.run_all(list(zip(commands, limits, strict=True)), tell=tell_names)
-    except (
-        OSError
-    ) as error:  # no process, no memory: each probe says so, and the files have told what they know
+        ended = processes.run_all(children, tell=tell_names)
+    except OSError as error:
+        # No process, no memory: each probe says so, and the files have told what they know.
         gone = processes.Ended(1, "", f"it cannot be started: {error.strerror or error}", 0.0)
         ended = [gone] * len(requests)
     return [_answer(request, end) for request, end in zip(requests, ended, strict=True)]
 
 
-def _options(request: ProbeRequest) -> dict[str, Any]:
-    """The options of a probe; one that asks several devices side by side ends before its limit."""
-    return request.options | ({"limit_s": 0.8 * request.limit_s} if "nodes" in request.options else {})
-
-
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
     """Judge what a probe said. A whole message stands however its process ended; of a partial one the records stand."""
-    failure = ("invalid", "the answer is no JSON of the expected form")
-    if ended.status is None:
-        failure = ("timeout", f"no answer in {request.limit_s:.3g} s")
-    elif ended.status:
-        signal = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
-        failure = ("crashed", signal)
-    if ended.status != 0 and not ended.framed:
-        return _failed(request, ended, *failure)
-    try:
-        answer = json.loads(ended.message)
-        records = [parse_record(raw) for raw in answer.pop("records")]
-        if answer.pop("partial", False):
-            return _failed(request, ended, *failure)._replace(records=records)
-        provider = Provider(
-            name=request.name, status=answer.pop("status", "ok"), version=answer.pop("version", None),
-            took_s=round(ended.took_s, 6), error_code=answer.pop("error_code", None), hint=answer.pop("hint", None),
-        )  # fmt: skip
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return _failed(request, ended, *failure)
-    return ProbeAnswer(provider, records, answer)
+    message, records = ProbeMessage(partial=True), []
+    if ended.status == 0 or ended.framed:
+        try:
+            message = msgspec.json.decode(ended.message, type=ProbeMessage)
+            records = [parse_record(raw) for raw in message.records]
+        except (ValueError, RecursionError):
+            message = ProbeMessage(partial=True)
+    took = round(ended.took_s, 6)
+    if message.partial:
+        status, code, hint = _failure(request, ended)
+        provider = Provider(name=request.name, status=status, took_s=took, error_code=code, hint=hint)
+        return ProbeAnswer(provider, records, ProbeMessage())
+    provider = Provider(
+        name=request.name, status=message.status, version=message.version, took_s=took,
+        error_code=message.error_code, hint=message.hint,
+    )  # fmt: skip
+    return ProbeAnswer(provider, records, message)
 
 
-def _failed(request: ProbeRequest, ended: Ended, status: Any, code: str) -> ProbeAnswer:
-    lines = ended.errors.splitlines() if status != "invalid" or not ended.noise else [ended.noise]
+def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | None]:
+    """The status, the code and the hint of a probe that did not finish."""
+    lines = ended.errors.splitlines()
+    if ended.status == 0 and ended.noise:
+        lines = [ended.noise]
     hint = "".join(c for c in lines[-1] if c.isprintable())[:300] if lines else None
-    if status == "crashed" and (limit := limit_named(ended.errors)) and limit not in (hint or ""):
-        hint = f"{hint}; {limit}"
-    if status == "timeout":
+    if ended.status is None:
         remedy = f"{LIMIT_VARIABLE}=2m waits longer"
         if request.name in ("nvml", "cuda"):
             remedy = f"nvidia-smi -pm 1 (persistence mode) keeps the driver loaded, {remedy}"
-        hint = f"{hint}; {remedy}" if hint else remedy
-    took = round(ended.took_s, 6)
-    return ProbeAnswer(
-        Provider(name=request.name, status=status, took_s=took, error_code=code, hint=hint), [], {}
-    )
+        return "timeout", f"no answer in {request.limit_s:.3g} s", f"{hint}; {remedy}" if hint else remedy
+    if not ended.status:
+        return "invalid", "the answer is no JSON of the expected form", hint
+    if (limit := limit_named(ended.errors)) and limit not in (hint or ""):
+        hint = f"{hint}; {limit}"
+    code = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
+    return "crashed", code, hint

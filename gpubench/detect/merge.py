@@ -10,12 +10,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import msgspec
 
 from gpubench.detect.pci import GPU_DRIVERS
-from gpubench.detect.records import Address, DeviceRecord, address, pci_id, record_to_json, uuid, uuid_key
+from gpubench.detect.records import (
+    Address,
+    DeviceRecord,
+    address,
+    first_field,
+    pci_id,
+    record_to_json,
+    uuid,
+    uuid_key,
+)
 from gpubench.result.machine import Machine, MachineWarning
 
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ class MergedDevice:
 
     @property
     def bdf(self) -> Address | None:
-        return next((r.bdf for r in self.records if r.bdf is not None), None)
+        return cast("Address | None", first_field(self.records, "bdf"))
 
     @property
     def uuids(self) -> set[str]:
@@ -47,16 +56,12 @@ class MergedDevice:
 
     @property
     def device_id(self) -> int | None:
-        return next((r.device_id for r in self.records if r.device_id is not None), None)
+        return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
         """Whether the record's enumeration has its say already: once for each function of the device."""
         functions = 1 + max(len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= functions
-
-    def is_partition(self, record: DeviceRecord) -> bool:
-        """Whether the record is about one of the partitions of this device."""
-        return record.uuid is not None and any(p.uuid == record.uuid for p in self.partitions)
 
 
 class Merged(NamedTuple):
@@ -68,37 +73,37 @@ class Merged(NamedTuple):
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
-    found = sort_records(sorted(_physical(list(records)), key=_record_key))
+    sorts = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
-    seeds = [r for r in found.gpus if r.bdf is not None or r.uuid is not None]
     devices: list[MergedDevice] = []
-    deferred = []
-    for record in sorted(seeds, key=_seed_rank):
-        if record.uuid is not None and record.uuid.startswith("MIG-"):
-            deferred.append(record)
+    instances = []
+    placed = [r for r in sorts.gpus if r.bdf is not None or r.uuid is not None]
+    for record in sorted(placed, key=_seed_rank):
+        if (record.uuid or "").startswith("MIG-"):
+            instances.append(record)
         else:
             _seed(devices, record)
-    for record in found.partitions:
+    for record in sorts.partitions:
         _attach_partition(devices, record)
-    for record in deferred:
-        parent = next((device for device in devices if device.is_partition(record)), None)
-        if parent is None:
+    for record in instances:
+        parents = [d for d in devices if any(p.uuid == record.uuid for p in d.partitions)]
+        if not parents:
             _seed(devices, record)
-        elif not parent.listed_by(record):  # it is how the API lists the parent; its size is the instance's
-            parent.records.append(msgspec.structs.replace(record, uuid=None, memory_bytes=None, facts={}))
+        elif not parents[0].listed_by(record):  # it is how the API lists the parent; its size is the instance's
+            parents[0].records.append(msgspec.structs.replace(record, uuid=None, memory_bytes=None, facts={}))
     devices.sort(key=_device_rank)
-    loose = sorted((r for r in found.gpus if r.bdf is None and r.uuid is None), key=_loose_rank)
-    only_metal = [record for record in loose if _is_metal(record) and vendor_of(record) is None]
-    loose = [record for record in loose if record not in only_metal]
+    loose = sorted((r for r in sorts.gpus if r.bdf is None and r.uuid is None), key=_loose_rank)
+    metal = [record for record in loose if METAL.search(record.source) and vendor_of(record) is None]
+    loose = [record for record in loose if record not in metal]
     for _, group in groupby(loose, key=lambda record: (record.enumeration, vendor_of(record))):
-        left = [record for record in group if not _attach_known(devices, record)]
-        for _, rivals in groupby(sorted(left, key=_type), key=_type):
-            _share_out(devices, list(rivals), found, warnings)
-    counts = Counter(record.enumeration for record in only_metal)
-    for record in sorted(only_metal, key=lambda record: -counts[record.enumeration]):
+        rest = [record for record in group if not _attach_by_ids(devices, record)]
+        for _, rivals in groupby(sorted(rest, key=_type), key=_type):
+            _share_out(devices, list(rivals), sorts, warnings)
+    counts = Counter(record.enumeration for record in metal)
+    for record in sorted(metal, key=lambda record: -counts[record.enumeration]):
         _attach_metal(devices, record, warnings)
     devices.sort(key=_device_rank)
-    return Merged(devices, found, warnings)
+    return Merged(devices, sorts, warnings)
 
 
 def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
@@ -121,33 +126,32 @@ def find_gpu(
     machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
 ) -> str | None:
     """`gpus[].id` by uuid, then by address, then by vendor and device id if only one GPU has them; never by name."""
-    if own is not None:
-        for gpu in machine.gpus:
-            known = [gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions)]
-            if any(uuid_key(text) == uuid_key(own) for text in known if text):
-                return gpu.id
-    at = [gpu.id for gpu in machine.gpus if bdf is not None and address(gpu.bdf.value) == bdf]
-    if at:
-        return at[0] if len(at) == 1 else None
+    for gpu in machine.gpus if own else ():
+        names = (gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions))
+        if any(uuid_key(name) == uuid_key(own or "") for name in names if name):
+            return gpu.id
     ids = (vendor_id, device_id)
-    same = [g.id for g in machine.gpus if (pci_id(g.vendor_id.value), pci_id(g.device_id.value)) == ids]
-    return same[0] if len(same) == 1 and vendor_id is not None else None
+    fitting = [g.id for g in machine.gpus if bdf is not None and address(g.bdf.value) == bdf] or [
+        g.id
+        for g in machine.gpus
+        if vendor_id is not None and (pci_id(g.vendor_id.value), pci_id(g.device_id.value)) == ids
+    ]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
+    """Put a record with a uuid or an address onto its device, or make one."""
     free = [device for device in devices if not device.listed_by(record)]
     own = uuid_key(record.uuid) if record.uuid else None
-    by_uuid = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)]
-    by_address = [
+    homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
         d for d in free
         if record.bdf is not None and d.bdf == record.bdf and not _differ(d.vendor, vendor_of(record))
         and not _other_uuid(d, own)
     ]  # fmt: skip
-    home = next(iter(by_uuid), None) or next(iter(by_address), None)
-    if home is None:
-        devices.append(MergedDevice(record))
+    if homes:
+        homes[0].records.append(record)
     else:
-        home.records.append(record)
+        devices.append(MergedDevice(record))
 
 
 def _other_uuid(device: MergedDevice, own: str | None) -> bool:
@@ -158,9 +162,8 @@ def _other_uuid(device: MergedDevice, own: str | None) -> bool:
 def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None:
     parent_uuid, parent_bdf = uuid(record.partition_of), address(record.partition_of)
     for device in devices:
-        if (parent_bdf is not None and device.bdf == parent_bdf) or (
-            parent_uuid is not None and uuid_key(parent_uuid) in device.uuids
-        ):
+        same = parent_bdf is not None and device.bdf == parent_bdf
+        if same or (parent_uuid is not None and uuid_key(parent_uuid) in device.uuids):
             device.partitions.append(record)
             return
     # The parent itself was not listed (a container shows the instance alone): it exists all the same.
@@ -172,7 +175,7 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
     devices.append(parent)
 
 
-def _attach_known(devices: list[MergedDevice], record: DeviceRecord) -> bool:
+def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
     """Put a record without address and uuid onto the device of its ids that lacks its enumeration, if there is one."""
     ids = (vendor_of(record), record.device_id)
     if stands_for_virtio(record):  # it bears the ids of the host's GPU
@@ -187,24 +190,20 @@ def _attach_known(devices: list[MergedDevice], record: DeviceRecord) -> bool:
 METAL = re.compile(r":metal(:|$)")
 
 
-def _is_metal(record: DeviceRecord) -> bool:
-    return bool(METAL.search(record.source))
-
-
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
     """Put a record of Metal, which tells neither address nor ids, onto the only GPU that Metal lists elsewhere."""
-    listed = [device for device in devices if any(map(_is_metal, device.records))]
+    listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
         homes[0].records.append(record)
     elif homes:
-        warnings.append(_unmatched(record, f"one that may be any of {len(homes)}"))
+        warnings.append(_warn_of(record, f"one that may be any of {len(homes)}"))
     else:
         devices.append(MergedDevice(record))
 
 
 def _share_out(
-    devices: list[MergedDevice], rivals: list[DeviceRecord], found: Sorted, warnings: list[MachineWarning]
+    devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
     """Records of one enumeration, vendor and kind whose device ids are unknown here or there: onto the devices that
     they fit. Where these are of several models nothing tells which is which, and nothing is guessed."""
@@ -213,10 +212,10 @@ def _share_out(
     others = [record for record in rivals if record not in fitting]
     if not homes:
         for record in others:
-            if not is_layered(record) and not _is_display(record, found):
+            if not is_layer(record) and not _is_display(record, sorts):
                 devices.append(MergedDevice(record))
                 if record.source not in _CHIP:
-                    warnings.append(_unmatched(record, "a device that nothing else knows"))
+                    warnings.append(_warn_of(record, "a device that nothing else knows"))
         return
     if _interchangeable(homes, fitting):
         for device, record in zip(homes, fitting, strict=False):
@@ -227,14 +226,12 @@ def _share_out(
             device.records.append(_anonymous(fitting[0]))
         others = [_anonymous(record) for record in fitting[len(homes) :]] + others
     else:
-        warnings += [
-            _unmatched(r, f"one that may be any of {len(homes)}") for r in fitting if not is_layered(r)
-        ]
+        warnings += [_warn_of(r, f"one that may be any of {len(homes)}") for r in fitting if not is_layer(r)]
     if others:
-        _share_out(devices, others, found, warnings)
+        _share_out(devices, others, sorts, warnings)
 
 
-def _unmatched(record: DeviceRecord, what: str) -> MachineWarning:
+def _warn_of(record: DeviceRecord, what: str) -> MachineWarning:
     text = f"{record.source} lists {what}: {record.name or 'without a name'}."
     return MachineWarning(code="UNMATCHED_ADAPTER", text=text, refs=[record.source])
 
@@ -269,7 +266,7 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
 
 
 def _anonymous(record: DeviceRecord) -> DeviceRecord:
-    """That the API lists a device, without anything that may be about another one."""
+    """Return a record that the API lists a device, without anything that may be about another one."""
     return DeviceRecord(
         source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
@@ -277,21 +274,20 @@ def _anonymous(record: DeviceRecord) -> DeviceRecord:
 
 def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
     """0 where both call the device discrete (or integrated), 2 where they disagree; ties keep address order."""
-    kinds: set[str | None] = {r.adapter_type for r in device.records}
-    kinds |= {fact.value for r in device.records if (fact := r.facts.get("kind")) is not None}
+    kinds = {kind for r in device.records for kind in (r.adapter_type, r.value("kind"))}
     if record.adapter_type not in ("discrete", "integrated"):
         return 1
     other = "integrated" if record.adapter_type == "discrete" else "discrete"
     return 0 if record.adapter_type in kinds else 2 if other in kinds else 1
 
 
-def _is_display(record: DeviceRecord, found: Sorted) -> bool:
+def _is_display(record: DeviceRecord, sorts: Sorted) -> bool:
     own = (record.vendor_id, record.device_id)
-    return any(own == (r.vendor_id, r.device_id) for group in found.displays.values() for r in group)
+    return any(own == (r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group)
 
 
-def _differ(one: object, other: object) -> bool:
-    return one is not None and other is not None and one != other
+def _differ(own: object, other: object) -> bool:
+    return own is not None and other is not None and own != other
 
 
 def _record_key(record: DeviceRecord) -> bytes:
@@ -356,45 +352,47 @@ class Sorted(NamedTuple):
 
 def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
     """Take apart what is no GPU. Records of one address are judged together."""
-    found = Sorted([], [], [], {}, {})
+    sorts = Sorted([], [], [], {}, {})
     placed: dict[Address, list[DeviceRecord]] = {}
     proofs = Counter[tuple[str, str]]()
     for record in records:
         if proves_virtio(record):
             proofs[record.enumeration] += 1
         if is_software(record):
-            found.software.append(record)
+            sorts.software.append(record)
         elif record.partition_of is not None:
-            found.partitions.append(record)
+            sorts.partitions.append(record)
         elif record.bdf is None:
-            found.gpus.append(record)
+            sorts.gpus.append(record)
         else:
             placed.setdefault(record.bdf, []).append(record)
-    parents = {address(record.partition_of) for record in found.partitions}
-    left = max(proofs.values(), default=0)  # adapters that passed, in the API that lists most
-    for bdf in sorted(placed):
-        virtio = _is_virtio(placed[bdf])
+    parents = {address(record.partition_of) for record in sorts.partitions}
+    unproven = max(proofs.values(), default=0)  # adapters that passed, in the API that lists most
+    for bdf, own in sorted(placed.items()):
+        virtio = any(map(_is_virtio, own))
         # What can be cut into partitions computes, whoever made it.
-        kind = "gpu" if bdf in parents else judge_sort(bdf, placed[bdf], passed=virtio and left > 0)
-        left -= virtio
+        kind = "gpu" if bdf in parents else judge_sort(bdf, own, passed=virtio and unproven > 0)
+        unproven -= virtio
         if kind == "gpu":
-            found.gpus.extend(placed[bdf])
-        elif kind == "display":
-            found.displays[bdf] = placed[bdf]
-        elif kind == "accelerator":
-            found.accelerators[bdf] = placed[bdf]
-    return found
+            sorts.gpus.extend(own)
+        elif kind != "none":
+            (sorts.displays if kind == "display" else sorts.accelerators)[bdf] = own
+    return sorts
 
 
 def is_software(record: DeviceRecord) -> bool:
     """A renderer that runs on the CPU, whatever API lists it."""
-    said = f"{record.name or ''} {record.driver or ''}"
-    return record.adapter_type == "cpu" or record.vendor_id == MESA_SOFTWARE or bool(_SOFTWARE.search(said))
+    marked = record.adapter_type == "cpu" or record.vendor_id == MESA_SOFTWARE
+    return marked or bool(_SOFTWARE.search(_names(record)))
 
 
-def is_layered(record: DeviceRecord) -> bool:
+def is_layer(record: DeviceRecord) -> bool:
     """A driver that stands on another API and lists its device a second time."""
-    return bool(_LAYERED.search(f"{record.name or ''} {record.driver or ''}"))
+    return bool(_LAYERED.search(_names(record)))
+
+
+def _names(record: DeviceRecord) -> str:
+    return f"{record.name or ''} {record.driver or ''}"
 
 
 def proves_virtio(record: DeviceRecord) -> bool:
@@ -406,21 +404,17 @@ def stands_for_virtio(record: DeviceRecord) -> bool:
     """An adapter of the driver of virtio GPUs: it bears the ids of the host's GPU, or virtio's own."""
     if is_software(record):
         return False
-    said = f"{record.name or ''} {record.driver or ''}"
-    return (record.vendor_id, record.device_id) == VIRTIO_GPU or bool(re.search(r"venus|virtio", said, re.I))
+    return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
 
 
-def _is_virtio(records: list[DeviceRecord]) -> bool:
-    return any((r.vendor_id, r.device_id) == VIRTIO_GPU for r in records)
+def _is_virtio(record: DeviceRecord) -> bool:
+    return (record.vendor_id, record.device_id) == VIRTIO_GPU
 
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
-    """What all records of one address together are; `passed`: a virtio GPU that has computed."""
-    vendor = next((r.vendor_id for r in records if r.vendor_id is not None), None)
-    device = next((r.device_id for r in records if r.device_id is not None), None)
-    pci_class = next((r.pci_class for r in records if r.pci_class is not None), None)
-    drivers = {fact.value for r in records if (fact := r.facts.get("driver.name")) is not None}
-    bound = not drivers.isdisjoint(GPU_DRIVERS)
+    """Judge what all records of one address together are; `passed`: a virtio GPU that has computed."""
+    vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
+    bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)
     if (
         pci_class is None
@@ -450,7 +444,7 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
 
 
 def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
-    """What a display adapter is there for: bmc, virtual or other."""
+    """Return what a display adapter is there for: bmc, virtual or other."""
     for table, name in ((_BMC, "bmc"), (_VIRTUAL, "virtual")):
         if (vendor_id, device_id) in table or (vendor_id, None) in table:
             return name

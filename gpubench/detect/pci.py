@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +19,13 @@ from gpubench.detect.records import (
     Address,
     DeviceRecord,
     address,
-    derived,
+    derive,
     first,
-    known,
+    make_fact,
     missing,
 )
-from gpubench.detect.root import FileText, Root, integer, list_form, parse_list, parse_mask
-from gpubench.result.machine import NOT_PROBED, Fact
+from gpubench.detect.root import FileText, Root, integer, list_form, matching, parse_list, parse_mask
+from gpubench.result.machine import NOT_PROBED, Fact, LinkPath
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 # Drivers that hold nothing but GPUs, with their vendor: the driver tells it where no file can.
@@ -35,7 +35,6 @@ DRIVER_VENDORS = {
 }  # fmt: skip
 GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
 ASLEEP = ("suspended", "suspending")
-_LINK = ("gen_max", "width_max", "gen_now", "width_now")
 _SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _MODALIAS = re.compile(
     r"pci:v(?P<vendor>[0-9A-F]{8})d(?P<device>[0-9A-F]{8})sv(?P<subvendor>[0-9A-F]{8})sd(?P<subdevice>[0-9A-F]{8})"
@@ -50,6 +49,7 @@ class Function(NamedTuple):
     bdf: Address | None
     asleep: bool
     record: DeviceRecord
+    uevent: Mapping[str, str]
 
 
 def read_functions(root: Root) -> list[Function] | None:
@@ -60,17 +60,17 @@ def read_functions(root: Root) -> list[Function] | None:
     names = root.names(PCI_DEVICES)
     if names is None:
         return None
-    found = []
+    functions = []
     for name in names:
         bdf = address(name)
         if bdf is None:
             continue
         folder = f"{PCI_DEVICES}/{name}"
-        value = _class(root, folder).value
+        value = _number(root, folder, "pci_class").value
         # A device whose class cannot be read may be a GPU: what else is said of its address decides.
         if value is None or value >> 8 in (0x03, 0x12) or value == 0x0B40:
-            found.append(describe(root, folder, "pci-sysfs", bdf))
-    return _without_virtual(root, sorted(found, key=_place))
+            functions.append(describe(root, folder, "pci-sysfs", bdf))
+    return _without_virtual(root, sorted(functions, key=_place))
 
 
 def _place(function: Function) -> Address:
@@ -90,128 +90,86 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
     for physical, own in devices.items():
         lead = next((function for function in own if function.bdf == physical), own[0])
         virtual = tuple(_place(function) for function in own if function is not lead)
-        leads.append(
-            lead._replace(record=msgspec.structs.replace(lead.record, virtual=virtual)) if virtual else lead
-        )
+        leads.append(lead._replace(record=msgspec.structs.replace(lead.record, virtual=virtual)))
     return sorted(leads, key=_place)
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
     """All that one device folder tells. `source` names the enumeration."""
-    state = _state(root, folder)
+    state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
     uevent = parse_uevent(root.read(f"{folder}/uevent"))
     listed, bdf = bdf, bdf or address(uevent.get("PCI_SLOT_NAME"))
-    ids = {
-        name: _id(root, folder, name, uevent)
-        for name in ("vendor_id", "device_id", "subvendor_id", "subdevice_id")
-    }
-    bound = bound_driver(root, folder, uevent)
-    if ids["vendor_id"].value is None and bound.value in DRIVER_VENDORS:
-        ids["vendor_id"] = derived(bound, DRIVER_VENDORS.__getitem__)
-    pci_class = _class(root, folder)
-    facts: dict[str, Fact[Any]] = {name: derived(fact, lambda n: f"{n:04x}") for name, fact in ids.items()}
-    facts |= {
-        "pci_class": derived(pci_class, lambda n: f"{n:04x}"), "revision": root.fact(f"{folder}/revision", _revision),
-        "numa_node": root.fact(f"{folder}/numa_node", _node), "power.state": state,
-        "local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder), "driver.name": bound,
-        "driver.version": NOT_PROBED if asleep else _driver_version(root, folder),
-    }  # fmt: skip
-    facts |= {f"link.{key}": NOT_PROBED for key in _LINK} if asleep else link(root, folder)
+    numbers = {name: _number(root, folder, name) for name in _NUMBERS}
+    driver = bound_driver(root, folder, uevent)
+    if numbers["vendor_id"].value is None and driver.value in DRIVER_VENDORS:
+        numbers["vendor_id"] = derive(driver, DRIVER_VENDORS.__getitem__)
+    facts: dict[str, Fact[Any]] = {name: derive(fact, lambda n: f"{n:04x}") for name, fact in numbers.items()}
+    facts |= {"power.state": state, "driver.name": driver, **root.facts(folder, _FILES)}
+    facts |= {"local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder)}
+    # Reading these wakes a device.
+    facts |= root.facts(folder, _AWAKE_FILES, asleep=asleep)
     if bdf is not None and listed is None:
-        facts["bdf"] = known(str(bdf), f"{folder}/uevent")
-    record = DeviceRecord(source=source, bdf=bdf, vendor_id=ids["vendor_id"].value, device_id=ids["device_id"].value,
-                    pci_class=pci_class.value, facts=facts)  # fmt: skip
-    return Function(folder, bdf, asleep, record)
+        facts["bdf"] = make_fact(str(bdf), f"{folder}/uevent")
+    ids: dict[str, Any] = {name: numbers[name].value for name in ("vendor_id", "device_id", "pci_class")}
+    return Function(folder, bdf, asleep, DeviceRecord(source=source, bdf=bdf, facts=facts, **ids), uevent)
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
     """The bound driver: the link, else the line of uevent."""
-    name = root.link(f"{folder}/driver")
-    if name:
-        return known(name, f"{folder}/driver")
-    if uevent.get("DRIVER"):
-        return known(uevent["DRIVER"], f"{folder}/uevent")
-    return missing("absent", f"{folder}/driver")
+    name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
+    return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
 
 
-def link(root: Root, folder: str) -> dict[str, Fact[Any]]:
-    """PCIe generation and width, most and now. Reading them wakes a sleeping device: ask first."""
-    names = ("max_link_speed", "max_link_width", "current_link_speed", "current_link_width")
-    parsers = (_generation, _width, _generation, _width)
-    pairs = zip(_LINK, names, parsers, strict=True)
-    return {f"link.{key}": root.fact(f"{folder}/{name}", parse) for key, name, parse in pairs}
+class NumberPlaces(NamedTuple):
+    """The places of an id, or of the class."""
+
+    file: str
+    form: str  # of its text in that file
+    key: str  # in uevent
+    key_form: str  # of the text behind the key
+    alias: tuple[str, ...]  # the groups of the modalias
 
 
-def asleep(root: Root, folder: str) -> bool:
-    """Whether touching the device would wake it."""
-    return _state(root, folder).value in ASLEEP
+_HEX = "[0-9a-fA-F]"
+_ID = rf"0x({_HEX}{{4}})"
+_FIRST, _SECOND = rf"({_HEX}{{4}}):{_HEX}{{4}}", rf"{_HEX}{{4}}:({_HEX}{{4}})"
+_NUMBERS = {
+    "vendor_id": NumberPlaces("vendor", _ID, "PCI_ID", _FIRST, ("vendor",)),
+    "device_id": NumberPlaces("device", _ID, "PCI_ID", _SECOND, ("device",)),
+    "subvendor_id": NumberPlaces("subsystem_vendor", _ID, "PCI_SUBSYS_ID", _FIRST, ("subvendor",)),
+    "subdevice_id": NumberPlaces("subsystem_device", _ID, "PCI_SUBSYS_ID", _SECOND, ("subdevice",)),
+    "pci_class": NumberPlaces(
+        "class", rf"0x({_HEX}{{4}}){_HEX}{{2}}", "PCI_CLASS", rf"({_HEX}{{3,4}}){_HEX}{{2}}", ("base", "sub")
+    ),
+}
 
 
-def _state(root: Root, folder: str) -> Fact[str]:
-    return root.fact(f"{folder}/power/runtime_status", _word)
+def _hex(match: re.Match[str]) -> int:
+    return int(match[1], 16)
 
 
-def _word(text: str) -> str:
-    if not re.fullmatch(r"[a-z]{1,20}", text):
-        raise ValueError("not a state")
-    return text
-
-
-def _class(root: Root, folder: str) -> Fact[int]:
-    own = root.fact(f"{folder}/class", _class_file)
-    return own if own.value is not None else first(_from_uevent(root, folder, "class"), own)
-
-
-def _class_file(text: str) -> int:
-    if not re.fullmatch(r"0x[0-9a-f]{6}", text, re.I):
-        raise ValueError("not a class")
-    return int(text, 16) >> 8
-
-
-def _id_file(text: str) -> int:
-    if not re.fullmatch(r"0x[0-9a-f]{4}", text, re.I):
-        raise ValueError("not an id")
-    return int(text, 16)
-
-
-def _id(root: Root, folder: str, name: str, uevent: dict[str, str]) -> Fact[int]:
-    files = {"vendor_id": "vendor", "device_id": "device", "subvendor_id": "subsystem_vendor",
-             "subdevice_id": "subsystem_device"}  # fmt: skip
-    own = root.fact(f"{folder}/{files[name]}", _id_file)
+def _number(root: Root, folder: str, name: str) -> Fact[int]:
+    """An id, or the upper part of the class, by its own file, else by uevent, else by the modalias."""
+    place = _NUMBERS[name]
+    own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
         return own
-    key, position = ("PCI_ID" if name in ("vendor_id", "device_id") else "PCI_SUBSYS_ID"), int("device" in name)
-    found = re.fullmatch(r"([0-9A-F]{4}):([0-9A-F]{4})", uevent.get(key, ""), re.I)
-    if found:
-        return known(int(found[position + 1], 16), f"{folder}/uevent")
-    return first(_from_uevent(root, folder, name.removesuffix("_id")), own)
-
-
-def _from_uevent(root: Root, folder: str, part: str) -> Fact[int]:
-    """A class or id out of uevent's PCI_CLASS, else out of the modalias."""
-    reading = root.read(f"{folder}/uevent")
+    reading, alias = root.read(f"{folder}/uevent"), root.read(f"{folder}/modalias")
     uevent = parse_uevent(reading)
-    if part == "class" and re.fullmatch(r"[0-9A-F]{5,6}", uevent.get("PCI_CLASS", ""), re.I):
-        return known(int(uevent["PCI_CLASS"], 16) >> 8, reading.path)
-    alias = root.read(f"{folder}/modalias")
+    if match := re.fullmatch(place.key_form, uevent.get(place.key, "")):
+        return make_fact(_hex(match), reading.path)
     for text, path in ((uevent.get("MODALIAS", ""), reading.path), (alias.text or "", alias.path)):
-        if found := _MODALIAS.fullmatch(text):
-            wide = found["base"] + found["sub"] if part == "class" else found[part]
-            return ABSENT if wide.upper() == "FFFFFFFF" else known(int(wide, 16), path)
-    return ABSENT
+        if match := _MODALIAS.fullmatch(text):
+            digits = "".join(match[group] for group in place.alias)
+            return first(ABSENT, own) if digits == "FFFFFFFF" else make_fact(int(digits, 16), path)
+    return first(ABSENT, own)
 
 
 def parse_uevent(reading: FileText) -> dict[str, str]:
     """The lines `KEY=value` of a uevent file."""
     lines = (line.partition("=") for line in (reading.text or "").splitlines())
     return {key: value for key, equals, value in lines if equals}
-
-
-def _revision(text: str) -> str:
-    if not re.fullmatch(r"0x[0-9a-f]{2}", text, re.I):
-        raise ValueError("not a revision")
-    return text[2:].lower()
 
 
 def _node(text: str) -> int | None:
@@ -225,23 +183,16 @@ def _local_cpus(root: Root, folder: str) -> Fact[str]:
     listed = root.fact(f"{folder}/local_cpulist", lambda text: list_form(parse_list(text)) or None)
     if listed.value is not None:
         return listed
-    mask = root.fact(f"{folder}/local_cpus", lambda text: list_form(parse_mask(text)) or None)
-    return first(mask, listed)
-
-
-def _driver_version(root: Root, folder: str) -> Fact[str]:
-    return root.fact(
-        f"{folder}/driver/module/version", lambda text: text.split()[0] if text.isprintable() else None
-    )
+    return first(root.fact(f"{folder}/local_cpus", lambda text: list_form(parse_mask(text)) or None), listed)
 
 
 def _generation(text: str) -> int | None:
     if text.startswith("Unknown"):
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
-    if not found or float(found[1]) not in _SPEEDS:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
+    if not match or float(match[1]) not in _SPEEDS:
         raise ValueError("not a link speed")
-    return _SPEEDS[float(found[1])]
+    return _SPEEDS[float(match[1])]
 
 
 def _width(text: str) -> int | None:
@@ -251,6 +202,69 @@ def _width(text: str) -> int | None:
     if lanes not in (1, 2, 4, 8, 12, 16, 32):
         raise ValueError("not a link width")
     return lanes
+
+
+_FILES = {
+    "revision": ("revision", matching(rf"0x({_HEX}{{2}})", lambda match: match[1].lower())),
+    "numa_node": ("numa_node", _node),
+}
+_AWAKE_FILES = {
+    "driver.version": ("driver/module/version", lambda text: text.split()[0] if text.isprintable() else None),
+    "link.gen_max": ("max_link_speed", _generation), "link.width_max": ("max_link_width", _width),
+    "link.gen_now": ("current_link_speed", _generation), "link.width_now": ("current_link_width", _width),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- paths between GPUs
+
+# The folders of a device are named, never entered, so no sleeping GPU wakes.
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
+    """The display functions with their paths to each other: the deepest bridge that two have in common, else the NUMA
+    node."""
+    routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None and _may_link(f.record)}
+    if len(routes) < 2:
+        return list(functions)
+    by_address = {f.bdf: f for f in functions}
+    return [
+        function._replace(record=msgspec.structs.replace(function.record, paths=tuple(
+            _pci_path(function, by_address[other], routes[function.bdf], routes[other])
+            for other in routes if other != function.bdf
+        ))) if function.bdf in routes else function
+        for function in functions
+    ]  # fmt: skip
+
+
+def _may_link(record: DeviceRecord) -> bool:
+    return (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)  # one that cannot be read may be a GPU
+
+
+def route(root: Root, bdf: Address) -> list[str]:
+    """The host bridge and the bridges above a function; empty where the folder is no link, as in some recordings."""
+    parts = (root.target(f"{PCI_DEVICES}/{bdf}") or "").split("/")
+    start = next((place for place, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
+    return parts[start:-1]
+
+
+def _pci_path(own: Function, other: Function, here: list[str], there: list[str]) -> LinkPath:
+    common = _common(own, other, here, there)
+    kinds = {"switch": "pcie", "host-bridge": "pcie"}
+    kind = ABSENT if common.value is None else make_fact(kinds.get(common.value, "host"), common.source)
+    return LinkPath(to=str(other.bdf), kind=kind, common=common)
+
+
+def _common(own: Function, other: Function, here: list[str], there: list[str]) -> Fact[str]:
+    if not here or not there:
+        return missing("absent", own.folder)
+    if here[0] == there[0]:
+        return make_fact("switch" if here[1:2] == there[1:2] != [] else "host-bridge", own.folder)
+    mine, others = (function.record.facts["numa_node"] for function in (own, other))
+    if mine.value is None or others.value is None:
+        note = "the two are below two host bridges, and their NUMA nodes are unknown"
+        return missing("absent", mine.source, note)
+    return make_fact("numa-node" if mine.value == others.value else "system", mine.source)
 
 
 # ---------------------------------------------------------------- names
@@ -282,8 +296,11 @@ class Names:
         if self._books is None:
             self._books = books(self.root)
         for book in self._books:
-            name = _shipped(book.text, vendor, device) if book.source.startswith("pci.ids") else (
-                ids_names(book.text, vendor).get(device))  # fmt: skip
+            if book.source in PLACES:
+                name = ids_names(book.text, vendor).get(device)
+            else:
+                line = re.search(f"^{vendor:04x}{device:04x}(.*)$", book.text, re.M)
+                name = line and line[1]
             if name is not None:
                 return name, book.source
         return None
@@ -292,11 +309,9 @@ class Names:
 def books(root: Root | None) -> list[Book]:
     """The machine's own files that are newer than our table, newest first; then our table."""
     own = table()
-    newer = []
-    for path in PLACES if root is not None else ():
-        text = root.read(path).text if root is not None else None
-        if text is not None and (dated := ids_date(text)) is not None and dated > own.date:
-            newer.append(Book(path, dated, text))
+    texts = {path: root.read(path).text or "" for path in PLACES} if root is not None else {}
+    dated = [Book(path, ids_date(text) or "", text) for path, text in texts.items()]
+    newer = [book for book in dated if book.date > own.date]
     return [*sorted(newer, key=lambda book: book.date, reverse=True), own]
 
 
@@ -311,34 +326,28 @@ def table() -> Book:
 
 
 def ids_date(text: str) -> str | None:
-    found = _DATE.search(text[:_HEAD])
-    return found[1] if found else None
+    match = _DATE.search(text[:_HEAD])
+    return match[1] if match else None
 
 
 def ids_names(text: str, vendor: int) -> dict[int, str]:
     """Names of a vendor's devices by id. Subsystems, comments and what cannot be read are left out."""
     start = re.search(rf"^{vendor:04x}  ", text, re.M)
-    found: dict[int, str] = {}
+    table: dict[int, str] = {}
     for line in text[start.start() :].splitlines()[1:] if start else ():
         if not line.startswith(("\t", "#")) and line:
             break
         entry = _LINE.fullmatch(line[1:].rstrip()) if line[1:2] != "\t" else None
         if entry and entry[2].isprintable():
-            found.setdefault(int(entry[1], 16), entry[2])
-    return found
+            table.setdefault(int(entry[1], 16), entry[2])
+    return table
 
 
-def excerpt(text: str, wanted: Collection[tuple[int, int]]) -> str:
-    """A pci.ids with nothing but its date and the names of `wanted` devices, for a recording."""
+def excerpt(text: str, devices: Collection[tuple[int, int]]) -> str:
+    """A pci.ids with nothing but its date and the names of `devices`, for a recording."""
     lines = [f"# Date: {ids_date(text)}"] if ids_date(text) else []
-    for vendor in sorted({vendor for vendor, _ in wanted}):
+    for vendor in sorted({vendor for vendor, _ in devices}):
         names = ids_names(text, vendor)
-        own = sorted(device for maker, device in wanted if maker == vendor and device in names)
+        own = sorted(device for maker, device in devices if maker == vendor and device in names)
         lines += [f"{vendor:04x}  -", *(f"\t{device:04x}  {names[device]}" for device in own)] if own else []
     return "\n".join(lines)
-
-
-def _shipped(text: str, vendor: int, device: int) -> str | None:
-    key = f"\n{vendor:04x}{device:04x}"
-    start = text.find(key)
-    return None if start < 0 else text[start + len(key) : text.index("\n", start + 1)]

@@ -15,15 +15,29 @@ import msgspec
 from gpubench.base.escaping import escaped, filled
 from gpubench.base.installation import installs, located
 from gpubench.base.messages import DETECTION
-from gpubench.base.table import Cell, Column, Line, Table, Tone, markdown_table, painted, table_lines
+from gpubench.base.table import (
+    Cell,
+    Column,
+    Line,
+    Table,
+    Tone,
+    cells,
+    heads,
+    line_text,
+    markdown_table,
+    natural_width,
+    number,
+    painted,
+    table_lines,
+)
 from gpubench.base.units import scale_size
 from gpubench.detect.cpu import misfits
-from gpubench.detect.libraries import is_needed
-from gpubench.detect.links import matrix
+from gpubench.detect.libraries import is_relevant
+from gpubench.detect.pci import ASLEEP
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
 from gpubench.result.case import QUEUED, WAITED
-from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven
+from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven, NumaNode
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
@@ -37,26 +51,32 @@ _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 
 
 class MachinePart(NamedTuple):
-    """A titled part of the picture: a headline, lines below it, and how full its memory is (0 to 1)."""
+    """A titled part of the picture."""
 
     title: str
     headline: str
     lines: list[str]
-    used: float | None = None
+    used: float | None = None  # how full its memory is, 0 to 1
     good: bool = True
+
+
+def _part(
+    title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
+) -> MachinePart:
+    """The part with the lines that say something."""
+    return MachinePart(title, headline, [clean(line) for line in lines if line], used, good)
 
 
 def machine_line(machine: Machine) -> str:
     """One line: CPU model, usable of logical CPUs, RAM, each GPU with its memory."""
     cpu = machine.cpu
+    gpus = [f"{title(gpu)} ({_vram(gpu)})" for gpu in machine.gpus]
     parts = [
-        clean(cpu.model.value or "unknown CPU"),
-        f"{_or(cpu.available.value)} of {_or(cpu.logical.value)} CPUs", f"{gib(machine.memory.total_bytes.value)} RAM",
+        clean(cpu.model.value or "unknown CPU"), f"{_or(cpu.available.value)} of {_or(cpu.logical.value)} CPUs",
+        f"{gib(machine.memory.total_bytes.value)} RAM",
+        *(gpus or ["no GPU" if machine.gpu_count.value == 0 else "GPUs unknown"]),
     ]  # fmt: skip
-    parts += [f"{title(gpu)} ({_vram(gpu)})" for gpu in machine.gpus]
-    return ", ".join(
-        parts if machine.gpus else [*parts, "no GPU" if machine.gpu_count.value == 0 else "GPUs unknown"]
-    )
+    return ", ".join(parts)
 
 
 def render(
@@ -67,7 +87,7 @@ def render(
     if format == "env":
         return "\n".join(f"{key}={shlex.quote(value)}" for key, value in _variables(machine).items())
     if explain:
-        return "\n".join([advice(machine), *explained(machine)])
+        return "\n".join([advice(machine), *explain_facts(machine)])
     parts = list(sections(machine))
     if format == "markdown":
         rows = tuple(
@@ -75,21 +95,20 @@ def render(
         )
         table = Table((Column("part"), Column("what was found")), rows)
         text = f"{escaped(advice(machine))}\n\n{markdown_table(table)}"
-        return spelled(text) if ascii else text
+        return spell(text) if ascii else text
     return draw(advice(machine), parts, color=color, ascii=ascii, bars=format == "table")
 
 
 def advice(machine: Machine) -> str:
     """The recommended mode and its first reason, in words."""
     recommended = machine.recommendation
-    chosen = _chosen(machine)
     where = {"cpu": "on the CPU", "gpu": "on the GPU", "hybrid": "on CPU and GPU together"}[recommended.mode]
-    which = f" (GPU {list_form(chosen)})" if chosen and len(machine.gpus) > 1 else ""
+    which = f" (GPU {_chosen_numbers(machine)})" if _chosen_numbers(machine) and len(machine.gpus) > 1 else ""
     reason = f" {recommended.reasons[0].text}" if recommended.reasons else ""
     return clean(f"Recommended mode: {recommended.mode}, compute {where}{which}.{reason}")
 
 
-def spelled(text: str) -> str:
+def spell(text: str) -> str:
     return text.replace(_YES, "+").replace(_NO, "!")
 
 
@@ -99,34 +118,30 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
     yield _cpu(machine)
     yield _ram(machine)
     yield from _gpus(machine)
-    if rows := matrix(machine.gpus):
-        yield MachinePart("Links", rows[-1], rows[:-1])
-    others = [f"{clean(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers]
-    others += [f"{a.bdf.value} display adapter ({a.role.value})" for a in machine.display_adapters]
-    others += [
-        f"{a.bdf.value} accelerator {a.vendor_id.value}:{a.device_id.value}" for a in machine.accelerators
+    *rows, legend = matrix(machine.gpus) or [""]
+    others = [
+        *(f"{clean(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers),
+        *(f"{a.bdf.value} display adapter ({a.role.value})" for a in machine.display_adapters),
+        *(f"{a.bdf.value} accelerator {a.vendor_id.value}:{a.device_id.value}" for a in machine.accelerators),
     ]
-    if others:
-        yield MachinePart("Other", others[0], others[1:])
-    if lacks := _missing(machine):
-        yield MachinePart("Missing", lacks[0], lacks[1:])
+    for name, lines in (("Links", [legend, *rows]), ("Other", others), ("Missing", _missing(machine))):
+        if lines and lines[0]:
+            yield _part(name, clean(lines[0]), *lines[1:])
 
 
 def _missing(machine: Machine) -> list[str]:
     """Return the libraries that are not installed, with the commands that install them."""
     lacks = [warning.text for warning in machine.warnings if warning.code == "RUNTIME_MISSING"]
-    hints = [
-        (provider.name, provider.hint)
-        for provider in machine.providers
-        if provider.status == "absent" and provider.hint and is_needed(provider, machine)
-    ]
-    for name, hint in hints:
-        if installs(hint) or "not installed" in hint:
-            lacks += [] if any(hint in text for text in lacks) else [f"{name}: {hint}"]
-    return [clean(located(text)) for text in lacks]
+    for provider in machine.providers:
+        hint = provider.hint or ""
+        remedy = installs(hint) or "not installed" in hint
+        listed = any(hint in text for text in lacks)
+        if provider.status == "absent" and remedy and not listed and is_relevant(provider, machine):
+            lacks.append(f"{provider.name}: {hint}")
+    return [located(text) for text in lacks]
 
 
-def explained(machine: Machine) -> Iterator[str]:
+def explain_facts(machine: Machine) -> Iterator[str]:
     """One line per fact: path, value or status, source, note, and what other sources said."""
     for path, node in _facts(msgspec.to_builtins(machine), ""):
         value = node["status"] if node["value"] is None else _short(node["value"])
@@ -138,6 +153,21 @@ def explained(machine: Machine) -> Iterator[str]:
         yield clean(line)
     for reason in machine.recommendation.reasons:
         yield clean(f"reason {reason.code}{f' {reason.device_id}' if reason.device_id else ''}: {reason.text}")
+
+
+def _facts(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict) and {"value", "status", "source"} <= set(node):
+        yield path, node
+    elif isinstance(node, dict):
+        for key, child in node.items():
+            yield from _facts(child, f"{path}.{key}" if path else key)
+    elif isinstance(node, list):
+        for place, child in enumerate(node):
+            yield from _facts(child, f"{path}[{place}]")
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def title(gpu: Gpu) -> str:
@@ -158,6 +188,10 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def _or(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
 def _cpu(machine: Machine) -> MachinePart:
     cpu = machine.cpu
     counts = f"{_or(cpu.cores.value)} cores, {_or(cpu.logical.value)} CPUs, {_or(cpu.available.value)} usable"
@@ -165,19 +199,21 @@ def _cpu(machine: Machine) -> MachinePart:
         counts = "number of CPUs unknown"
     if cpu.limited_by.value not in (None, "online"):
         counts += f" (limited by {cpu.limited_by.value})"
+    if cpu.smt.value in _SMT:
+        counts += f", {_SMT[cpu.smt.value]}"
     kinds = [f"{_or(kind.cores)} cores on CPUs {kind.cpus}" for kind in cpu.kinds.value or ()]
     caches: dict[int, list[str]] = {}
     for c in cpu.caches.value or ():
         if c.type != "instruction":
             caches.setdefault(c.level, []).append(f"{_cache_size(c.size_bytes)} x{c.instances}")
-    lines = [counts + (f", {_SMT[cpu.smt.value]}" if cpu.smt.value in _SMT else "")]
-    lines += ["kinds: " + "; ".join(kinds)] if len(kinds) > 1 else []
-    lines += [text] if (text := _clock(cpu.now_hz.value, cpu.max_hz.value, cpu.base_hz.value)) else []
-    lines += [f"governor {cpu.governor.value}"] if cpu.governor.value else []
-    lines += [", ".join(f"L{level} {' + '.join(sizes)}" for level, sizes in caches.items())] if caches else []
-    lines += [" ".join(cpu.isa.value)] if cpu.isa.value else []
-    lines += list(_blas_lines(machine))
-    return MachinePart("CPU", clean(cpu.model.value or "unknown model"), [clean(line) for line in lines])
+    return _part(
+        "CPU", clean(cpu.model.value or "unknown model"), counts,
+        "kinds: " + "; ".join(kinds) if len(kinds) > 1 else None,
+        _clock(cpu.now_hz.value, cpu.max_hz.value, cpu.base_hz.value),
+        f"governor {cpu.governor.value}" if cpu.governor.value else None,
+        ", ".join(f"L{level} {' + '.join(sizes)}" for level, sizes in caches.items()), " ".join(cpu.isa.value or ()),
+        *_blas_lines(machine),
+    )  # fmt: skip
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
@@ -198,50 +234,52 @@ def _blas_lines(machine: Machine) -> Iterator[str]:
         odd = f": {cpu.available.value} CPUs are usable!" if misfits(blas, cpu) else ""
         name = f"{blas.library} {blas.version}" if blas.version else blas.library
         yield f"BLAS {name} with {_or(blas.threads)} threads{odd}"
-    if machine.live and cpu.blas.status == "not_probed":
-        yield "BLAS not asked: --deep shows it and its threads"
-    elif cpu.blas.value is None and cpu.blas.status != "not_probed":
+    if cpu.blas.status == "not_probed":
+        yield "BLAS not asked: --deep shows it and its threads" if machine.live else ""
+    elif cpu.blas.value is None:
         yield f"BLAS unknown ({cpu.blas.status})"
 
 
 def _ram(machine: Machine) -> MachinePart:
     memory = machine.memory
-    lines = []
-    if memory.limit_bytes.value is not None:
-        lines.append(f"limited to {gib(memory.limit_bytes.value)} by a control group")
-    if memory.gpu_numa_bytes.value:
-        of_gpus = gib(memory.gpu_numa_bytes.value)
-        lines.append(f"{of_gpus} of GPU memory, which the kernel counts as RAM, taken out")
-    lines += _numa_lines(machine)
-    total, usable = memory.total_bytes.value, memory.usable_bytes.value
-    used = 1 - min(1.0, usable / total) if total and usable is not None else None
-    headline = "size unknown" if total is None else f"{gib(total)}, {gib(usable)} usable"
-    return MachinePart("RAM", headline, lines, used)
+    total, usable, of_gpus = (
+        memory.total_bytes.value, memory.usable_bytes.value, memory.gpu_numa_bytes.value
+    )  # fmt: skip
+    limit = memory.limit_bytes.value
+    return _part(
+        "RAM", "size unknown" if total is None else f"{gib(total)}, {gib(usable)} usable",
+        None if limit is None else f"limited to {gib(limit)} by a control group",
+        f"{gib(of_gpus)} of GPU memory, which the kernel counts as RAM, taken out" if of_gpus else None,
+        *_numa_lines(machine.numa.nodes), used=_fill_level(total, usable),
+    )  # fmt: skip
 
 
-def _numa_lines(machine: Machine) -> list[str]:
+def _fill_level(total: int | None, free: int | None) -> float | None:
+    """How full a memory is, 0 to 1."""
+    return 1 - min(1.0, free / total) if total and free is not None else None
+
+
+def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
     """The NUMA nodes with their CPUs and memory, the first ones of many."""
-    nodes = machine.numa.nodes
-    lines = [
-        f"node {node.id}: " + ", ".join(
-            ([f"CPUs {node.cpus.value}"] if node.cpus.value else ["no CPUs"] if node.cpus.value == "" else [])
-            + ([gib(node.memory_bytes.value)] if node.memory_bytes.value is not None else [])
-            + (["memory of a GPU"] if node.kind.value == "gpu" else [])
+    for node in nodes[:MOST_NODES]:
+        cpus = node.cpus.value
+        parts = (
+            None if cpus is None else f"CPUs {cpus}" if cpus else "no CPUs",
+            None if node.memory_bytes.value is None else gib(node.memory_bytes.value),
+            "memory of a GPU" if node.kind.value == "gpu" else None,
         )
-        for node in nodes[:MOST_NODES]
-    ]  # fmt: skip
+        yield f"NUMA node {node.id}: {', '.join(filter(None, parts))}"
     if len(nodes) > MOST_NODES:
-        lines.append(f"... {len(nodes)} nodes in all")
-    return [f"NUMA {line}" for line in lines]
+        yield f"NUMA ... {len(nodes)} nodes in all"
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
     """One section per GPU; three and more that differ in nothing but their address are one."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
     groups: dict[tuple[object, ...], list[tuple[int, Gpu]]] = {}
-    for number, gpu in enumerate(machine.gpus):
+    for place, gpu in enumerate(machine.gpus):
         looks = (title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id), now=False))
-        groups.setdefault(looks, []).append((number, gpu))
+        groups.setdefault(looks, []).append((place, gpu))
     small = [[entry] for group in groups.values() if len(group) < 3 for entry in group]
     for group in sorted(small + [group for group in groups.values() if len(group) >= 3]):
         yield _gpu(group, rejected)
@@ -249,52 +287,52 @@ def _gpus(machine: Machine) -> Iterator[MachinePart]:
 
 def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
     gpu, many = group[0][1], len(group) > 1
+    size, free = gpu.memory.dedicated_bytes.value, gpu.memory.free_bytes.value
     places = ", ".join(entry.bdf.value or entry.id for _, entry in group[:4]) if many else gpu.bdf.value or ""
     places += " ..." if len(group) > 4 else ""
-    each = " each" if many and gpu.memory.dedicated_bytes.value else ""
-    headline = (f"{len(group)} x " if many else "") + f"{title(gpu)}, {_vram(gpu)}{each}"
+    headline = f"{title(gpu)}, {_vram(gpu)}"
+    if many:
+        headline = f"{len(group)} x {headline}" + (" each" if size else "")
     facts, *more = _gpu_lines(gpu, rejected.get(gpu.id), now=not many)
-    lines = [line for line in (", ".join(text for text in (places, facts) if text), *more) if line]
-    name = f"GPU {list_form(number for number, _ in group)}"
-    size, free = gpu.memory.dedicated_bytes.value, gpu.memory.free_bytes.value
-    used = 1 - min(1.0, free / size) if size and free is not None and not many else None
-    return MachinePart(name, headline, [clean(line) for line in lines], used, not gpu.why_not)
+    return _part(
+        f"GPU {list_form(place for place, _ in group)}", headline, ", ".join(filter(None, (places, facts))), *more,
+        used=None if many else _fill_level(size, free), good=not gpu.why_not,
+    )  # fmt: skip
 
 
 def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
-    """What is known, then what is usable, then why not; `now`: with the current clock, which is one GPU's own."""
-    driver, link, memory = gpu.driver, gpu.link, gpu.memory
+    """Return what is known, what is usable, then why not; `now`: with the current clock, which is one GPU's own."""
+    driver, link, compute, power = gpu.driver, gpu.link, gpu.compute, gpu.power
+    usable = gib(gpu.memory.usable_bytes.value)
     facts = (
         gpu.kind.value,
         f"driver {driver.name.value} {driver.version.value or ''}".strip() if driver.name.value else None,
-        gpu.compute.arch.value, f"{gpu.compute.units.value} units" if gpu.compute.units.value else None,
+        compute.arch.value, f"{compute.units.value} units" if compute.units.value else None,
         f"PCIe {link.gen_max.value} x{_or(link.width_max.value)}" if link.gen_max.value else None,
     )  # fmt: skip
-    lines = [", ".join(fact for fact in facts if fact)]
-    limit, ecc = gpu.power.limit_w.value, gpu.compute.ecc.value
     settings = (
-        _clock(gpu.compute.now_hz.value if now else None, gpu.compute.max_hz.value),
-        f"power limit {limit:.0f} W" if limit else None,
-        None if ecc is None else f"ECC {'on' if ecc else 'off'}",
+        _clock(compute.now_hz.value if now else None, compute.max_hz.value),
+        f"power limit {power.limit_w.value:.0f} W" if power.limit_w.value else None,
+        None if compute.ecc.value is None else f"ECC {'on' if compute.ecc.value else 'off'}",
     )
-    lines += [", ".join(text for text in settings if text)] if any(settings) else []
-    if gpu.compute.partitions:
-        largest = f", the largest {gib(memory.usable_bytes.value)}" if memory.usable_bytes.value else ""
-        lines.append(f"{len(gpu.compute.partitions)} partitions{largest}")
-    if gpu.power.throttle:
-        lines.append(f"clocks held down now: {', '.join(gpu.power.throttle)}")
-    if gpu.power.state.value in ("suspended", "suspending"):
-        lines.append(f"asleep ({gpu.power.state.value})")
-    if gpu.apis:
-        lines.append(f"listed by {', '.join(sorted(gpu.apis))}")
-    lines += [f"{_NO} not usable: {code}. {about(code, gpu)}" for code in gpu.why_not]
-    if rejected is not None and rejected not in gpu.why_not:
-        lines.append(f"{_NO} not chosen: {rejected}. {DETECTION.get(rejected, '')}")
-    elif gpu.usable.value and rejected is None:
-        lines.append(f"{_YES} usable: {gib(memory.usable_bytes.value)}")
-    elif rejected is None:
-        lines.append(f"{_YES} {gib(memory.usable_bytes.value)} for one process; whether it opens was not tried")
-    return tuple(lines)
+    slices, asleep = len(compute.partitions), power.state.value in ASLEEP
+    largest = f", the largest {usable}" if gpu.memory.usable_bytes.value else ""
+    more = (
+        ", ".join(filter(None, settings)), f"{slices} partitions{largest}" if slices else None,
+        f"clocks held down now: {', '.join(power.throttle)}" if power.throttle else None,
+        f"asleep ({power.state.value})" if asleep else None,
+        f"listed by {', '.join(sorted(gpu.apis))}" if gpu.apis else None,
+        *(f"{_NO} not usable: {code}. {about(code, gpu)}" for code in gpu.why_not),
+    )  # fmt: skip
+    if rejected is not None:
+        verdict = (
+            "" if rejected in gpu.why_not else f"{_NO} not chosen: {rejected}. {DETECTION.get(rejected, '')}"
+        )
+    elif gpu.usable.value:
+        verdict = f"{_YES} usable: {usable}"
+    else:
+        verdict = f"{_YES} {usable} for one process; whether it opens was not tried"
+    return (", ".join(filter(None, facts)), *filter(None, (*more, verdict)))
 
 
 def _vram(gpu: Gpu) -> str:
@@ -305,33 +343,39 @@ def _vram(gpu: Gpu) -> str:
 
 
 def _mode(machine: Machine) -> MachinePart:
-    advice = machine.recommendation
-    numbers = {gpu.id: number for number, gpu in enumerate(machine.gpus)}
-    chosen = _chosen(machine)
-    on = f" on GPU {list_form(chosen)}" if chosen else ""
+    advice, chosen = machine.recommendation, _chosen_numbers(machine)
+    on = f" on GPU {chosen}" if chosen else ""
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
     rejected = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
-    lines = [f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in rejected]
-    refused: dict[str, list[int]] = {}
+    refused: dict[str, list[str]] = {}
     for entry in advice.rejected:
-        refused.setdefault(entry.code, []).append(numbers[entry.device_id])
-    lines += [f"not GPU {list_form(found)}: {code}" for code, found in refused.items()]
-    lines += quoted(advice.measured.break_even) if advice.measured else []
-    return MachinePart(
-        "Mode", f"{advice.mode}{on}{threads} ({advice.confidence})", [clean(line) for line in lines]
-    )
+        refused.setdefault(entry.code, []).append(entry.device_id)
+    return _part(
+        "Mode", f"{advice.mode}{on}{threads} ({advice.confidence})",
+        *(f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in rejected),
+        *(f"not GPU {_numbers(machine, ids)}: {code}" for code, ids in refused.items()),
+        *(quote(advice.measured.break_even) if advice.measured else ()),
+    )  # fmt: skip
 
 
-def _chosen(machine: Machine) -> list[int]:
+def _chosen_numbers(machine: Machine) -> str:
     """The numbers of the recommended GPUs."""
-    numbers = {gpu.id: number for number, gpu in enumerate(machine.gpus)}
-    return [numbers[name] for name in machine.recommendation.device_ids if name in numbers]
+    return _numbers(machine, machine.recommendation.device_ids)
+
+
+def _numbers(machine: Machine, ids: Sequence[str]) -> str:
+    """The numbers of the GPUs with these ids, as a list."""
+    return list_form(place for place, gpu in enumerate(machine.gpus) if gpu.id in ids)
 
 
 LARGEST_SIDE = 10_000
+_REGIMES: dict[str, str] = {
+    WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", "transfer-always": "with transfers",
+    "transfer-once": "with one copy",
+}  # fmt: skip
 
 
-def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
+def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
     """ "matmul float32: GPU from n = 320 with transfers": a line per op, dtype and other params."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
@@ -347,12 +391,9 @@ def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
 
 def _regime(regime: str) -> str:
     calls = regime.removeprefix("transfer-once-")
-    if regime.startswith("transfer-once"):
-        return f"with one copy for {calls} calls" if calls.isdigit() else "with one copy"
-    words: dict[str, str] = {
-        WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", "transfer-always": "with transfers",
-    }  # fmt: skip
-    return words.get(regime, regime)
+    if calls.isdigit():
+        return f"with one copy for {calls} calls"
+    return _REGIMES.get(regime, regime)
 
 
 def _variables(machine: Machine) -> dict[str, str]:
@@ -361,36 +402,17 @@ def _variables(machine: Machine) -> dict[str, str]:
     return {
         "GPUBENCH_MODE": advice.mode, "GPUBENCH_CONFIDENCE": advice.confidence,
         "GPUBENCH_REASONS": ",".join(dict.fromkeys(reason.code for reason in advice.reasons)),
-        "GPUBENCH_DEVICE_IDS": ",".join(advice.device_ids), "GPUBENCH_CPU_THREADS": _text(advice.cpu_threads),
-        "GPUBENCH_GPU_COUNT": _text(machine.gpu_count.value),
+        "GPUBENCH_DEVICE_IDS": ",".join(advice.device_ids), "GPUBENCH_CPU_THREADS": _plain(advice.cpu_threads),
+        "GPUBENCH_GPU_COUNT": _plain(machine.gpu_count.value),
         "GPUBENCH_GPU_NAME": clean(best.name.value or "") if best else "",
-        "GPUBENCH_GPU_USABLE_BYTES": _text(best.memory.usable_bytes.value) if best else "",
-        "GPUBENCH_CPU_AVAILABLE": _text(machine.cpu.available.value),
-        "GPUBENCH_MEMORY_USABLE_BYTES": _text(machine.memory.usable_bytes.value),
+        "GPUBENCH_GPU_USABLE_BYTES": _plain(best.memory.usable_bytes.value) if best else "",
+        "GPUBENCH_CPU_AVAILABLE": _plain(machine.cpu.available.value),
+        "GPUBENCH_MEMORY_USABLE_BYTES": _plain(machine.memory.usable_bytes.value),
     }  # fmt: skip
 
 
-def _facts(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(node, dict) and {"value", "status", "source"} <= set(node):
-        yield path, node
-    elif isinstance(node, dict):
-        for key, child in node.items():
-            yield from _facts(child, f"{path}.{key}" if path else key)
-    elif isinstance(node, list):
-        for number, child in enumerate(node):
-            yield from _facts(child, f"{path}[{number}]")
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _text(value: object) -> str:
+def _plain(value: object) -> str:
     return "" if value is None else str(value)
-
-
-def _or(value: object) -> str:
-    return "?" if value is None else str(value)
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: bool, ascii: bool, bars: bool) -> str:
@@ -407,21 +429,13 @@ def draw(advice: str, parts: Sequence[MachinePart], *, color: bool, ascii: bool,
 
 
 def _row(part: MachinePart, *, ascii: bool, bars: bool) -> Line:
-    used = [] if part.used is None else [Cell(bar(part.used, ascii) if bars else share(part.used), "gpu")]
-    lines = [Cell(spelled(line) if ascii else line, _TONES.get(line[:1], "plain")) for line in part.lines]
-    return Cell(part.title, "bold"), Cell(part.headline, "bold" if part.good else "warn", more=(*used, *lines))
-
-
-def bar(used: float, ascii: bool) -> str:
-    """How full something is, with the share in words."""
-    full = round(max(0.0, min(1.0, used)) * BAR_CELLS)
-    on, off = ("#", "-") if ascii else ("█", "░")
-    return f"{on * full}{off * (BAR_CELLS - full)} {share(used)}"
-
-
-def share(used: float) -> str:
-    """How full something is, in words."""
-    return f"{used:.0%} used"
+    lines = [Cell(spell(line) if ascii else line, _TONES.get(line[:1], "plain")) for line in part.lines]
+    if part.used is not None:
+        full = round(max(0.0, part.used) * BAR_CELLS) if bars else 0
+        on, off = ("#", "-") if ascii else ("█", "░")
+        bar = f"{on * full}{off * (BAR_CELLS - full)} " if bars else ""
+        lines.insert(0, Cell(f"{bar}{part.used:.0%} used", "gpu"))
+    return Cell(part.title, "bold"), Cell(part.headline, "bold" if part.good else "warn", more=tuple(lines))
 
 
 def _unicode() -> bool:
@@ -430,3 +444,33 @@ def _unicode() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+_WORDS = {"switch": "switch", "host-bridge": "bridge", "numa-node": "node", "system": "system"}
+LEGEND = {
+    "NV": "NVn: n NVLinks", "XGMI": "XGMI: AMD's link", "switch": "switch: one PCIe switch",
+    "bridge": "bridge: one host bridge", "node": "node: one NUMA node", "system": "system: between NUMA nodes",
+}  # fmt: skip
+
+
+def matrix(gpus: Sequence[Gpu]) -> list[str]:
+    """Rows of a small table, one GPU each, with its path to each other GPU; empty where nothing is known of a pair."""
+    words = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
+    shown = {word for line in words for word in line} - {"-", "?"}
+    if not shown:
+        return []
+    rows = tuple(cells(str(place), *paths) for place, paths in enumerate(words))
+    table = Table(heads("", *(number(str(place)) for place in range(len(gpus)))), rows, bare=True)
+    legend = [text for key, text in LEGEND.items() if any(word.startswith(key) for word in shown)]
+    return [*map(line_text, table_lines(table, natural_width(table))), "; ".join(legend)]
+
+
+def _cell(gpu: Gpu, other: Gpu) -> str:
+    path = next((path for path in gpu.link.paths if path.to == other.id), None)
+    if gpu is other:
+        return "-"
+    if path is None:
+        return "?"
+    if path.kind.value == "nvlink":
+        return f"NV{path.lanes.value or '?'}"
+    return "XGMI" if path.kind.value == "xgmi" else _WORDS.get(path.common.value or "", "?")

@@ -5,7 +5,7 @@ The analysis reads what a result says (`analysis.mode`); here it becomes a mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,23 +48,27 @@ UNMEASURED = "By VRAM alone, nothing was measured: `gpubench run`."
 UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
-class UsableGpu(NamedTuple):
-    """A GPU that may be recommended, and its usable bytes."""
-
-    gpu: Gpu
-    usable: int
-
-
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
     """Mode, devices and reasons for a machine whose GPUs are known; `override` is the user's choice."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
-    candidates, rejected = _sort_out(machine.gpus, late)
+    objections = [(gpu, _objection(gpu, late)) for gpu in machine.gpus]
+    rejected = [(gpu, code) for gpu, code in objections if code is not None]
+    # Largest first; equal ones keep address order, so the answer is stable.
+    candidates = sorted((gpu for gpu, code in objections if code is None), key=_size, reverse=True)
     mode, chosen, reasons = _rule(machine, candidates)
-    if mode == "cpu" and _hides_a_gpu(machine, late, rejected):
-        mode, chosen = "gpu", [UsableGpu(gpu, 0) for gpu, code in rejected if code == "SOURCE_LATE"]
-        reasons = [] if chosen else [_reason("SOURCE_LATE")]
+    # Where files list no GPU, libraries could: NVML under WSL, and wgpu too where there are no such files.
+    listing = {"nvml"} if machine.gpu_count.value is not None else {"nvml", "wgpu"}
+    late_gpus = [gpu for gpu, code in rejected if code == "SOURCE_LATE"]
+    if mode == "cpu" and (late_gpus or (not machine.gpus and late & listing)):
+        # The mode is never `cpu` for lateness.
+        mode, chosen, reasons = "gpu", late_gpus, [] if late_gpus else [_reason("SOURCE_LATE")]
     reasons += [Reason(code=code, device_id=gpu.id, text=about(code, gpu)) for gpu, code in rejected]
-    reasons += _notes(chosen if mode != "cpu" else [])
+    for gpu in chosen if mode != "cpu" else ():
+        free = gpu.memory.free_bytes.value
+        if gpu.power.state.value in ASLEEP:
+            reasons.append(_reason("WILL_WAKE", gpu))
+        if free is not None and free < _size(gpu) / 2:
+            reasons.append(_reason("MEMORY_BUSY", gpu))
     if reasons and reasons[0].code in _BY_SIZE:
         reasons[0] = msgspec.structs.replace(reasons[0], text=f"{reasons[0].text} {UNMEASURED}")
     if mode == "cpu" and not machine.gpus:
@@ -74,19 +78,16 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         reasons.insert(0, Reason(code="OVERRIDE", text=text))
         mode = override
         chosen = [] if override == "cpu" else chosen or candidates
+    ids = [gpu.id for gpu in chosen]
     return Recommendation(
-        mode=mode, confidence="provisional", device_ids=[c.gpu.id for c in chosen],
-        cpu_threads=machine.cpu.available.value, reasons=reasons, overrides=[override] if override else [],
-        rejected=[
-            Rejected(device_id=gpu.id, mode="gpu", code=code)
-            for gpu, code in rejected
-            if all(gpu is not candidate.gpu for candidate in chosen)
-        ],
+        mode=mode, confidence="provisional", device_ids=ids, cpu_threads=machine.cpu.available.value, reasons=reasons,
+        overrides=[override] if override else [],
+        rejected=[Rejected(device_id=gpu.id, mode="gpu", code=code) for gpu, code in rejected if gpu.id not in ids],
     )  # fmt: skip
 
 
-def mark_verified(advice: Recommendation, checked: frozenset[str]) -> Recommendation:
-    """The same, with confidence `verified` if a checked kernel ran on every listed device."""
+def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommendation:
+    """Return the advice with confidence `verified` if a checked kernel ran on every listed device."""
     if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
         return msgspec.structs.replace(advice, confidence="verified")
     return advice
@@ -97,83 +98,47 @@ def at_least(size: int, gib: int) -> bool:
     return size >= gib * GIB * NOMINAL
 
 
+def _size(gpu: Gpu) -> int:
+    return gpu.memory.usable_bytes.value or 0
+
+
 # The probes that tell whether a vendor's GPU can be recommended. Where one is late the GPU stands in files alone.
 _SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "intel": frozenset({"drm"})}
 
 
-def _is_late(gpu: Gpu, late: AbstractSet[str]) -> bool:
-    return not late.isdisjoint(_SOURCES.get(gpu.vendor.value or "", ()))
-
-
-def _hides_a_gpu(machine: Machine, late: AbstractSet[str], rejected: list[tuple[Gpu, str]]) -> bool:
-    """Whether the CPU would be recommended for lateness alone. Where files list no GPU, libraries could: NVML under
-    WSL, and wgpu too where there are no such files."""
-    lists = {"nvml"} if machine.gpu_count.value is not None else {"nvml", "wgpu"}
-    unlisted = not machine.gpus and not late.isdisjoint(lists)
-    return unlisted or any(code == "SOURCE_LATE" for _, code in rejected)
-
-
-def _sort_out(gpus: list[Gpu], late: AbstractSet[str]) -> tuple[list[UsableGpu], list[tuple[Gpu, str]]]:
-    candidates, rejected = [], []
-    for gpu in gpus:
-        code = _objection(gpu, late)
-        if code is not None:
-            rejected.append((gpu, code))
-        elif gpu.memory.usable_bytes.value is not None:
-            candidates.append(UsableGpu(gpu, gpu.memory.usable_bytes.value))
-    # Largest first; equal ones keep address order, so the answer is stable.
-    return sorted(candidates, key=lambda candidate: -candidate.usable), rejected
-
-
 def _objection(gpu: Gpu, late: AbstractSet[str]) -> str | None:
     """Why a GPU is no candidate: the first rule that holds."""
-    usable = gpu.memory.usable_bytes.value
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
-    if gpu.kind.value == "integrated" and not _proven(gpu):
-        return "SOURCE_LATE" if gpu.vendor.value == "nvidia" and "cuda" in late else "INTEGRATED_UNMEASURED"
-    if usable is None and gpu.power.state.value in ASLEEP:
-        return "GPU_ASLEEP"
-    if usable is None:
-        return "SOURCE_LATE" if _is_late(gpu, late) else "VRAM_UNKNOWN"
-    return None if at_least(usable, 2) else "VRAM_LT_2GIB"
-
-
-def _proven(gpu: Gpu) -> bool:
+    vendor = gpu.vendor.value or ""
     listed = any("cuda" in api or "metal" in api for api in gpu.apis)
-    return listed or (gpu.vendor.value == "amd" and (gpu.compute.units.value or 0) >= PROVEN_UNITS)
+    proven = listed or (vendor == "amd" and (gpu.compute.units.value or 0) >= PROVEN_UNITS)
+    if gpu.kind.value == "integrated" and not proven:
+        return "SOURCE_LATE" if vendor == "nvidia" and "cuda" in late else "INTEGRATED_UNMEASURED"
+    if gpu.memory.usable_bytes.value is not None:
+        return None if at_least(_size(gpu), 2) else "VRAM_LT_2GIB"
+    if gpu.power.state.value in ASLEEP:
+        return "GPU_ASLEEP"
+    return "SOURCE_LATE" if late & _SOURCES.get(vendor, frozenset()) else "VRAM_UNKNOWN"
 
 
-def _rule(machine: Machine, candidates: list[UsableGpu]) -> tuple[Mode, list[UsableGpu], list[Reason]]:
+def _rule(machine: Machine, candidates: list[Gpu]) -> tuple[Mode, list[Gpu], list[Reason]]:
     if not candidates:
         return "cpu", [], []
     best = candidates[0]
-    if at_least(best.usable, 4):
-        chosen = [c for c in candidates if at_least(c.usable, 4)]
-        return "gpu", chosen, [_reason("VRAM_GE_4GIB", best.gpu)]
-    reasons = [_reason("VRAM_2_TO_4GIB", best.gpu)]
+    if at_least(_size(best), 4):
+        return "gpu", [gpu for gpu in candidates if at_least(_size(gpu), 4)], [_reason("VRAM_GE_4GIB", best)]
+    reasons = [_reason("VRAM_2_TO_4GIB", best)]
     threads = machine.cpu.available.value
-    if best.gpu.memory.unified.value:
-        return "gpu", [best], [*reasons, _reason("SHARED_BANDWIDTH", best.gpu)]
+    if best.memory.unified.value:
+        return "gpu", [best], [*reasons, _reason("SHARED_BANDWIDTH", best)]
     if threads is not None and threads < 2:
-        return "gpu", [best], [*reasons, _reason("FEW_CPU_THREADS", best.gpu)]
+        return "gpu", [best], [*reasons, _reason("FEW_CPU_THREADS", best)]
     return "hybrid", [best], reasons
 
 
 def _reason(code: str, gpu: Gpu | None = None) -> Reason:
     return Reason(code=code, device_id=gpu.id if gpu else None, text=DETECTION.get(code, ""))
-
-
-def _notes(chosen: list[UsableGpu]) -> list[Reason]:
-    """What does not change the mode but should be known."""
-    notes = []
-    for candidate in chosen:
-        free = candidate.gpu.memory.free_bytes.value
-        if candidate.gpu.power.state.value in ASLEEP:
-            notes.append(_reason("WILL_WAKE", candidate.gpu))
-        if free is not None and free < candidate.usable / 2:
-            notes.append(_reason("MEMORY_BUSY", candidate.gpu))
-    return notes
 
 
 def _no_gpu(machine: Machine) -> Reason:
@@ -197,14 +162,18 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
 
     What newer ones say of themselves becomes a note. Where none tells, `advice` stands with these notes.
     """
-    if not any(map(_usable, machine.gpus)):
+    usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
+    if not usable:
         return advice
+    from gpubench.result.store import newest_first
+    from gpubench.result.store.files import load_head
+
     notes: dict[str, Reason] = {}  # by code, of the newest file each
     looked_at = 0
-    for path in _files(results):
+    for path in [results] if results.is_file() else newest_first([results]):
         if looked_at == MOST_FILES:
             break
-        head = _load_head(path)
+        head = load_head(path)
         if head is None:
             continue
         likeness = compare(machine, head.machine, measured_gpus(head.devices))
@@ -214,7 +183,9 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
         if not likeness.same or likeness.drivers:
             continue
         looked_at += 1
-        gpus = _measured_here(machine, advice, head, likeness.gpus)
+        paired = [likeness.gpus[gpu_id] for gpu_id in measured_gpus(head.devices) if gpu_id in likeness.gpus]
+        # Of a run whose devices bear no ids the advised GPUs are taken.
+        gpus = [name for name in paired if name in usable] if paired else advice.device_ids or usable[:1]
         evidence = (_lacking(head) or _read(path, read)) if gpus else "its GPU cannot be used now"
         decided = None if isinstance(evidence, str) else decide(machine, advice, evidence, gpus)
         if decided is not None and decided.measured is not None:
@@ -226,7 +197,13 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
         why = evidence if isinstance(evidence, str) else _say_what_is_missing(evidence)
         text = f"{path.name} does not tell the mode: {why}."
         notes.setdefault("RESULT_SILENT", Reason(code="RESULT_SILENT", text=text))
-    return _with_notes(advice, notes)
+    if not notes:
+        return advice
+    leading = advice.reasons[:1]
+    if "RESULT_SILENT" in notes and leading:
+        text = leading[0].text.replace(UNMEASURED, UNDECIDED)
+        leading = [msgspec.structs.replace(leading[0], text=text)]
+    return msgspec.structs.replace(advice, reasons=[*leading, *notes.values(), *advice.reasons[1:]])
 
 
 def decide(
@@ -258,7 +235,7 @@ def judge(evidence: Measured, static: Mode) -> Verdict | None:
     best = _best_split(evidence.splits)
     if best is not None:
         return Verdict("hybrid", "HYBRID_PAYS", best.fraction)
-    waited, copied, queued = (_winner(evidence, regime) for regime in (WAITED, ALWAYS, QUEUED))
+    waited, copied, queued = map(_winners(evidence).get, (WAITED, ALWAYS, QUEUED))
     if waited == "gpu":
         return Verdict("gpu", "GPU_WHERE_DATA_STAYS" if copied in ("cpu", "mixed") else "GPU_DOMINATES")
     if waited == "cpu":
@@ -285,17 +262,13 @@ def _best_split(splits: Sequence[MeasuredSplit]) -> MeasuredSplit | None:
     return max((split for split in splits if split.reason is None), key=lambda split: split.gain, default=None)
 
 
-def _situation(evidence: Measured, regime: str) -> MeasuredSituation | None:
-    return next((situation for situation in evidence.situations if situation.regime == regime), None)
+def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
+    return {situation.regime: situation for situation in evidence.situations}
 
 
-def _winner(evidence: Measured, regime: str) -> str | None:
-    situation = _situation(evidence, regime)
-    return None if situation is None else situation.winner
-
-
-def _usable(gpu: Gpu) -> bool:
-    return gpu.usable.value is not False
+def _winners(evidence: Measured) -> dict[str, str | None]:
+    """The winner of each situation that was measured, by its regime."""
+    return {regime: situation.winner for regime, situation in _situations(evidence).items()}
 
 
 # ---------------------------------------------------------------- the words of a verdict
@@ -309,33 +282,29 @@ _WHERE = {
 
 
 def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
-    best = _best_split(evidence.splits)
-    if verdict.mode == "hybrid" and best is not None:
-        rest = _both_situations(evidence)
-        return _split_words(best, evidence.splits) + (f" Alone: {rest}." if rest else "")
-    told = _both_situations(evidence)
-    lost = ["no split that was measured pays"] if _lost(evidence.splits) else []
-    return f"Measured here: {'; '.join([*([told] if told else []), *lost])}."
+    best, alone = _best_split(evidence.splits), _both_situations(evidence)
+    if best is not None:
+        return _split_words(best, evidence.splits) + (f" Alone: {alone}." if alone else "")
+    lost = "no split that was measured pays" if _lost(evidence.splits) else ""
+    return f"Measured here: {'; '.join(filter(None, (alone, lost)))}."
 
 
 def _both_situations(evidence: Measured) -> str:
     """`GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x 820`."""
-    situations = [
-        situation for regime in (WAITED, ALWAYS) if (situation := _situation(evidence, regime)) is not None
-    ]
+    measured, winners = _situations(evidence), _winners(evidence)
+    situations = [measured[regime] for regime in (WAITED, ALWAYS) if regime in measured]
     sides = [situation.winner for situation in situations]
     if sides in (["gpu", "gpu"], ["cpu", "cpu"]) and not any(situation.exceptions for situation in situations):
         there = "there" if sides[0] == "gpu" else "on the GPU"
-        text = f"{_SIDES[str(sides[0])]}, whether the data stays {there} or each call copies"
+        clauses = [f"{_SIDES[str(sides[0])]}, whether the data stays {there} or each call copies"]
     else:
         clauses = [_situation_words(situation) for situation in situations]
-        if len(set(sides)) == 1 and len(sides) == 2:
+        if len(sides) == 2 and sides[0] == sides[1]:
             clauses[1] = clauses[1].replace(_SIDES.get(str(sides[1]), ""), "also", 1)
-        missing = [_UNMEASURED[regime] for regime in (WAITED, ALWAYS) if _situation(evidence, regime) is None]
-        text = "; ".join([*clauses, *missing]) if clauses else ""
-    if _winner(evidence, QUEUED) == "gpu" and _winner(evidence, WAITED) != "gpu":
-        text += f"{'; ' if text else ''}only {_WHERE[QUEUED]}, are faster on the GPU"
-    return text.removeprefix("the ")
+        clauses += [words for regime, words in _UNMEASURED.items() if clauses and regime not in measured]
+    if winners.get(QUEUED) == "gpu" and winners.get(WAITED) != "gpu":
+        clauses.append(f"only {_WHERE[QUEUED]}, are faster on the GPU")
+    return "; ".join(clauses).removeprefix("the ")
 
 
 _UNMEASURED = {
@@ -368,13 +337,12 @@ def _split_words(best: MeasuredSplit, splits: Sequence[MeasuredSplit]) -> str:
 
 def _say_what_is_missing(evidence: Measured) -> str:
     """Say what is missing in a file that compares a CPU with a GPU and tells no mode."""
-    waited = _situation(evidence, WAITED)
+    waited = _situations(evidence).get(WAITED)
     if waited is not None and waited.note:
         return f"of calls that are waited for, with the data on the GPU, {waited.note}"
     if waited is not None:
-        sides = (
-            "are about equal" if waited.winner == "equal" else f"share the ops ({waited.gpu} and {waited.cpu})"
-        )
+        equal = waited.winner == "equal"
+        sides = "are about equal" if equal else f"share the ops ({waited.gpu} and {waited.cpu})"
         return f"GPU and CPU {sides} where the data stays on the GPU"
     measured = [situation.regime for situation in evidence.situations]
     only = {QUEUED: "only queued calls were measured", ALWAYS: "only calls that copy were measured"}
@@ -399,17 +367,6 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
     return None
 
 
-def _with_notes(advice: Recommendation, notes: Mapping[str, Reason]) -> Recommendation:
-    if not notes:
-        return advice
-    first, others = advice.reasons[:1], advice.reasons[1:]
-    if "RESULT_SILENT" in notes:
-        first = [
-            msgspec.structs.replace(reason, text=reason.text.replace(UNMEASURED, UNDECIDED)) for reason in first
-        ]
-    return msgspec.structs.replace(advice, reasons=[*first, *notes.values(), *others])
-
-
 def _lacking(head: Run) -> str | None:
     """Say why a run cannot tell the mode, where its head shows it: the rest need not be read."""
     kinds = {device.kind for device in head.devices}
@@ -429,35 +386,8 @@ def _read(path: Path, read: Reader) -> Measured | str:
         return str(error.why or error)
 
 
-def _measured_here(
-    machine: Machine, advice: Recommendation, head: Run, known: Mapping[str, str]
-) -> Sequence[str]:
-    """Return the GPUs of this machine that the run measured and that can be used now.
-
-    `known`: by the id of a GPU in the run its id here. Of a run whose devices bear none, the advised GPUs are returned.
-    """
-    usable = [gpu.id for gpu in machine.gpus if _usable(gpu)]
-    paired = [known[gpu_id] for gpu_id in measured_gpus(head.devices) if gpu_id in known]
-    return [gpu_id for gpu_id in paired if gpu_id in usable] if paired else advice.device_ids or usable[:1]
-
-
-def _files(results: Path) -> list[Path]:
-    """Return `results`, or the result files below it, newest first."""
-    if results.is_file():
-        return [results]
-    from gpubench.result.store import newest_first
-
-    return newest_first([results])
-
-
-def _load_head(path: Path) -> Run | None:
-    from gpubench.result.store.files import load_head
-
-    return load_head(path)
-
-
 def about(code: str, gpu: Gpu) -> str:
-    """What the code means and what helps, with the variable or the device node of this GPU."""
+    """Say what the code means and what helps, with the variable or the device node of this GPU."""
     node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
     if code == "HIDDEN_BY_ENV" and variable:
         return f"The environment variable {variable} hides it; unset it, or name this GPU in it."

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from gpubench.detect.records import known, missing
+from gpubench.detect.records import make_fact, missing
 from gpubench.result.identity import is_placeholder
-from gpubench.result.machine import Fact, Status
+from gpubench.result.machine import NOT_PROBED, Fact, Status
 
 T = TypeVar("T")
 
@@ -22,11 +23,11 @@ MOST_BYTES = 4 << 20
 MOST_LINKS = 40
 MOST_WORDS = 1024  # characters of a name: a file of more is spoiled
 MOST_MEMBERS = 1 << 16  # more CPUs or nodes than any kernel supports: a larger number is a spoiled file
-_DENIED = (errno.EACCES, errno.EPERM)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 class FileText(NamedTuple):
-    """What a file said: stripped text, or None and why."""
+    """The stripped text of a file, or None and why."""
 
     path: str
     text: str | None
@@ -40,11 +41,11 @@ class FileText(NamedTuple):
             value = parse(self.text)
         except (ValueError, LookupError, OverflowError):
             return missing("invalid", self.path)
-        return missing("absent", self.path) if value is None else known(value, self.path)
+        return make_fact(value, self.path)
 
 
 class TouchedFiles(NamedTuple):
-    """What was touched, for a recording: texts of files, names in folders, targets of links, refused files."""
+    """The record of all that was touched: texts of files, names in folders, targets of links, refused files."""
 
     files: dict[str, str]
     folders: dict[str, list[str]]
@@ -57,49 +58,57 @@ class Root:
 
     def __init__(self, base: str = "/", trace: TouchedFiles | None = None) -> None:
         self.base = base
-        self.trace = trace
+        self.trace = trace or TouchedFiles({}, {}, {}, set())
         self._resolved: dict[str, str | None] = {}
         self._direct = os.path.realpath(base) == "/" and trace is None
 
     def read(self, path: str) -> FileText:
         """The text of a regular file without NUL bytes and outer white space; never raises."""
-        real, about = self._leaf(path)
+        real = self._real(path)
         if real is None:
             return FileText(path, None, "absent")
         try:
-            raw = _read_regular(self._host(real), about)
+            raw = _read_regular(self._host(real))
+            status: Status = "invalid" if raw is None else "ok"
         except OSError as error:
-            return self._unread(path, real, _status_of(error))
-        if raw is None:
-            return self._unread(path, real, "invalid")
-        text = raw.decode("utf-8", "replace").replace("\0", "").strip()
-        if self.trace is not None:
+            raw, status = None, _status_of(error)
+        text = None if raw is None else raw.decode("utf-8", "replace").replace("\0", "").strip()
+        # A recording gives the same answer: a refused file is one without rights, a broken one a folder.
+        if text is not None:
             self.trace.files[real] = text
-        return FileText(path, text, "ok")
-
-    def _unread(self, path: str, real: str, status: Status) -> FileText:
-        """A recording gives the same answer: a refused file is one without rights, a broken one a folder."""
-        if self.trace is not None and status == "permission":
+        elif status == "permission":
             self.trace.refused.add(real)
-        elif self.trace is not None and status == "invalid":
+        elif status == "invalid":
             self.trace.folders.setdefault(real, [])
-        return FileText(path, None, status)
+        return FileText(path, text, status)
 
     def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
         return self.read(path).fact(parse)
 
+    def facts(
+        self, folder: str, files: Mapping[str, tuple[str, Callable[[str], Any]]], *, asleep: bool = False
+    ) -> dict[str, Fact[Any]]:
+        """Return facts by their names, each of a file in a folder that its parser reads; none is read of an `asleep`
+        device."""
+        return {
+            name: NOT_PROBED if asleep else self.fact(f"{folder}/{file}", parse)
+            for name, (file, parse) in files.items()
+        }
+
     def names(self, path: str) -> list[str] | None:
         """Sorted names in a folder, or None if it cannot be listed."""
         real = self._real(path)
-        if real is None:
-            return None
         try:
-            found = sorted(os.listdir(self._host(real)))
+            names = None if real is None else sorted(os.listdir(self._host(real)))
         except OSError:
             return None
-        if self.trace is not None:
-            self.trace.folders[real] = found
-        return found
+        if real is not None and names is not None:
+            self.trace.folders[real] = names
+        return names
+
+    def names_like(self, path: str, form: str) -> list[str]:
+        """The names in a folder that are of this form; none if it cannot be listed."""
+        return [name for name in self.names(path) or () if re.fullmatch(form, name)]
 
     def link(self, path: str) -> str | None:
         """The last name of a link's target, or None if `path` is no link."""
@@ -110,45 +119,21 @@ class Root:
         """A link's target as it is written, or None if `path` is no link."""
         parent, _, name = path.rpartition("/")
         folder = self._real(parent) if parent else "/"
-        if folder is None:
-            return None
-        at = f"{folder.rstrip('/')}/{name}"
-        try:
-            target = os.readlink(self._host(at))
-        except OSError:
-            return None
-        if self.trace is not None:
-            self.trace.links[at] = target
-        return target
+        return None if folder is None else self._target(f"{folder.rstrip('/')}/{name}")[0]
 
     def exists(self, path: str) -> bool:
         """Whether anything is there (a broken link is not)."""
         real = self._real(path)
-        there = real is not None and os.path.lexists(self._host(real))
-        if there and self.trace is not None and real is not None:
-            if os.path.isdir(self._host(real)):
-                self.trace.folders.setdefault(real, [])
-            else:
-                self.trace.files.setdefault(real, "")
-        return there
+        if real is None or not os.path.lexists(self._host(real)):
+            return False
+        if os.path.isdir(self._host(real)):
+            self.trace.folders.setdefault(real, [])
+        else:
+            self.trace.files.setdefault(real, "")
+        return True
 
     def _host(self, real: str) -> str:
         return real if self._direct else self.base.rstrip("/") + real
-
-    def _leaf(self, path: str) -> tuple[str | None, os.stat_result | None]:
-        """As `_real`, for a file that is seldom a link; and what is known about it by then."""
-        folder, _, name = path.rpartition("/")
-        if self._direct or name in ("", ".", "..") or "\0" in path:
-            return self._real(path), None
-        parent = self._real(folder) if folder else ""
-        if parent is None:
-            return None, None
-        step = f"{parent.rstrip('/')}/{name}"
-        try:
-            about = os.lstat(self._host(step))
-        except OSError:
-            return step, None  # opening it tells why
-        return (self._real(path), None) if stat.S_ISLNK(about.st_mode) else (step, about)
 
     def _real(self, path: str) -> str | None:
         """`path` without links, below the root; None if a part is missing or links run in a circle."""
@@ -175,7 +160,8 @@ class Root:
                 at, there = at.rpartition("/")[0], True
                 continue
             step = f"{at}/{part}"
-            target, there = self._target(step)
+            # /proc/self is a link to a number that changes: a recording keeps the word instead.
+            target, there = (None, True) if step == "/proc/self" else self._target(step)
             if target is None:
                 at = step
                 continue
@@ -188,31 +174,27 @@ class Root:
         return at if there else None
 
     def _target(self, step: str) -> tuple[str | None, bool]:
-        """Where a link leads, and whether there is anything at all."""
-        # /proc/self is a link to a number that changes: a recording keeps the word instead.
-        if step == "/proc/self":
-            return None, os.path.lexists(self._host(step))
+        """Return where a link leads, and whether there is anything at all."""
         try:
             target = os.readlink(self._host(step))
-        except OSError as error:
-            return None, error.errno == errno.EINVAL  # it is there, and no link
-        if self.trace is not None:
-            self.trace.links[step] = target
+        except OSError as error:  # there may be something that is no link; opening it tells
+            return None, error.errno not in _ABSENT
+        self.trace.links[step] = target
         return target, True
 
 
-def _read_regular(path: str, about: os.stat_result | None = None) -> bytes | None:
+def _read_regular(path: str) -> bytes | None:
     """Up to 4 MiB of a regular file; None for a folder, pipe, socket or device. Raises OSError."""
-    found = about or os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):
         return None
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
-        parts, left = [], MOST_BYTES
-        while left > 0 and (part := os.read(handle, min(left, 1 << 16))):
+        parts, room = [], MOST_BYTES
+        while room > 0 and (part := os.read(handle, min(room, 1 << 16))):
             parts.append(part)
-            left -= len(part)
-            if len(part) == found.st_size:  # a file on a disk ends here; those of a kernel lie about their size
+            room -= len(part)
+            if len(part) == about.st_size:  # a file on a disk ends here; those of a kernel lie about their size
                 break
         return b"".join(parts)
     finally:
@@ -220,9 +202,21 @@ def _read_regular(path: str, about: os.stat_result | None = None) -> bytes | Non
 
 
 def _status_of(error: OSError) -> Status:
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno in _ABSENT:
         return "absent"
-    return "permission" if error.errno in _DENIED else "invalid"
+    return "permission" if error.errno in (errno.EACCES, errno.EPERM) else "invalid"
+
+
+def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
+    """Return the parser of texts of a form, which `read` turns into a value. It raises ValueError for other texts."""
+
+    def parse(text: str) -> Any:
+        match = re.fullmatch(form, text)
+        if match is None:
+            raise ValueError(f"not of the form {form}")
+        return read(match)
+
+    return parse
 
 
 def integer(text: str) -> int:
@@ -242,7 +236,7 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """As `size`, with None for 0, which is no answer. Raises ValueError."""
+    """Return the number of bytes; None for 0, which is no answer. Raises ValueError."""
     return size(text) or None
 
 
@@ -259,8 +253,8 @@ def parse_list(text: str) -> frozenset[int]:
     before = -1
     for item in text.split(",") if text else ():
         low, dash, high = item.strip().partition("-")
-        first = _member(low)
-        last = _member(high) if dash else first
+        first = size(low)
+        last = size(high) if dash else first
         if not before < first <= last < MOST_MEMBERS:
             raise ValueError(f"not a list of numbers: {text[:40]!r}")
         before = last
@@ -288,9 +282,3 @@ def list_form(members: Iterable[int]) -> str:
         else:
             runs.append([n, n])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _member(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"not a number: {text[:20]!r}")
-    return int(text)

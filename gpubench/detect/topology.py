@@ -7,19 +7,22 @@ files on a machine with 96 CPUs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple, cast
 
 from gpubench.detect import cpuinfo
 from gpubench.detect.cpuinfo import CpuInfo
-from gpubench.detect.records import ABSENT, derived, first, known, lost, missing
-from gpubench.detect.root import FileText, Root, integer, parse_list, parse_mask, size
+from gpubench.detect.records import ABSENT, derive, first, make_fact, missing
+from gpubench.detect.root import Root, integer, matching, parse_list, parse_mask, size
 from gpubench.result.identity import is_placeholder
-from gpubench.result.machine import Cache, Fact
+from gpubench.result.machine import Cache, Fact, Status
 
 CPUS = "/sys/devices/system/cpu"
 CpuSet = frozenset[int]
 CacheType = Literal["data", "instruction", "unified"]
+# The files of a cpufreq policy.
+BASE, MOST, NOW, GOVERNOR = "base_frequency", "cpuinfo_max_freq", "scaling_cur_freq", "scaling_governor"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 # Newest first; the last two are the names of the same files before Linux 5.3.
@@ -39,10 +42,10 @@ class ListedCpus(NamedTuple):
 
 def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
     """Read the lists in /sys/devices/system/cpu, else its folders, else /proc/cpuinfo."""
-    folders = frozenset(int(n[3:]) for n in root.names(CPUS) or () if re.fullmatch(r"cpu\d{1,5}", n))
-    present = first(_cpu_set(root, "present"), known(folders, CPUS) if folders else ABSENT)
+    folders = frozenset(int(name[3:]) for name in root.names_like(CPUS, r"cpu\d{1,5}"))
+    present = first(_cpu_set(root, "present"), make_fact(folders, CPUS) if folders else ABSENT)
     online = first(_cpu_set(root, "online"), *_online_fallbacks(root, folders, info))
-    return ListedCpus(online, derived(_cpu_set(root, "possible"), len), present)
+    return ListedCpus(online, derive(_cpu_set(root, "possible"), len), present)
 
 
 def runs(root: Root, cpu: int) -> bool:
@@ -51,77 +54,47 @@ def runs(root: Root, cpu: int) -> bool:
     return switch == "1" or (switch is None and root.exists(f"{CPUS}/cpu{cpu}/topology"))
 
 
-class Topology(NamedTuple):
-    """How CPUs share cores and packages."""
-
-    cores: Fact[list[CpuSet]]  # the sets of SMT siblings
-    packages: Fact[int]
-
-
-def read_topology(root: Root, info: CpuInfo | None, online: Fact[CpuSet]) -> Topology:
-    """Read the folders of the `online` CPUs."""
-    if online.value is None:
-        return Topology(lost(online), lost(online))
-    return Topology(_cores(root, online.value), _packages(root, online.value, shows_clusters(root, info)))
-
-
 def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
     return root.fact(f"{CPUS}/{name}", lambda text: parse_list(text) or None)
 
 
 def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list[Fact[CpuSet]]:
     """cpuN whose own `online` is not 0 (cpu0 often has no such file), then the lines of cpuinfo."""
-    found = []
+    facts = []
     if folders:
+        source = f"{CPUS}/cpu*/online"
         readings = {n: root.read(f"{CPUS}/cpu{n}/online") for n in folders}
         running = frozenset(n for n, reading in readings.items() if reading.text != "0")
-        if all(_switch(reading) for reading in readings.values()) and running:
-            found.append(known(running, f"{CPUS}/cpu*/online"))
-        else:
-            found.append(missing("invalid", f"{CPUS}/cpu*/online"))
+        whole = all(reading.status == "absent" or reading.text in ("0", "1") for reading in readings.values())
+        facts.append(make_fact(running, source) if whole and running else missing("invalid", source))
     if info is not None and info.cpus:
-        found.append(known(frozenset(info.cpus), "/proc/cpuinfo"))
-    return found
+        facts.append(make_fact(frozenset(info.cpus), "/proc/cpuinfo"))
+    return facts
 
 
-def _switch(reading: FileText) -> bool:
-    return reading.status == "absent" or reading.text in ("0", "1")
-
-
-def siblings(root: Root, cpu: int, online: CpuSet) -> FileText | CpuSet:
-    """The online CPUs on one core with `cpu`: the first source that parses and contains it."""
-    worst = FileText("", None, "absent")
+def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
+    """The online CPUs on one core with `cpu` by the first source that parses and contains it, else the reason."""
+    worst: Status = "absent"
     for name, parse in _SIBLINGS:
-        reading = root.read(f"{CPUS}/cpu{cpu}/topology/{name}")
-        if reading.text is None:
-            worst = reading if reading.status != "absent" else worst
-            continue
-        try:
-            members = parse(reading.text)
-        except ValueError:
-            members = frozenset()
-        if cpu in members:
-            return members & online
-        worst = FileText(reading.path, None, "invalid")
+        fact = root.fact(f"{CPUS}/cpu{cpu}/topology/{name}", parse)
+        if fact.value is not None and cpu in fact.value:
+            return frozenset(fact.value & online)
+        if fact.status != "absent":
+            worst = "invalid" if fact.status == "ok" else fact.status
     return worst
 
 
-def _cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
-    sets: dict[CpuSet, None] = {}
-    status: Any = "absent"
-    for cpu in sorted(online):
-        found = siblings(root, cpu, online)
-        if isinstance(found, frozenset):
-            sets[found] = None
-        elif found.status != "absent":
-            status = found.status
+def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
+    """Read the sets of SMT siblings."""
+    answers = [siblings(root, cpu, online) for cpu in sorted(online)]
+    sets = {answer for answer in answers if not isinstance(answer, str)}
     source = f"{CPUS}/cpu*/topology"
     if not sets:
-        return missing(status, source)
-    members = [cpu for group in sets for cpu in group]
-    if len(members) != len(online) or set(members) != online:
+        reasons: list[Any] = [answer for answer in answers if answer != "absent"]
+        return missing(reasons[-1] if reasons else "absent", source)
+    if sum(map(len, sets)) != len(online) or frozenset().union(*sets) != online:
         return missing("invalid", source, "the sets of siblings overlap or leave a CPU out")
-    return known(sorted(sets, key=min), source)
+    return make_fact(sorted(sets, key=min), source)
 
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
@@ -140,23 +113,23 @@ def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
     return tree or not any(root.exists(path) for path in ("/sys/firmware/acpi/tables", "/sys/class/dmi/id"))
 
 
-def _packages(root: Root, online: CpuSet, clusters: bool) -> Fact[int]:
+def read_packages(root: Root, info: CpuInfo | None, online: CpuSet) -> Fact[int]:
     source = f"{CPUS}/cpu*/topology/physical_package_id"
     facts = [root.fact(source.replace("*", str(cpu)), integer) for cpu in sorted(online)]
     ids = {fact.value for fact in facts if fact.value is not None and fact.value >= 0}
     if any(fact.status == "invalid" for fact in facts):
         return missing("invalid", source)
-    if clusters and len(ids) > 1:
+    if len(ids) > 1 and shows_clusters(root, info):
         note = f"this kernel numbers clusters of cores there ({len(ids)}), not packages"
         return missing("unsupported", source, note)
-    return known(len(ids), source) if ids else missing("absent", source)
+    return make_fact(len(ids) or None, source)
 
 
 class Caches(NamedTuple):
-    """The fact of the document and, for telling kinds apart, the caches of each CPU."""
+    """The fact of the document, and what tells kinds of CPUs apart."""
 
     fact: Fact[list[Cache]]
-    by_cpu: dict[int, list[Cache]]
+    private: dict[int, tuple[tuple[int, str, int], ...]]  # level, type and size of each CPU's L1 and L2
 
 
 class CacheCensus:
@@ -164,125 +137,110 @@ class CacheCensus:
 
     def __init__(self, online: CpuSet) -> None:
         self.online = online
-        self.counts: dict[tuple[int, CacheType, int], int] = {}
-        self.counted: set[tuple[int, CacheType, CpuSet]] = set()
-        self.by_cpu: dict[int, list[Cache]] = {}
-        self.seen: dict[str, set[int]] = {}
-        self.spoiled: list[tuple[str, int]] = []
-        self.unread: list[tuple[str, int]] = []
-        self.unshared: list[tuple[str, int, Cache]] = []
+        self.sizes: dict[tuple[int, CacheType, CpuSet], int] = {}  # some hypervisors list a cache twice
+        self.seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
+        self.gaps: list[tuple[str, int, str]] = []  # an index of a CPU that is "invalid" or "absent"
+        self.unshared: list[tuple[str, int, tuple[int, CacheType, int]]] = []
 
     def read(self, root: Root, cpu: int) -> None:
         for name in (f"index{number}" for number in range(32)):
             if cpu in self.seen.get(name, ()):
                 continue
-            found = _read_cache(root, f"{CPUS}/cpu{cpu}/cache/{name}", cpu)
-            if found == "end":
+            entry = _read_cache(root, f"{CPUS}/cpu{cpu}/cache/{name}", cpu)
+            if entry == "end":
                 break
-            if isinstance(found, str):
-                (self.spoiled if found == "invalid" else self.unread).append((name, cpu))
-            elif found[1] is None:
-                self.unshared.append((name, cpu, found[0]))
+            if isinstance(entry, str):
+                self.gaps.append((name, cpu, entry))
+                continue
+            level, kind, amount, members = entry
+            if members is None:
+                self.unshared.append((name, cpu, (level, kind, amount)))
             else:
-                self.seen.setdefault(name, set()).update(found[1])
-                self._count(found[0], found[1])
+                self.seen.setdefault(name, set()).update(members)
+                self.sizes.setdefault((level, kind, members), amount)
 
-    def finish(self) -> None:
-        """Count what no CPU shares; what one CPU lacks and others tell is not absent, its file is gone."""
-        self.spoiled += [gap for gap in self.unread if gap[0] in self.seen]
-        for name, cpu, cache in self.unshared:
+    def finish(self) -> bool:
+        """Count what no CPU shares, and tell whether each index that cannot be read is another CPU's too.
+
+        What one CPU lacks and others tell is not absent, its file is gone.
+        """
+        gaps = [(name, cpu) for name, cpu, reason in self.gaps if reason == "invalid" or name in self.seen]
+        for name, cpu, (level, kind, amount) in self.unshared:
             if name in self.seen:
-                self.spoiled.append((name, cpu))
+                gaps.append((name, cpu))
             else:
-                self._count(cache, frozenset({cpu}))
-
-    def complete(self) -> bool:
-        """Whether each spoiled index is reported by another CPU that shares it."""
-        return all(cpu in self.seen.get(name, ()) for name, cpu in self.spoiled)
-
-    def _count(self, cache: Cache, members: CpuSet) -> None:
-        if (cache.level, cache.type, members) in self.counted:  # some hypervisors list a cache twice
-            return
-        self.counted.add((cache.level, cache.type, members))
-        key = (cache.level, cache.type, cache.size_bytes)
-        self.counts[key] = self.counts.get(key, 0) + 1
-        for member in members & self.online:
-            self.by_cpu.setdefault(member, []).append(cache)
+                self.sizes.setdefault((level, kind, frozenset({cpu})), amount)
+        return all(cpu in self.seen.get(name, ()) for name, cpu in gaps)
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
     census = CacheCensus(online)
     for cpu in sorted(online):
         census.read(root, cpu)
-    census.finish()
     source = f"{CPUS}/cpu*/cache/index*"
-    if not census.complete():
+    if not census.finish():
         return Caches(missing("invalid", source), {})
-    if not census.counts:
-        return Caches(missing("absent", source), {})
+    counts = Counter((level, kind, amount) for (level, kind, _), amount in census.sizes.items())
     listed = [
-        Cache(level=level, type=kind, size_bytes=amount, instances=number)
-        for (level, kind, amount), number in sorted(census.counts.items())
+        Cache(level=level, type=kind, size_bytes=amount, instances=instances)
+        for (level, kind, amount), instances in sorted(counts.items())
     ]
-    return Caches(known(listed, source), census.by_cpu)
+    private: dict[int, list[tuple[int, str, int]]] = {}
+    for (level, kind, members), amount in census.sizes.items():
+        for cpu in members & online if level <= 2 else ():
+            private.setdefault(cpu, []).append((level, kind, amount))
+    return Caches(make_fact(listed or None, source), {cpu: tuple(sorted(own)) for cpu, own in private.items()})
 
 
-def _read_cache(root: Root, folder: str, cpu: int) -> tuple[Cache, CpuSet | None] | str:
-    """One index folder: the cache and its CPUs (None: not reported), or "end", "absent" (not reported) or "invalid"."""
-    level = root.fact(f"{folder}/level", size)
-    kind = root.fact(f"{folder}/type", _cache_type)
-    if level.status == kind.status == "absent":
+def _read_cache(root: Root, folder: str, cpu: int) -> tuple[int, CacheType, int, CpuSet | None] | str:
+    """One index folder: level, type, size and CPUs of the cache (None: not reported), or "end", "absent" (not reported)
+    or "invalid"."""
+    facts = root.facts(folder, {"level": ("level", size), "type": ("type", _cache_type)})
+    if all(fact.status == "absent" for fact in facts.values()):
         return "end"
-    amount = root.fact(f"{folder}/size", cache_size)
-    if {level.status, kind.status, amount.status} - {"ok", "absent"}:
+    facts["size"] = root.fact(f"{folder}/size", cache_size)
+    if {fact.status for fact in facts.values()} - {"ok", "absent"}:
         return "invalid"
-    if level.value is None or kind.value is None or amount.value is None:
+    level, kind, amount = (cast("Any", fact.value) for fact in facts.values())
+    if None in (level, kind, amount):
         return "absent"
     sharing = root.fact(f"{folder}/shared_cpu_list", parse_list)
     if not sharing.value:
         sharing = first(root.fact(f"{folder}/shared_cpu_map", parse_mask), sharing)
     if sharing.status != "absent" and cpu not in (sharing.value or ()):
         return "invalid"
-    return Cache(level=level.value, type=kind.value, size_bytes=amount.value, instances=1), sharing.value
+    return level, kind, amount, sharing.value
 
 
-def _cache_type(text: str) -> CacheType:
-    if text not in ("Data", "Instruction", "Unified"):
-        raise ValueError("not a type of cache")
-    return cast("CacheType", text.lower())
-
-
-def cache_size(text: str) -> int | None:
-    """Bytes of "48K" or "32M". Raises ValueError."""
-    found = re.fullmatch(r"(\d{1,9})([KMG]?)", text)
-    if not found:
-        raise ValueError("not a size of a cache")
-    return int(found[1]) * _UNITS[found[2]] or None
+_cache_type = matching("Data|Instruction|Unified", lambda match: match[0].lower())
+# Bytes of "48K" or "32M".
+cache_size = matching(r"(\d{1,9})([KMG]?)", lambda match: int(match[1]) * _UNITS[match[2]] or None)
 
 
 class Frequencies(NamedTuple):
-    """Hertz and governors by CPU, for those CPUs where the kernel tells."""
+    """The tables of cpufreq."""
 
-    base_hz: dict[int, int]
-    max_hz: dict[int, int]
-    now_hz: dict[int, int]
-    governors: dict[int, str]
+    tables: dict[str, dict[int, Any]]  # by the file's name, the value of each CPU where the kernel tells
     invalid: frozenset[str]  # names of the spoiled files
     folder: str  # their place
+
+    def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
+        """Return the fact that one file of all CPUs makes."""
+        source, values = f"{self.folder}/{name}", self.tables[name].values()
+        if name in self.invalid:
+            return missing("invalid", source)
+        return make_fact(merge(values) if values else None, source)
 
 
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
     """Read each cpufreq policy once; the current clock only if `now`: some kernels measure it for milliseconds."""
-    parsers: dict[str, Callable[[str], Any]] = {
-        "base_frequency": _kilohertz, "cpuinfo_max_freq": _kilohertz, "scaling_cur_freq": _kilohertz,
-        "scaling_governor": _governor_name,
-    }  # fmt: skip
-    tables: dict[str, dict[int, Any]] = {name: {} for name in parsers}
+    files = {BASE: _kilohertz, MOST: _kilohertz, NOW: _kilohertz, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
+    tables: dict[str, dict[int, Any]] = {name: {} for name in files}
     invalid = set()
     policies = _policies(root, online)
     for folder, members in policies:
-        for name, parse in parsers.items():
-            if name == "scaling_cur_freq" and not now:
+        for name, parse in files.items():
+            if name == NOW and not now:
                 continue
             fact = root.fact(f"{folder}/{name}", parse)
             if fact.value is not None:
@@ -291,53 +249,29 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
                 invalid.add(name)
     grouped = any(folder.startswith(f"{CPUS}/cpufreq/") for folder, _ in policies)
     place = f"{CPUS}/cpufreq/policy*" if grouped else f"{CPUS}/cpu*/cpufreq"
-    base, highest_hz, now_hz, governors = tables.values()
-    return Frequencies(base, highest_hz, now_hz, governors, frozenset(invalid), place)
+    return Frequencies(tables, frozenset(invalid), place)
 
 
-def governor(found: Frequencies) -> Fact[str]:
+def governor(names: Collection[str]) -> str:
     """The governor all CPUs share, or "mixed"."""
-    source = f"{found.folder}/scaling_governor"
-    if "scaling_governor" in found.invalid:
-        return missing("invalid", source)
-    names = set(found.governors.values())
-    if not names:
-        return missing("absent", source)
-    return known(names.pop() if len(names) == 1 else "mixed", source)
+    return "mixed" if len(set(names)) > 1 else next(iter(names))
 
 
-def highest(table: dict[int, int], name: str, found: Frequencies) -> Fact[int]:
-    """The largest value of a table of hertz."""
-    source = f"{found.folder}/{name}"
-    if name in found.invalid:
-        return missing("invalid", source)
-    return known(max(table.values()), source) if table else missing("absent", source)
-
-
-def _policies(root: Root, online: CpuSet) -> list[tuple[str, list[int]]]:
-    found: list[tuple[str, list[int]]] = []
-    covered: set[int] = set()
-    for name in root.names(f"{CPUS}/cpufreq") or ():
-        if re.fullmatch(r"policy\d+", name):
-            folder = f"{CPUS}/cpufreq/{name}"
-            members = root.fact(f"{folder}/related_cpus", lambda text: parse_list(",".join(text.split())))
-            own = (members.value or frozenset({int(name[6:])})) & online
-            covered |= own
-            found.append((folder, sorted(own)))
-    found += [(f"{CPUS}/cpu{cpu}/cpufreq", [cpu]) for cpu in sorted(online - covered)]
-    return [entry for entry in found if entry[1]]
-
-
-def _governor_name(text: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", text):
-        raise ValueError("not a governor")
-    return text
+def _policies(root: Root, online: CpuSet) -> list[tuple[str, CpuSet]]:
+    policies: list[tuple[str, CpuSet]] = []
+    for name in root.names_like(f"{CPUS}/cpufreq", r"policy\d+"):
+        folder = f"{CPUS}/cpufreq/{name}"
+        members = root.fact(f"{folder}/related_cpus", lambda text: parse_list(",".join(text.split())))
+        policies.append((folder, (members.value or frozenset({int(name[6:])})) & online))
+    covered = frozenset().union(*(members for _, members in policies))
+    policies += [(f"{CPUS}/cpu{cpu}/cpufreq", frozenset({cpu})) for cpu in sorted(online - covered)]
+    return [policy for policy in policies if policy[1]]
 
 
 def _kilohertz(text: str) -> int | None:
     if is_placeholder(text.strip("<>")):
         return None
-    value = integer(text)
-    if value < 0 or value > 100_000_000:
+    value = size(text)
+    if value > 100_000_000:
         raise ValueError("not a frequency")
     return value * 1000 or None

@@ -1,8 +1,9 @@
-"""What each vendor's own files tell of a GPU: amdgpu's and Intel's in its folder, NVIDIA's in /proc."""
+"""Facts from each vendor's own files: amdgpu's and Intel's in its folder, NVIDIA's in /proc, AMD's KFD."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpubench.detect.merge import SOC_DEVICES
@@ -12,39 +13,28 @@ from gpubench.detect.records import (
     Address,
     DeviceRecord,
     address,
-    derived,
+    derive,
     first,
-    known,
+    lost,
+    make_fact,
     missing,
     uuid,
 )
-from gpubench.detect.root import Root, parse_name, positive, size
+from gpubench.detect.root import Root, matching, parse_name, positive, size
 from gpubench.result.identity import is_placeholder
-from gpubench.result.machine import NOT_PROBED, Fact, Platform
+from gpubench.result.machine import NOT_PROBED, Fact, LinkPath, Partition, Platform
 
 GIB = 1 << 30
 
 
 def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
-    """What amdgpu tells in a device folder; only the totals while the GPU sleeps."""
-    totals = {
-        name: root.fact(f"{folder}/mem_info_{name}_total", positive) for name in ("vram", "vis_vram", "gtt")
-    }
-    used = NOT_PROBED if asleep else root.fact(f"{folder}/mem_info_vram_used", size)
-    vram = totals["vram"]
-    kind = _kind(root, folder, vram.value, totals["gtt"].value, asleep)
-    integrated = kind.value == "integrated"
-    return {
-        "memory.dedicated_bytes": vram, "memory.visible_bytes": totals["vis_vram"],
-        "memory.shared_limit_bytes": totals["gtt"], "memory.free_bytes": _free(vram, used), "kind": kind,
-        "memory.unified": derived(kind, lambda _: integrated),
-        "uuid": NOT_PROBED if asleep else root.fact(f"{folder}/unique_id", unique_id),
-        "name": NOT_PROBED if asleep else root.fact(f"{folder}/product_name", parse_name),
-    } | ({} if asleep else {
-        "compute.now_hz": root.fact(f"{folder}/pp_dpm_sclk", clock_now),
-        "compute.max_hz": root.fact(f"{folder}/pp_dpm_sclk", clock_max),
-        **_power_limits(root, folder, "power1_cap", "power1_cap_default"),
-    })  # fmt: skip
+    """Read the files of amdgpu in a device folder; only the totals while the GPU sleeps."""
+    facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
+    vram = facts["memory.dedicated_bytes"]
+    facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
+    kind = _kind(root, folder, vram.value, facts["memory.shared_limit_bytes"].value, asleep)
+    facts |= {"kind": kind, "memory.unified": derive(kind, lambda word: word == "integrated")}
+    return facts if asleep else facts | _running(root, folder, "power1_cap", "power1_cap_default")
 
 
 def clock_max(text: str) -> int | None:
@@ -58,18 +48,18 @@ def clock_now(text: str) -> int | None:
 
 
 def _steps(text: str) -> list[tuple[int, bool]]:
-    steps = [re.fullmatch(r"\w: *(\d{1,5})Mhz *(\*?)", line.strip(), re.I) for line in text.splitlines()]
-    if not steps or None in steps:
-        raise ValueError("not a table of clocks")
-    return [(int(step[1]) * 1_000_000, bool(step[2])) for step in steps if step]
+    step = matching(
+        r"\w: *(\d{1,5})[Mm][Hh][Zz] *(\*?)", lambda match: (int(match[1]) * 1_000_000, bool(match[2]))
+    )
+    return [step(line.strip()) for line in text.splitlines() or [""]]
 
 
-def _power_limits(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
+def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
     """The power limits in watts, of the device's own sensors."""
-    names = [name for name in root.names(f"{folder}/hwmon") or () if re.fullmatch(r"hwmon\d{1,4}", name)]
+    sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
-        path: first(*(root.fact(f"{folder}/hwmon/{name}/{file}", _watts) for name in names), ABSENT)
+        path: first(*(root.fact(f"{sensor}/{file}", _watts) for sensor in sensors), ABSENT)
         for path, file in files.items()
     }
 
@@ -82,21 +72,31 @@ def _megahertz(text: str) -> int | None:
     return size(text) * 1_000_000 or None
 
 
-def unique_id(text: str) -> str | None:
-    """`GPU-` and 16 hex digits; None for 0. Raises ValueError."""
-    if not re.fullmatch(r"[0-9a-f]{1,16}", text, re.I):
-        raise ValueError("not an id")
-    value = int(text, 16)
-    return f"GPU-{value:016x}" if value else None
+def _unique_id(match: re.Match[str]) -> str | None:
+    return f"GPU-{value:016x}" if (value := int(match[0], 16)) else None
+
+
+_AMD_TOTALS = {
+    "memory.dedicated_bytes": ("mem_info_vram_total", positive),
+    "memory.visible_bytes": ("mem_info_vis_vram_total", positive),
+    "memory.shared_limit_bytes": ("mem_info_gtt_total", positive),
+}
+_AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "memory.free_bytes": ("mem_info_vram_used", size), "name": ("product_name", parse_name),
+    "uuid": ("unique_id", matching("[0-9a-fA-F]{1,16}", _unique_id)),
+    "compute.now_hz": ("pp_dpm_sclk", clock_now), "compute.max_hz": ("pp_dpm_sclk", clock_max),
+}  # fmt: skip
 
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
     """Discrete cards have a board and a maker of memory; an APU has a small carve-out and a large window."""
     for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
         if root.read(f"{folder}/{name}").text:
-            return known("discrete", f"{folder}/{name}")
+            return make_fact("discrete", f"{folder}/{name}")
     if vram is not None and gtt is not None and vram <= 4 * GIB and gtt >= 8 * GIB and gtt >= 4 * vram:
-        return known("integrated", f"{folder}/mem_info_gtt_total", "small memory beside a large window on RAM")
+        return make_fact(
+            "integrated", f"{folder}/mem_info_gtt_total", "small memory beside a large window on RAM"
+        )
     return NOT_PROBED if asleep else ABSENT
 
 
@@ -104,7 +104,7 @@ def _free(total: Fact[int], used: Fact[int]) -> Fact[int]:
     if total.value is None or used.value is None:
         return used if used.value is None else total
     rest = total.value - used.value
-    return known(rest, used.source or "") if rest >= 0 else missing("invalid", used.source)
+    return make_fact(rest, used.source) if rest >= 0 else missing("invalid", used.source)
 
 
 # The first two digits of the device ids of Intel's GPUs: those of a processor or chipset, and those of cards. An id is
@@ -125,15 +125,14 @@ def intel_facts(
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
     if not function.asleep:
-        names = [name for name in root.names(f"{folder}/drm") or () if re.fullmatch(r"card\d{1,4}", name)]
+        names = root.names_like(f"{folder}/drm", r"card\d{1,4}")
         places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
         own = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
         local = first(_tiles(root, folder), *own)
         files = {
-            "compute.now_hz": ("gt_cur_freq_mhz", "cur_freq"),
-            "compute.max_hz": ("gt_RP0_freq_mhz", "rp0_freq"),
-        }
-        running = _power_limits(root, folder, "power1_max", "power1_rated_max") | {
+            "compute.now_hz": ("gt_cur_freq_mhz", "cur_freq"), "compute.max_hz": ("gt_RP0_freq_mhz", "rp0_freq"),
+        }  # fmt: skip
+        running = _running(root, folder, "power1_max", "power1_rated_max") | {
             path: first(
                 root.fact(f"{folder}/tile0/gt0/freq0/{xe}", _megahertz),
                 *(root.fact(f"{place}/{i915}", _megahertz) for place in places),
@@ -143,7 +142,7 @@ def intel_facts(
     kind = _intel_kind(function, local, hypervisor)
     integrated = kind.value == "integrated"
     return {
-        "kind": kind, "memory.unified": derived(kind, lambda _: integrated),
+        "kind": kind, "memory.unified": derive(kind, lambda _: integrated),
         "memory.dedicated_bytes": ABSENT if integrated else local, **running,
     }  # fmt: skip
 
@@ -151,27 +150,29 @@ def intel_facts(
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
     """Memory of its own, then the id, then, on a real machine, its place in the processor's own part of bus 0."""
     if local.value is not None:
-        return known("discrete", local.source or "")
+        return make_fact("discrete", local.source)
     device_id = function.record.device_id
     family = -1 if device_id is None else device_id >> 8
     source = function.record.facts["device_id"].source or function.folder
     for kind, ids in (("integrated", _INTEGRATED_IDS), ("discrete", _DISCRETE_IDS)):
         if family in ids:
-            return known(kind, source)
+            return make_fact(kind, source)
     if function.bdf == Address(0, 0, 2, 0) and hypervisor.value == "none":
-        return known("integrated", function.folder, "Intel's processors have their GPU at this address")
+        return make_fact("integrated", function.folder, "Intel's processors have their GPU at this address")
     return missing("absent", source, "neither memory of its own nor its id tells")
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
     """xe: the sum over the tiles, all or nothing."""
-    tiles = [name for name in root.names(folder) or () if re.fullmatch(r"tile\d{1,2}", name)]
+    tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):
         return ABSENT
     lost = [fact for fact in facts if fact.value is None]
     source = f"{folder}/tile*/physical_vram_size_bytes"
-    return missing(lost[0].status, lost[0].source) if lost else known(sum(f.value or 0 for f in facts), source)
+    return (
+        missing(lost[0].status, lost[0].source) if lost else make_fact(sum(f.value or 0 for f in facts), source)
+    )
 
 
 # Unified memory has a second proof: the firmware names the chip (a discrete card may refuse its size too).
@@ -190,10 +191,10 @@ def read_gpus(root: Root) -> list[DeviceRecord] | None:
 
 def driver_version(text: str) -> str:
     """ "535.183.01" of the NVRM line. Raises ValueError."""
-    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    if not found:
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    if not match:
         raise ValueError("no version")
-    return found[1]
+    return match[1]
 
 
 def parse_information(text: str) -> dict[str, str]:
@@ -208,21 +209,17 @@ def parse_information(text: str) -> dict[str, str]:
 def parse_numa(text: str) -> tuple[int, int] | None:
     """NUMA node and bytes; None where the memory is no node. Raises ValueError."""
     table = parse_information(text)
-    if not re.fullmatch(r"-?\d{1,5}", table.get("Node", "")):
-        raise ValueError("no node")
-    node = int(table["Node"])
+    node = matching(r"-?\d{1,5}", lambda match: int(match[0]))(table.get("Node", ""))
     if node < 0:
         return None
-    if not re.fullmatch(r"(0x)?[0-9a-f]{1,16}", table.get("Size", ""), re.I):
-        raise ValueError("no size")
-    return node, int(table["Size"], 16)
+    return node, matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: int(match[0], 16))(table.get("Size", ""))
 
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
     """The kind, unless the chip's GPU shares the memory of the CPU."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
-    return {"kind": known("discrete", function.folder)}
+    return {"kind": make_fact("discrete", function.folder)}
 
 
 def find_soc(root: Root, platform: Platform) -> Fact[str]:
@@ -242,7 +239,10 @@ class NumaNodes(NamedTuple):
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
-    """What the files `numa_status` say. The driver writes one for each GPU or for none: one that is gone is spoiled."""
+    """Return the nodes of the files `numa_status`.
+
+    The driver writes one for each GPU or for none: one that is gone is spoiled.
+    """
     facts = [record.facts["memory.numa_node"] for record in records or ()]
     nodes = frozenset(fact.value for fact in facts if fact.value is not None)
     good = ("ok", "absent") if not nodes else ("ok",)
@@ -251,26 +251,220 @@ def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
 
 def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     folder = f"{NVIDIA_FOLDER}/gpus/{name}"
-    table = root.fact(f"{folder}/information", parse_information)
-    numa = root.fact(f"{folder}/numa_status", parse_numa)
-    entries = table.value or {}
     source = f"{folder}/information"
+    entries = root.fact(source, parse_information).value or {}
+    numa = root.fact(f"{folder}/numa_status", parse_numa)
     facts: dict[str, Fact[Any]] = {
-        "driver.name": known("nvidia", folder), "driver.version": version,
-        "memory.numa_node": derived(numa, lambda found: found[0]),
+        "driver.name": make_fact("nvidia", folder), "driver.version": version,
+        "memory.numa_node": derive(numa, lambda pair: pair[0]),
     }  # fmt: skip
-    if numa.value:
-        facts["memory.dedicated_bytes"] = known(numa.value[1], numa.source or "")
-    elif numa.status == "invalid":
-        facts["memory.dedicated_bytes"] = missing("invalid", numa.source)
-    gpu_uuid = uuid(entries.get("GPU UUID", ""))
-    model = entries.get("Model", "")
-    if model and not is_placeholder(model) and "?" not in model:
-        facts["name"] = known(model, source)
-    if gpu_uuid:
-        facts["uuid"] = known(gpu_uuid, source)
+    if numa.value or numa.status == "invalid":
+        facts["memory.dedicated_bytes"] = derive(numa, lambda pair: pair[1])
+    gpu_uuid, model = uuid(entries.get("GPU UUID", "")), entries.get("Model", "")
+    stated = {"name": None if is_placeholder(model) or "?" in model else model, "uuid": gpu_uuid}
+    facts |= {path: make_fact(text, source) for path, text in stated.items() if text}
     minor = entries.get("Device Minor", "")
     ordinal = int(minor) if minor.isascii() and minor.isdigit() else None
     return DeviceRecord(
         source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=0x10DE, facts=facts
     )
+
+
+# ---------------------------------------------------------------- AMD's KFD: memory, partitions, links
+
+KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
+_HEAPS = (1, 2)  # frame buffer, public and private
+_LINK_KINDS = {2: "pcie", 11: "xgmi"}
+# Bits of the flags of a link.
+_NO_ATOMICS, _NO_PEER_ACCESS = 0b1100, 0b10000
+
+
+class KfdNode(NamedTuple):
+    """One node of AMD's KFD."""
+
+    number: int
+    said: Fact[dict[str, int]]  # its properties
+    memory: Fact[int]  # the sum of its banks in bytes
+
+    @property
+    def table(self) -> dict[str, int]:
+        """The properties; empty if they cannot be read."""
+        return self.said.value or {}
+
+    @property
+    def address(self) -> Address:
+        """Function 0: in partitioned modes the low digits are a partition number."""
+        location = self.table.get("location_id", 0)
+        return Address(self.table.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 31, 0)
+
+    @property
+    def place(self) -> int:
+        return self.table.get("location_id", 0) & 7
+
+    @property
+    def gpu(self) -> tuple[str, object]:
+        """The key that the nodes of one GPU have in common."""
+        unique = self.table.get("unique_id", 0)
+        return ("uuid", unique) if unique else ("address", self.address)
+
+    @property
+    def units(self) -> Fact[int]:
+        if self.said.value is None:
+            return lost(self.said)
+        per_unit = self.table.get("simd_per_cu", 0)
+        units = self.table["simd_count"] // per_unit if per_unit else 0
+        return make_fact(units, self.said.source) if units else missing("invalid", self.said.source)
+
+
+def read_kfd(root: Root) -> list[DeviceRecord] | None:
+    """One record per physical GPU; None if there is no KFD topology."""
+    names = root.names(KFD_NODES)
+    if names is None:
+        return None
+    nodes = []
+    for number in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+        stated = root.fact(f"{KFD_NODES}/{number}/properties", properties)
+        if stated.value is None or stated.value.get("simd_count", 0):  # the others are CPUs
+            nodes.append(KfdNode(number, stated, _banks(root, f"{KFD_NODES}/{number}/mem_banks")))
+    groups: dict[tuple[str, object], list[KfdNode]] = {}
+    for node in nodes:
+        if node.table:
+            groups.setdefault(node.gpu, []).append(node)
+    alone: list[KfdNode] = []
+    for node in [node for node in nodes if not node.table]:
+        owners = _owners(node, [other for other in nodes if other.table])
+        memory = node.memory if len(owners) == 1 else lost(node.said)
+        for key in owners:
+            groups[key].append(node._replace(memory=memory))
+        if not owners and root.fact(f"{KFD_NODES}/{node.number}/gpu_id", size).value:
+            alone.append(node)
+    gpus = list(groups.values())
+    paths = _paths(root, gpus)
+    return [_record(nodes, own) for nodes, own in zip(gpus, paths, strict=True)] + [
+        _unread(node) for node in alone
+    ]
+
+
+def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
+    """The GPUs of which a node that cannot be read may be a partition: the nodes of one GPU follow each other, and the
+    neighbours' partition numbers tell whether one is missing there. Empty if it is none."""
+    below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
+    above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
+    if below and above and below.gpu == above.gpu:
+        return {below.gpu}
+    last = max((node.place for node in nodes), default=0)
+    owners = set()
+    if below and below.place + unread.number - below.number <= last:
+        owners.add(below.gpu)
+    if above and above.place >= above.number - unread.number:
+        owners.add(above.gpu)
+    return owners
+
+
+def _unread(node: KfdNode) -> DeviceRecord:
+    """A GPU of which the properties cannot be read: other files say that it is one, and how much memory it has."""
+    facts: dict[str, Fact[Any]] = {
+        "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
+        "memory.dedicated_bytes": node.memory,
+    }  # fmt: skip
+    return DeviceRecord(source="kfd", ordinal=node.number, vendor_id=0x1002, facts=facts)
+
+
+def properties(text: str) -> dict[str, int]:
+    """Lines `name number` of a properties file. Raises ValueError if there is none, or one is no such line."""
+    lines = [line.split() for line in text.splitlines()]
+    if not lines or not all(len(words) == 2 and re.fullmatch(r"-?\d{1,20}", words[1]) for words in lines):
+        raise ValueError("not a properties file")
+    return {words[0]: int(words[1]) for words in lines}
+
+
+def gfx(version: int) -> str | None:
+    """ "gfx942" of 90402: major in decimal, minor and stepping in hex."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
+
+
+def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
+    """One GPU; at least one of its nodes can be read."""
+    nodes = sorted(nodes, key=lambda node: node.number)
+    lead = next(node for node in nodes if node.table)
+    table, source = lead.table, lead.said.source
+    unique = f"GPU-{table['unique_id']:016x}" if table.get("unique_id") else None
+    vendor, device = table.get("vendor_id") or 0x1002, table.get("device_id") or None
+    stated: dict[str, Any] = {
+        "bdf": str(lead.address), "vendor_id": f"{vendor:04x}", "driver.name": "amdgpu", "uuid": unique,
+        "device_id": f"{device:04x}" if device else None,
+    }  # fmt: skip
+    if all(node.table.get("cpu_cores_count", 0) > 0 for node in nodes if node.table):
+        stated |= {"kind": "integrated", "memory.unified": True}
+    facts: dict[str, Fact[Any]] = {path: make_fact(value, source) for path, value in stated.items() if value}
+    facts |= {
+        "memory.dedicated_bytes": _sum([node.memory for node in nodes]),
+        "compute.units": _sum([node.units for node in nodes]),
+        "compute.arch": make_fact(gfx(table.get("gfx_target_version", 0)), source),
+        "compute.max_hz": make_fact(table.get("max_engine_clk_fcompute", 0) * 1_000_000 or None, source),
+    }
+    return DeviceRecord(
+        source="kfd", bdf=lead.address, uuid=unique, vendor_id=vendor, device_id=device, facts=facts, paths=paths,
+        partitions=tuple(map(_partition, nodes)) if len(nodes) > 1 else (),
+    )  # fmt: skip
+
+
+def _partition(node: KfdNode) -> Partition:
+    return Partition(id=f"kfd:{node.number}", units=node.units, memory_bytes=node.memory)
+
+
+def _sum(facts: list[Fact[int]]) -> Fact[int]:
+    """All or nothing: a partial sum would be a wrong size."""
+    unknown = [fact for fact in facts if fact.value is None]
+    return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), facts[0].source)
+
+
+def _banks(root: Root, folder: str) -> Fact[int]:
+    total = 0
+    for name in root.names(folder) or ():
+        path = f"{folder}/{name}/properties"
+        bank = root.fact(path, properties).value or {}
+        if "heap_type" not in bank or bank.get("size_in_bytes", -1) < 0:
+            return missing("invalid", path)
+        total += bank["size_in_bytes"] if bank["heap_type"] in _HEAPS else 0
+    return make_fact(total or None, folder)
+
+
+def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPath, ...]]:
+    """The paths of each GPU, given the nodes of each; partitions of one GPU have none to each other."""
+    owner = {node.number: place for place, nodes in enumerate(groups) for node in nodes}
+    paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
+    for place, nodes in enumerate(groups):
+        for node in nodes:
+            for folder in _link_folders(root, node.number):
+                link = root.fact(f"{folder}/properties", properties)
+                table = link.value or {}
+                other = owner.get(table.get("node_to", -1))
+                if other is None or other == place or table.get("type") not in _LINK_KINDS:
+                    continue
+                lead = next((n for n in groups[other] if n.table), None)
+                if lead is not None:
+                    paths_of[place].setdefault(other, _path(lead.address, table, link.source))
+    return [tuple(paths[other] for other in sorted(paths)) for paths in paths_of]
+
+
+def _link_folders(root: Root, node: int) -> list[str]:
+    places = [f"{KFD_NODES}/{node}/{kind}" for kind in ("io_links", "p2p_links")]
+    return [
+        f"{place}/{name}"
+        for place in places
+        for name in sorted(root.names(place) or (), key=lambda name: (len(name), name))
+    ]
+
+
+def _path(to: Address, table: dict[str, int], source: str | None) -> LinkPath:
+    flags, kind = table.get("flags"), _LINK_KINDS[table["type"]]
+    peer, atomics = (
+        missing("absent", source) if flags is None else make_fact(not flags & denied, source)
+        for denied in (_NO_PEER_ACCESS, _NO_ATOMICS)
+    )
+    return LinkPath(
+        to=str(to), kind=make_fact(kind, source), read=peer, write=peer, atomics=atomics,
+        via=make_fact("direct" if kind == "xgmi" else None, source),
+        max_bytes_per_s=make_fact(max(0, table.get("max_bandwidth", 0)) * 1_000_000 or None, source),
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 _BESIDE = Path(__file__).parents[3] / "shared/acceptance/detect/trees"
 ARCHIVES = sorted(Path(os.environ.get("RECORDED_MACHINES", _BESIDE)).glob("*.tar.gz"))
@@ -29,3 +30,9 @@ def unpack(archive: Path, target: Path) -> Path:
         safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         stream.extractall(target, **safe)  # type: ignore[arg-type]
     return target
+
+
+def last_answer(probe: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """What a probe of several devices says in the end."""
+    *_, answer = probe.steps(*arguments, **options)
+    return answer

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.detect import picture
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine
 
 
@@ -17,9 +17,9 @@ def cpu(available=8, limited_by="online", threads=None):
     blas = (
         NOT_PROBED
         if threads is None
-        else known([CpuBlas(library="openblas", version="0.3", threads=threads)], "blas")
+        else make_fact([CpuBlas(library="openblas", version="0.3", threads=threads)], "blas")
     )
-    return Cpu(available=known(available, "t"), limited_by=known(limited_by, "t"), blas=blas)
+    return Cpu(available=make_fact(available, "t"), limited_by=make_fact(limited_by, "t"), blas=blas)
 
 
 @pytest.mark.parametrize(

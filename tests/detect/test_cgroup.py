@@ -93,7 +93,9 @@ def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(plant, path):
 
 
 def test_escaped_mount_points_are_understood():
-    mounts = cgroup.parse_mounts("cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0")
+    mounts = cgroup.parse_table(
+        "/proc/mounts", "cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0"
+    )
     assert [mount.point for mount in mounts] == ["/my groups"]
 
 

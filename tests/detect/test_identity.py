@@ -11,7 +11,7 @@ from gpubench.analysis.policy import Policy
 from gpubench.base.errors import InputError
 from gpubench.cli.detect import read_result
 from gpubench.detect import recommend
-from gpubench.detect.records import ABSENT, known, missing
+from gpubench.detect.records import ABSENT, make_fact, missing
 from gpubench.result.identity import compare, uuid_digest
 from gpubench.result.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
 from gpubench.result.store import save
@@ -22,14 +22,14 @@ GIB = 2**30
 
 
 def fact(value, source="files"):
-    return known(value, source) if value is not None else ABSENT
+    return make_fact(value, source) if value is not None else ABSENT
 
 
 def cpu(model="AMD Ryzen 7 5800X", cores=8, logical=16, available=16, part=None, source="/proc/cpuinfo"):
     kind = CpuKind(rank=0, cores=cores, logical=logical, cpus="0-15", part=part)
     return Cpu(
         model=fact(model, source), cores=fact(cores), logical=fact(logical), available=fact(available),
-        kinds=known([kind], "files"),
+        kinds=make_fact([kind], "files"),
     )  # fmt: skip
 
 
@@ -47,18 +47,18 @@ def gpu(
     return Gpu(
         id=uuid or more.pop("id", f"pci:{bdf}"), uuid=fact(uuid), bdf=fact(bdf), name=fact(name), vendor_id=fact(vendor),
         device_id=fact(device), subvendor_id=fact(subvendor), subdevice_id=fact(subdevice),
-        driver=Driver(name=fact("amdgpu"), version=fact(version)), usable=known(True, "t"),
+        driver=Driver(name=fact("amdgpu"), version=fact(version)), usable=make_fact(True, "t"),
         memory=GpuMemory(
-            dedicated_bytes=fact(gib and gib * GIB), usable_bytes=fact(16 * GIB), unified=known(False, "t")
+            dedicated_bytes=fact(gib and gib * GIB), usable_bytes=fact(16 * GIB), unified=make_fact(False, "t")
         ),
-        kind=known("discrete", "t"), **more,
+        kind=make_fact("discrete", "t"), **more,
     )  # fmt: skip
 
 
 def machine(*gpus, **more):
-    more = {"cpu": cpu(), "memory": Memory(total_bytes=known(64 * GIB, "t")), **more}
+    more = {"cpu": cpu(), "memory": Memory(total_bytes=make_fact(64 * GIB, "t")), **more}
     return Machine(
-        gpus=list(gpus), gpu_count=known(len(gpus), "t"), platform=Platform(arch=fact("x86_64")), **more
+        gpus=list(gpus), gpu_count=make_fact(len(gpus), "t"), platform=Platform(arch=fact("x86_64")), **more
     )
 
 
@@ -84,7 +84,7 @@ SAME = {
     "one uuid in another slot": (machine(gpu(uuid=UUID, bdf="0000:01:00.0")), machine(gpu(uuid=UUID))),
     "a second GPU since": (machine(gpu(uuid=UUID), gpu(uuid="GPU-fedcba9876543210")), machine(gpu(uuid=UUID))),
     "a driver since": (machine(gpu(version="2")), machine(gpu(version="1"))),
-    "the kernel's share of memory": (HERE, replace(HERE, memory=Memory(total_bytes=known(63 * GIB, "t")))),
+    "the kernel's share of memory": (HERE, replace(HERE, memory=Memory(total_bytes=make_fact(63 * GIB, "t")))),
     "GPUs that nobody could list": (replace(machine(), gpu_count=missing("absent")), HERE),
 }  # fmt: skip
 OTHER = {
@@ -99,7 +99,7 @@ OTHER = {
     "another kind of Arm core": ("CPU parts", machine(cpu=ARM), machine(cpu=cpu(None, 20, 20, 20, part="0xd4f"))),
     "SMT switched off": ("CPUs", HERE, machine(gpu(), cpu=cpu(logical=8))),
     "a container with fewer CPUs": ("usable CPUs", HERE, machine(gpu(), cpu=cpu(available=4))),
-    "half the memory": ("memory", HERE, replace(HERE, memory=Memory(total_bytes=known(32 * GIB, "t")))),
+    "half the memory": ("memory", HERE, replace(HERE, memory=Memory(total_bytes=make_fact(32 * GIB, "t")))),
 }  # fmt: skip
 
 

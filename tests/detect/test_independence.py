@@ -16,6 +16,7 @@ from gpubench.detect.inspection import ProbeRequest
 from gpubench.detect.probes import cuda, drm, nvml
 from gpubench.measure import monitor_child
 from gpubench.measure.monitor import MonitorTarget
+from tests.detect.recorded import last_answer
 
 GIB = 1 << 30
 COUNT, SICK = 3, 1
@@ -79,7 +80,7 @@ TARGETS = [MonitorTarget(f"cupy:{n}", f"GPU-00000000-0000-0000-0000-00000000001{
 @pytest.mark.parametrize("call", CALLS)
 def test_one_gpu_that_fails_costs_the_others_nothing(call, error):
     driver = Nvml({call: error})
-    records = nvml.probe(driver, [target.pci for target in TARGETS])["records"]
+    records = last_answer(nvml, driver, [target.pci for target in TARGETS])["records"]
     assert len(records) == COUNT, "it is listed itself"
     gpus = detect.inspect(records=records).gpus
     healthy = [gpu for gpu in gpus if gpu.uuid.value in (TARGETS[0].uuid, TARGETS[2].uuid)]
@@ -122,7 +123,7 @@ def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
             "pci_class": "0302",
         }
     )
-    records = nvml.probe(driver, [target.pci for target in TARGETS])["records"]
+    records = last_answer(nvml, driver, [target.pci for target in TARGETS])["records"]
     machine = detect.inspect(records=[*files, *records])
     assert [gpu.bdf.value for gpu in machine.gpus if gpu.why_not == [code]] == [TARGETS[SICK].pci]
     assert code in [rejected.code for rejected in machine.recommendation.rejected]
@@ -131,7 +132,7 @@ def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
 
 
 def test_a_lost_gpu_that_no_file_shows_is_listed_all_the_same():
-    records = nvml.probe(Nvml({"nvmlDeviceGetHandleByIndex": Nvml.NVMLError(15)}))["records"]
+    records = last_answer(nvml, Nvml({"nvmlDeviceGetHandleByIndex": Nvml.NVMLError(15)}))["records"]
     machine = detect.inspect(records=records)
     assert [gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]) == 1
     assert len(machine.gpus) == COUNT
@@ -164,7 +165,7 @@ class Cupy:
 
 
 def test_one_cuda_device_that_fails_costs_the_others_nothing():
-    answer = cuda.probe(Cupy(), check=False)
+    answer = last_answer(cuda, Cupy(), check=False)
     assert [record["ordinal"] for record in answer["records"]] == [0, 2]
     assert answer["hint"] == "cuda:1: cudaErrorDevicesUnavailable"
 

@@ -8,7 +8,7 @@ from gpubench import detect
 from gpubench.detect import access, inspection
 from gpubench.detect.access import Said
 from gpubench.detect.host import read_files
-from gpubench.detect.records import ABSENT, known
+from gpubench.detect.records import ABSENT, make_fact
 from gpubench.detect.root import Root
 from gpubench.result.machine import NOT_PROBED, Driver, Gpu
 
@@ -56,17 +56,21 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):
     assert [node["node"] for node in request.options["nodes"]] == ["renderD128", "renderD131"]
 
 
-GPU = Gpu(id="g", vendor=known("nvidia", "t"), driver=Driver(name=known("nvidia", "t")))
+GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact("nvidia", "t")))
 
 
 @pytest.mark.parametrize(
     ("said", "usable", "codes"),
     [
-        (Said(known("present", "/dev/nvidia0"), ABSENT), True, []),
-        (Said(known("absent", "/dev/nvidiactl"), ABSENT), False, ["NOT_EXPOSED"]),
-        (Said(known("no_permission", "/dev/nvidia0"), ABSENT), False, ["NO_PERMISSION"]),
-        (Said(known("present", "/dev/nvidia0"), ABSENT, ("DRIVER_MISMATCH",)), False, ["DRIVER_MISMATCH"]),
-        (Said(known("present", "/dev/nvidia0"), known("CUDA_VISIBLE_DEVICES", "x")), False, ["HIDDEN_BY_ENV"]),
+        (Said(make_fact("present", "/dev/nvidia0"), ABSENT), True, []),
+        (Said(make_fact("absent", "/dev/nvidiactl"), ABSENT), False, ["NOT_EXPOSED"]),
+        (Said(make_fact("no_permission", "/dev/nvidia0"), ABSENT), False, ["NO_PERMISSION"]),
+        (Said(make_fact("present", "/dev/nvidia0"), ABSENT, ("DRIVER_MISMATCH",)), False, ["DRIVER_MISMATCH"]),
+        (
+            Said(make_fact("present", "/dev/nvidia0"), make_fact("CUDA_VISIBLE_DEVICES", "x")),
+            False,
+            ["HIDDEN_BY_ENV"],
+        ),
         (Said(), None, []),
     ],
 )

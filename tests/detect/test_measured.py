@@ -9,7 +9,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.mode import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.result.machine import Gpu, GpuMemory, Machine, MeasuredBreakEven, Recommendation
 from gpubench.result.store import load, save
 from tests.forking import environment
@@ -24,17 +24,17 @@ def test_break_even_points_are_quoted_in_words():
         point(regime="resident-waited", size=128), point(regime="transfer-always", size=194),
         point(regime="transfer-once-10", size=None, note="never up to n = 64"),
     ]  # fmt: skip
-    (line,) = picture.quoted(reported)
+    (line,) = picture.quote(reported)
     assert line == (
         "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 with transfers, never up to n = 64 with one "
         "copy for 10 calls"
     )
     always = point(regime="resident-waited", size=64, note="the smallest size measured")
-    assert picture.quoted([always]) == [
+    assert picture.quote([always]) == [
         "matmul float32: GPU from n = 64 (the smallest size measured) with data on the GPU"
     ]
     open_ = point(regime="resident-waited", params="m=3", size=None, note="undecided (between 9742 and 65536)")
-    assert picture.quoted([open_]) == [
+    assert picture.quote([open_]) == [
         "matmul m=3 float32: GPU undecided (between 9742 and 65536) with data on the GPU"
     ]
 
@@ -57,7 +57,9 @@ def results(tmp_path_factory, starter):
 def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results, tmp_path):
     path, reported = results
     document = json.loads(path.read_text())
-    card = Gpu(id="g0", vendor_id=known("10de", "t"), device_id=known("2330", "t"), usable=known(True, "t"))
+    card = Gpu(
+        id="g0", vendor_id=make_fact("10de", "t"), device_id=make_fact("2330", "t"), usable=make_fact(True, "t")
+    )
     document["machine"]["gpus"] = [msgspec.to_builtins(card)]
     (tmp_path / "r.json").write_text(json.dumps(document))
     here = msgspec.convert(document["machine"], Machine)
@@ -82,19 +84,19 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
 
 
 def card(name, *, unified=False, usable=True):
-    memory = GpuMemory(unified=known(unified, "t"))
+    memory = GpuMemory(unified=make_fact(unified, "t"))
     return Gpu(
         id=name,
-        vendor_id=known("10de", "t"),
-        device_id=known("2330", "t"),
-        usable=known(usable, "t"),
+        vendor_id=make_fact("10de", "t"),
+        device_id=make_fact("2330", "t"),
+        usable=make_fact(usable, "t"),
         memory=memory,
     )
 
 
 def with_gpus(run, cards, *, gpu_id):
     """The run on a machine of eight CPUs with these GPUs, of which it measured one."""
-    cpu = msgspec.structs.replace(run.machine.cpu, available=known(8, "t"))
+    cpu = msgspec.structs.replace(run.machine.cpu, available=make_fact(8, "t"))
     machine = msgspec.structs.replace(
         run.machine,
         gpus=list(cards),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench import detect
 from gpubench.detect import merge
-from gpubench.detect.records import known, parse_record, record_to_json
+from gpubench.detect.records import make_fact, parse_record, record_to_json
 from gpubench.result.machine import Gpu, Machine
 from gpubench.result.run import Identity
 from tests.examples import examples
@@ -434,7 +434,7 @@ def test_every_device_id_an_api_tells_is_that_of_the_device_it_is_put_to(models,
 
 def twins(**facts):
     return Machine(
-        gpus=[Gpu(id=name, **{key: known(value, "t") for key, value in facts.items()}) for name in "ab"]
+        gpus=[Gpu(id=name, **{key: make_fact(value, "t") for key, value in facts.items()}) for name in "ab"]
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpubench.base.messages import DETECTION
 from gpubench.detect import inspection, recommend
-from gpubench.detect.records import ABSENT, known
+from gpubench.detect.records import ABSENT, make_fact
 from gpubench.result.machine import (
     Access,
     Api,
@@ -26,14 +26,14 @@ GIB = 1 << 30
 
 def card(size, number=0, **more):
     memory = GpuMemory(
-        usable_bytes=known(size, "t") if size is not None else ABSENT,
-        dedicated_bytes=known(size, "t") if size is not None else ABSENT,
-        unified=known(more.pop("unified", False), "t"),
+        usable_bytes=make_fact(size, "t") if size is not None else ABSENT,
+        dedicated_bytes=make_fact(size, "t") if size is not None else ABSENT,
+        unified=make_fact(more.pop("unified", False), "t"),
     )
     return Gpu(
         id=f"g{number}",
-        vendor=known(more.pop("vendor", "amd"), "t"),
-        kind=known(more.pop("kind", "discrete"), "t"),
+        vendor=make_fact(more.pop("vendor", "amd"), "t"),
+        kind=make_fact(more.pop("kind", "discrete"), "t"),
         memory=memory,
         **more,
     )
@@ -42,7 +42,7 @@ def card(size, number=0, **more):
 def advise(*gpus, threads=8, override=None, late=None):
     providers = [Provider(name=late, status="timeout")] if late else []
     machine = Machine(
-        gpus=list(gpus), cpu=Cpu(available=known(threads, "t")), gpu_count=known(len(gpus), "t"), providers=providers,
+        gpus=list(gpus), cpu=Cpu(available=make_fact(threads, "t")), gpu_count=make_fact(len(gpus), "t"), providers=providers,
     )  # fmt: skip
     return recommend.recommend(machine, override)
 
@@ -66,7 +66,7 @@ def test_the_largest_decides_and_sizes_are_never_summed():
 def test_integrated_gpus_must_prove_themselves():
     assert advise(card(16 * GIB, kind="integrated")).rejected[0].code == "INTEGRATED_UNMEASURED"
     assert advise(card(16 * GIB, kind="integrated", apis={"cuda": Api()})).mode == "gpu"
-    large = card(16 * GIB, kind="integrated", compute=Compute(units=known(40, "t")))
+    large = card(16 * GIB, kind="integrated", compute=Compute(units=make_fact(40, "t")))
     assert advise(large).mode == "gpu"
 
 
@@ -90,9 +90,9 @@ def test_a_late_source_overrules_nothing_that_is_known():
     known_size = advise(card(8 * GIB), card(None, 1, vendor="nvidia"), late="nvml")
     assert (known_size.mode, known_size.device_ids) == ("gpu", ["g0"])
     assert [refused.code for refused in known_size.rejected] == ["SOURCE_LATE"]
-    refused = card(None, vendor="nvidia", usable=known(False, "t"), why_not=["NOT_EXPOSED"])
+    refused = card(None, vendor="nvidia", usable=make_fact(False, "t"), why_not=["NOT_EXPOSED"])
     assert advise(refused, late="nvml").mode == "cpu"
-    asleep = card(None, vendor="nvidia", power=Power(state=known("suspended", "t")))
+    asleep = card(None, vendor="nvidia", power=Power(state=make_fact("suspended", "t")))
     assert advise(asleep, late="nvml").reasons[0].code == "GPU_ASLEEP"
 
 
@@ -128,14 +128,14 @@ def test_the_users_choice_is_echoed():
 
 def test_verified_needs_every_listed_device():
     advice = Recommendation(mode="gpu", device_ids=["a", "b"])
-    assert recommend.mark_verified(advice, frozenset({"a"})).confidence == "provisional"
-    assert recommend.mark_verified(advice, frozenset({"a", "b"})).confidence == "verified"
+    assert recommend.verify(advice, frozenset({"a"})).confidence == "provisional"
+    assert recommend.verify(advice, frozenset({"a", "b"})).confidence == "verified"
 
 
 def test_busy_memory_is_noted():
     busy = card(8 * GIB)
     busy = msgspec.structs.replace(
-        busy, memory=msgspec.structs.replace(busy.memory, free_bytes=known(GIB, "t"))
+        busy, memory=msgspec.structs.replace(busy.memory, free_bytes=make_fact(GIB, "t"))
     )
     assert [r.code for r in advise(busy).reasons] == ["VRAM_GE_4GIB", "MEMORY_BUSY"]
 
@@ -152,18 +152,22 @@ def test_the_documentation_lists_every_code():
 @pytest.mark.parametrize(
     ("access", "code", "named"),
     [
-        (Access(hidden_by_env=known("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
-        (Access(hidden_by_env=known("ONEAPI_DEVICE_SELECTOR", "x")), "HIDDEN_BY_ENV", "ONEAPI_DEVICE_SELECTOR"),
+        (Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
         (
-            Access(device_node=known("no_permission", "/dev/dri/renderD129")),
+            Access(hidden_by_env=make_fact("ONEAPI_DEVICE_SELECTOR", "x")),
+            "HIDDEN_BY_ENV",
+            "ONEAPI_DEVICE_SELECTOR",
+        ),
+        (
+            Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")),
             "NO_PERMISSION",
             "/dev/dri/renderD129",
         ),
-        (Access(device_node=known("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3"),
+        (Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3"),
     ],
 )
 def test_a_reason_names_the_variable_or_the_node(access, code, named):
-    gpu = card(8 * GIB, usable=known(False, "t"), why_not=[code], access=access)
+    gpu = card(8 * GIB, usable=make_fact(False, "t"), why_not=[code], access=access)
     advice = advise(gpu)
     assert (advice.mode, advice.reasons[0].code) == ("cpu", code)
     assert named in advice.reasons[0].text

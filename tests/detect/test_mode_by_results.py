@@ -11,7 +11,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.mode import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.result.machine import GpuMemory
 from gpubench.result.store import load, save
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, placed, run_of, split
@@ -52,9 +52,9 @@ def shared(cpu_s, gpu_s, split_s, regime=COPIED):
 
 def on_machine(run, gib):
     """The run on a machine whose GPU has so much memory, and eight usable CPUs."""
-    memory = GpuMemory(usable_bytes=known(gib * GIB, "t"), unified=known(False, "t"))
-    gpus = [replace(run.machine.gpus[0], memory=memory, kind=known("discrete", "t"))]
-    cpu = replace(run.machine.cpu, available=known(8, "t"))
+    memory = GpuMemory(usable_bytes=make_fact(gib * GIB, "t"), unified=make_fact(False, "t"))
+    gpus = [replace(run.machine.gpus[0], memory=memory, kind=make_fact("discrete", "t"))]
+    cpu = replace(run.machine.cpu, available=make_fact(8, "t"))
     machine = replace(run.machine, gpus=gpus, cpu=cpu)
     machine = replace(machine, recommendation=recommend.recommend(machine))
     return replace(run, machine=machine, settings=replace(run.settings, threads=8))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.detect.host import read_files
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.detect.root import Root, parse_list
 from gpubench.result.machine import NOT_PROBED
 
@@ -31,7 +31,7 @@ def container(online: str, cpuset: str | None = None, *, count: int = 32, name: 
 @pytest.fixture
 def cpu_of(plant):
     def read(tree, affinity: str | None = None):
-        allowed = NOT_PROBED if affinity is None else known(parse_list(affinity), "sched_getaffinity")
+        allowed = NOT_PROBED if affinity is None else make_fact(parse_list(affinity), "sched_getaffinity")
         return read_files(Root(str(plant(tree))), allowed).cpu
 
     return read

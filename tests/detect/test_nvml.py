@@ -8,6 +8,7 @@ import pytest
 
 from gpubench import detect
 from gpubench.detect.probes import ProbeFailure, nvml
+from tests.detect.recorded import last_answer
 
 H200 = "GPU-00000000-1111-2222-3333-444444444444"
 GIB = 1 << 30
@@ -51,7 +52,7 @@ class Nvml:
 
 
 def gpu(**answers):
-    found = detect.inspect(records=nvml.probe(Nvml(**answers))["records"])
+    found = detect.inspect(records=last_answer(nvml, Nvml(**answers))["records"])
     assert len(found.gpus) == 1
     return found.gpus[0]
 
@@ -132,7 +133,7 @@ def test_one_lost_card_does_not_hide_the_other():
             raise Nvml.NVMLError(15)
         return index
 
-    records = nvml.probe(Nvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))["records"]
+    records = last_answer(nvml, Nvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))["records"]
     listed = detect.inspect(records=records).gpus
     assert {gpu.id: gpu.why_not for gpu in listed} == {H200: [], "api:nvml:0": ["GPU_LOST"]}
 
@@ -142,6 +143,6 @@ def test_one_lost_card_does_not_hide_the_other():
 )
 def test_nvml_that_cannot_start_says_why(code, status):
     with pytest.raises(ProbeFailure) as failure:
-        nvml.probe(Nvml(nvmlInit=code))
+        last_answer(nvml, Nvml(nvmlInit=code))
     assert failure.value.status == status
     assert failure.value.hint

@@ -5,14 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.detect import access
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.result.machine import Gpu
 
 MASK, SELECTOR = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"
 
 
 def gpus(*models):
-    return [Gpu(id=f"g{n}", vendor=known("intel", "t"), device_id=known(m, "t")) for n, m in enumerate(models)]
+    return [
+        Gpu(id=f"g{n}", vendor=make_fact("intel", "t"), device_id=make_fact(m, "t"))
+        for n, m in enumerate(models)
+    ]
 
 
 def hidden(*models, **environ):
@@ -26,7 +29,7 @@ def hidden(*models, **environ):
      ("", None), ("all", None), ("-1", None)],
 )  # fmt: skip
 def test_masks(text, seen):
-    assert access.masked(text, 3) == seen
+    assert access.read_mask(text, 3) == seen
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,7 @@ def test_masks(text, seen):
      ("level_zero", None), ("vulkan:0", None), ("level_zero:first", None), ("", None)],
 )  # fmt: skip
 def test_selectors(text, seen):
-    assert access.selected(text, 2) == seen
+    assert access.read_selector(text, 2) == seen
 
 
 def test_numbers_follow_the_driver_unless_models_are_equal_or_the_bus_is_asked_for():
@@ -64,6 +67,6 @@ def test_a_text_that_cannot_be_understood_hides_nothing_and_is_shown():
 
 @given(st.text(alphabet="*:;!,.01gpulev_zro ", max_size=30), st.integers(1, 4))
 def test_any_text_is_judged_for_every_gpu(text, count):
-    for judge in (access.masked, access.selected):
+    for judge in (access.read_mask, access.read_selector):
         seen = judge(text, count)
         assert seen is None or len(seen) == count

@@ -11,7 +11,7 @@ import pytest
 from gpubench import detect
 from gpubench.base.installation import install_command
 from gpubench.detect import picture
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.result.machine import MachineWarning, Provider
 
 GIB = 1 << 30
@@ -105,7 +105,7 @@ def test_a_sleeping_gpu_is_shown_asleep(look, host, pci, monkeypatch):
 
 
 def test_every_fact_is_explained(laptop):
-    lines = list(picture.explained(laptop))
+    lines = list(picture.explain_facts(laptop))
     facts = [line for line in lines if not line.startswith("reason ")]
     assert all(" = " in line for line in facts)
     assert len(facts) > 100
@@ -125,7 +125,7 @@ def test_clocks_governor_nodes_power_and_ecc_are_shown_where_they_are_known(
     host |= pci("0000:04:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB),
                 tile0__gt0__freq0__cur_freq="1200", tile0__gt0__freq0__rp0_freq="2850")  # fmt: skip
     machine = look(host)
-    ecc = msgspec.structs.replace(machine.gpus[0].compute, ecc=known(True, "nvml"))
+    ecc = msgspec.structs.replace(machine.gpus[0].compute, ecc=make_fact(True, "nvml"))
     gpus = [msgspec.structs.replace(machine.gpus[0], compute=ecc), *machine.gpus[1:]]
     text = " ".join(
         draw(msgspec.structs.replace(machine, gpus=gpus), monkeypatch, 100, format, ascii=True).split()
@@ -184,7 +184,7 @@ def test_what_is_missing_stands_with_the_command_that_installs_it(laptop, monkey
 @pytest.mark.parametrize("vendor", ["nvidia", "intel"])
 def test_a_driver_is_missed_only_beside_its_gpu(laptop, monkeypatch, vendor):
     hint = "the NVIDIA driver's library libnvidia-ml is not installed"
-    gpus = [*laptop.gpus[:2], msgspec.structs.replace(laptop.gpus[2], vendor=known(vendor, "test"))]
+    gpus = [*laptop.gpus[:2], msgspec.structs.replace(laptop.gpus[2], vendor=make_fact(vendor, "test"))]
     machine = msgspec.structs.replace(
         laptop, providers=[Provider(name="nvml", status="absent", hint=hint)], gpus=gpus
     )

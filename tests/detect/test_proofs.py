@@ -8,6 +8,7 @@ import pytest
 
 from gpubench import detect
 from gpubench.detect.probes import cuda as probe
+from tests.detect.recorded import last_answer
 
 VENUS = {"source": "wgpu:vulkan", "ordinal": 0, "driver": "venus", "name": "Virtio-GPU Venus (Intel(R) Arc(tm) A770)",
          "vendor_id": "8086", "device_id": "56a0", "adapter_type": "virtual", "checked": True}  # fmt: skip
@@ -83,7 +84,7 @@ class Cupy:
 
 def test_a_model_that_the_compiler_no_longer_serves_is_too_old():
     cupy = Cupy(lambda: [75, 80, 90, 100, 120])
-    records = probe.probe(cupy)["records"]
+    records = last_answer(probe, cupy)["records"]
     machine = detect.inspect(records=records)
     (gpu,) = machine.gpus
     assert (gpu.usable.value, gpu.why_not, cupy.ran) == (False, ["TOO_OLD"], [])
@@ -92,7 +93,7 @@ def test_a_model_that_the_compiler_no_longer_serves_is_too_old():
 
 
 def test_a_gpu_too_old_for_cuda_may_still_compute_through_vulkan():
-    records = probe.probe(Cupy(lambda: [75]))["records"]
+    records = last_answer(probe, Cupy(lambda: [75]))["records"]
     vulkan = {"source": "wgpu:vulkan", "vendor_id": "10de", "adapter_type": "discrete", "checked": True}
     (gpu,) = detect.inspect(records=[*records, vulkan]).gpus
     assert gpu.why_not == []
@@ -104,5 +105,5 @@ def refuse():
 
 @pytest.mark.parametrize("served", [lambda: [50, 60, 61], list, refuse])
 def test_nothing_is_too_old_without_a_source_that_says_so(served):
-    (record,) = probe.probe(Cupy(served), check=False)["records"]
+    (record,) = last_answer(probe, Cupy(served), check=False)["records"]
     assert "why_not" not in record

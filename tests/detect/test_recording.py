@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpubench import detect
 from gpubench.base.errors import InputError
 from gpubench.detect import recording
-from gpubench.detect.cgroup import Numbers, masked
+from gpubench.detect.cgroup import Numbers, mask
 from tests.detect import recorded
 
 
@@ -97,7 +97,7 @@ def test_equal_parts_keep_equal_names_and_a_second_recording_changes_nothing():
 def test_any_group_is_masked_as_its_recording(paths):
     numbers = Numbers()
     renamed = [numbers.rename(path) for path in paths]
-    assert [masked(path) for path in renamed] == [masked(path) for path in paths]
+    assert [mask(path) for path in renamed] == [mask(path) for path in paths]
     assert len(set(renamed)) == len(set(paths))
 
 

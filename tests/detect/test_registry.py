@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpubench import detect
-from gpubench.detect import registry
+from gpubench.detect import libraries
 from gpubench.detect.records import parse_record
 
 RADEON = {"source": "wgpu:dx12", "vendor_id": "1002", "device_id": "73bf", "name": "AMD Radeon RX 6800 XT",
@@ -20,8 +20,8 @@ ENTRY = {
 
 def described(monkeypatch: pytest.MonkeyPatch, *entries: dict[str, Any]) -> dict[str, Any]:
     """The facts that the record of the Radeon gets."""
-    monkeypatch.setattr(registry, "_adapters", lambda: iter(entries))
-    (record,) = registry.describe([parse_record(RADEON)])
+    monkeypatch.setattr(libraries, "_adapters", lambda: iter(entries))
+    (record,) = libraries.describe([parse_record(RADEON)])
     return {path: fact.value for path, fact in record.facts.items()}
 
 
@@ -61,5 +61,5 @@ def test_two_entries_of_a_model_that_differ_tell_nothing(monkeypatch: pytest.Mon
 
 
 def test_an_entry_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_adapters", lambda: iter([ENTRY]))
-    assert registry.describe([]) == []
+    monkeypatch.setattr(libraries, "_adapters", lambda: iter([ENTRY]))
+    assert libraries.describe([]) == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpubench.detect import access
 from gpubench.detect.access import parse_visible
-from gpubench.detect.records import ABSENT, known
+from gpubench.detect.records import ABSENT, make_fact
 from gpubench.result.machine import Compute, Gpu, Partition
 
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
@@ -47,10 +47,10 @@ def gpus(vendor, *models):
     return [
         Gpu(
             id=f"g{n}",
-            vendor=known(vendor, "t"),
-            uuid=known(UUIDS[n], "t"),
-            device_id=known(model, "t"),
-            name=known(model, "t"),
+            vendor=make_fact(vendor, "t"),
+            uuid=make_fact(UUIDS[n], "t"),
+            device_id=make_fact(model, "t"),
+            name=make_fact(model, "t"),
         )
         for n, model in enumerate(models)
     ]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
+from gpubench.base.installation import install_command
 from gpubench.result.machine import Status
+
+T = TypeVar("T")
+# A fact as `records.parse_record` reads it.
+FactJson = dict[str, Any]
 
 
 class ProbeFailure(Exception):
@@ -18,7 +24,48 @@ class ProbeFailure(Exception):
         self.hint = hint
 
 
-def last(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the last answer of a probe that tells what it knows after each device."""
-    *_, answer = answers
-    return answer
+@contextlib.contextmanager
+def require(what: str, extra: str = "") -> Iterator[None]:
+    """Run the imports of a probe. Raises ProbeFailure with the command that installs them where one fails.
+
+    A half-installed wheel raises OSError and worse.
+    """
+    try:
+        yield
+    except Exception as error:
+        code = "ImportError" if isinstance(error, ImportError) else type(error).__name__
+        raise ProbeFailure("absent", code, f"{what}: {install_command(extra)}") from error
+
+
+def fact(value: Any, status: Status = "unsupported") -> FactJson:
+    """Return the fact of a value; `status` says why there is none."""
+    return {"value": value, "status": status if value is None else "ok"}
+
+
+def ask_each(
+    version: str,
+    name: str,
+    devices: Iterable[T],
+    describe: Callable[[int, T], dict[str, Any]],
+    check: Callable[[T], bool] | None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of all devices, then again after the check of each: a kernel on a sick device may never return.
+
+    A device that does not tell hides no other; the hint has its `name` and its number.
+    """
+    described, lost = [], []
+    for number, device in enumerate(devices):
+        try:
+            described.append((device, describe(number, device)))
+        except Exception as error:
+            lost.append(f"{name}{number}: {error}")
+    answer = {
+        "records": [record for _, record in described],
+        "version": version,
+        "hint": "; ".join(lost) or None,
+    }
+    for device, record in described:
+        yield answer | {"partial": True}
+        if check is not None and "why_not" not in record:
+            record["checked"] = check(device)
+    yield answer

@@ -6,15 +6,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.base.installation import install_command
-from gpubench.detect.probes import ProbeFailure, last
+from gpubench.detect.probes import ProbeFailure, ask_each, require
 
 _NO_DEVICE, _OLD_DRIVER = 100, 35
-
-
-def probe(cupy: Any = None, check: bool = True) -> dict[str, Any]:
-    """Records of all visible devices; with `check` each runs one kernel whose result is compared."""
-    return last(steps(cupy, check))
 
 
 def steps(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
@@ -31,20 +25,8 @@ def steps(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
             raise ProbeFailure("invalid", str(error), str(error)) from error
         hint = f"the {'AMD' if _is_hip(cupy) else 'NVIDIA'} driver is too old for this CuPy"
         raise ProbeFailure("mismatch", str(error), hint) from error
-    answer: dict[str, Any] = {"records": [], "version": cupy.__version__, "partial": True}
-    lost = []
-    for index in range(count):
-        try:
-            answer["records"].append(_device(cupy, index))
-        except Exception as error:  # one device that does not answer must not hide the others
-            lost.append(f"cuda:{index}: {error}")
-    if lost:
-        answer["hint"] = "; ".join(lost)
-    for record in answer["records"]:
-        yield answer
-        if check and "why_not" not in record:
-            record["checked"] = _checked(cupy, record["ordinal"])
-    yield answer | {"partial": False}
+    checked = (lambda index: _check(cupy, index)) if check else None
+    yield from ask_each(cupy.__version__, "cuda:", range(count), lambda _, index: _device(cupy, index), checked)
 
 
 def _is_hip(cupy: Any) -> bool:
@@ -53,11 +35,8 @@ def _is_hip(cupy: Any) -> bool:
 
 
 def _library() -> Any:
-    try:
+    with require("CuPy is not installed (for CUDA 12 the extra is cuda12)", "cuda13"):
         import cupy
-    except ImportError as error:
-        hint = f"install CuPy: {install_command('cuda13')}; for CUDA 12 the extra cuda12"
-        raise ProbeFailure("absent", type(error).__name__, hint) from error
     return cupy
 
 
@@ -74,9 +53,8 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
         "name": _text(table.get("name")) or None,
         "memory_bytes": int(table["totalGlobalMem"]),
         "adapter_type": "integrated" if table.get("integrated") else "discrete",
-        "compute.units": {"value": int(table["multiProcessorCount"]), "status": "ok"},
-        **({"compute.arch": {"value": arch, "status": "ok"}} if arch else {}),
-        "memory.unified": {"value": bool(table.get("integrated")), "status": "ok"},
+        "compute.units": int(table["multiProcessorCount"]), **({"compute.arch": arch} if arch else {}),
+        "memory.unified": bool(table.get("integrated")),
     }  # fmt: skip
     if not hip and isinstance(identity, bytes) and len(identity) == 16 and any(identity):
         record["uuid"] = f"GPU-{uuid.UUID(bytes=identity)}"
@@ -99,7 +77,7 @@ def _too_old(cupy: Any, capability: int) -> bool:
     return bool(served) and capability < min(served)
 
 
-def _checked(cupy: Any, index: int) -> bool:
+def _check(cupy: Any, index: int) -> bool:
     """2 x + 1 over 0..999, compared element by element on the host."""
     try:
         with cupy.cuda.Device(index):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import array
 import os
-import queue
 import struct
 import threading
 import time
 from typing import Any
 
-from gpubench.detect.probes import ProbeFailure
+from gpubench.detect.probes import ProbeFailure, fact
 
 # Layouts of the kernel's include/uapi/drm: amdgpu_drm.h, i915_drm.h, xe_drm.h (stable interfaces).
 _WRITE, _READ_WRITE = 1, 3
@@ -30,37 +29,35 @@ def probe(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
         import fcntl
     except ImportError as error:
         raise ProbeFailure("unsupported", "ImportError", "there are no render nodes on this system") from error
-    answers: queue.SimpleQueue[tuple[str, dict[str, Any] | Exception]] = queue.SimpleQueue()
+    answers: dict[str, dict[str, Any] | Exception] = {}
 
     def ask(node: dict[str, str]) -> None:
         try:
-            answers.put((node["node"], _record(fcntl.ioctl, node)))
+            answers[node["node"]] = _record(fcntl.ioctl, node)
         except Exception as error:  # what goes wrong with a node is told by its name
-            answers.put((node["node"], error))
+            answers[node["node"]] = error
 
-    for node in nodes:
-        threading.Thread(target=ask, args=(node,), daemon=True).start()
+    threads = [threading.Thread(target=ask, args=(node,), daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
     until = time.monotonic() + limit_s
-    records: dict[str, dict[str, Any]] = {}
-    errors: dict[str, Exception] = {}
-    while len(records) + len(errors) < len(nodes):
-        try:
-            name, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            break
-        if isinstance(answer, Exception):
-            errors[name] = answer
-        else:
-            records[name] = answer
-    late = [node["node"] for node in nodes if node["node"] not in (*records, *errors)]
-    refused = [error for error in errors.values() if isinstance(error, PermissionError)]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    outcomes = [(node["node"], answers.get(node["node"])) for node in nodes]
+    records = [answer for _, answer in outcomes if isinstance(answer, dict)]
+    errors = [
+        (name, answer)
+        for name, answer in sorted(outcomes, key=lambda entry: entry[0])
+        if isinstance(answer, Exception)
+    ]
+    late = [name for name, answer in outcomes if answer is None]
+    refused = [error for _, error in errors if isinstance(error, PermissionError)]
     if refused and not records and not late:
         raise ProbeFailure("permission", str(refused[0].strerror), "join the groups render and video")
-    result: dict[str, Any] = {"records": [records[node["node"]] for node in nodes if node["node"] in records]}
-    notes = [f"{name}: {error}" for name, error in sorted(errors.items())]
+    result: dict[str, Any] = {"records": records}
     if late:
         result |= {"status": "timeout", "error_code": f"no answer in {limit_s:.3g} s"}
-        notes += [f"{name}: no answer" for name in late]
+    notes = [*(f"{name}: {error}" for name, error in errors), *(f"{name}: no answer" for name in late)]
     return result | ({"hint": "; ".join(notes)} if notes else {})
 
 
@@ -80,8 +77,8 @@ def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
     vram = struct.unpack_from("=Q", memory, 0)[0]
     fused = bool(flags & _AMD_FUSION)
     return {
-        "kind": _fact("integrated" if fused else "discrete"), "memory.unified": _fact(fused),
-        "compute.units": _fact(units or None), "memory.dedicated_bytes": _fact(vram or None),
+        "kind": "integrated" if fused else "discrete", "memory.unified": fused,
+        "compute.units": fact(units or None, "absent"), "memory.dedicated_bytes": fact(vram or None, "absent"),
     }  # fmt: skip
 
 
@@ -99,8 +96,8 @@ def region_bytes(data: bytes, header: int, size_at: int) -> int | None:
 def intel_facts(size: int | None) -> dict[str, Any]:
     """Facts of the memory regions of Intel's drivers; `size` is None where all of them are the system's."""
     return {
-        "kind": _fact("discrete" if size else "integrated"), "memory.unified": _fact(not size),
-        "memory.dedicated_bytes": _fact(size),
+        "kind": "discrete" if size else "integrated", "memory.unified": not size,
+        "memory.dedicated_bytes": fact(size, "absent"),
     }  # fmt: skip
 
 
@@ -149,7 +146,3 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
 
 def _at(buffer: array.array[int]) -> int:
     return buffer.buffer_info()[0] if len(buffer) else 0
-
-
-def _fact(value: Any) -> dict[str, Any]:
-    return {"value": value, "status": "absent" if value is None else "ok"}

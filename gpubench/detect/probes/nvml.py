@@ -1,4 +1,4 @@
-"""NVML: what NVIDIA GPUs are, how they run and who is on them, without creating a context.
+"""NVML: what NVIDIA GPUs are, how they are linked, how they run and who is on them, without creating a context.
 
 Each field has its own try: what a card does not tell costs nothing else.
 """
@@ -9,10 +9,9 @@ import contextlib
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from gpubench.base.installation import install_command
-from gpubench.detect.probes import ProbeFailure, last, nvlink
+from gpubench.detect.probes import FactJson, ProbeFailure, fact, require
 from gpubench.detect.records import Address, address, uuid_key
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
@@ -56,9 +55,48 @@ class GpuTarget(Protocol):
 GpuReader = Callable[[], Mapping[str, Any]]
 
 
-def probe(nvml: Any = None, addresses: Sequence[str] = ()) -> dict[str, Any]:
-    """Return records of all GPUs and MIG instances. Raises ProbeFailure if NVML cannot start."""
-    return last(steps(nvml, addresses))
+class Handle:
+    """The object of calls of the binding: a GPU, a MIG instance, or the system where `first` is empty."""
+
+    def __init__(self, nvml: Any, *first: Any) -> None:
+        self.nvml = nvml
+        self.first = first
+        self.errors: dict[int, Exception] = {}  # by NVML's code
+
+    def ask(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> FactJson:
+        """Return the fact of one call, whose answer `read` turns into a value, or the status behind its error."""
+        try:
+            answer = getattr(self.nvml, name)(*self.first, *more)
+            return fact(None if answer is None else read(answer))
+        except self.nvml.NVMLError as error:
+            code = getattr(error, "value", -1)
+            self.errors[code] = error
+            return {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
+        except Exception:  # the binding or the library is too old, or the answer has another form
+            return fact(None)
+
+    def value(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
+        """Return the value of `ask`."""
+        return self.ask(name, *more, read=read)["value"]
+
+    @property
+    def uuid(self) -> str | None:
+        return text(self.value("nvmlDeviceGetUUID"))
+
+    @property
+    def bdf(self) -> str | None:
+        """The PCI address as NVML writes it."""
+        return text(getattr(self.value("nvmlDeviceGetPciInfo"), "busId", None))
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether the GPU is cut into MIG instances."""
+        return bool(self.value("nvmlDeviceGetMigMode", read=lambda mode: mode[0] == _MIG_ON))
+
+
+def text(value: Any) -> str | None:
+    """Older bindings give bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def steps(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
@@ -69,47 +107,60 @@ def steps(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str,
     """
     nvml = nvml or library()
     try:
-        nvml.nvmlInit()
-        count = nvml.nvmlDeviceGetCount()
+        handles, lost = _start(nvml)
     except nvml.NVMLError as error:
-        raise _failure(error) from error
-    driver = text(_tried(nvml, "nvmlSystemGetDriverVersion").get("value"))
-    cuda = _tried(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+        code = getattr(error, "value", -1)
+        status: Any = _STATUS.get(code, "invalid")
+        raise ProbeFailure(status, str(error), _HINTS.get(code, str(error))) from error
+    system = Handle(nvml)
+    driver = system.value("nvmlSystemGetDriverVersion", read=text)
+    cuda = system.ask("nvmlSystemGetCudaDriverVersion_v2")
     served = cuda | {"value": f"{number // 1000}.{number % 1000 // 10}" if (number := cuda["value"]) else None}
     answer: dict[str, Any] = {"records": [], "version": driver, "cuda_driver": cuda["value"], "partial": True}
-    handles, lost = _handles(nvml, count)
     devices = []
-    for index, handle in handles:
+    for index, handle in handles.items():
         try:
-            record = _device(nvml, handle, index, driver) | {"driver.cuda": served, "paths": []}
-            instances = _instances(nvml, handle, record)
+            record = _device(handle, index, driver) | {"driver.cuda": served, "paths": []}
+            instances = _instances(handle, record)
         except Exception as error:  # a binding that does not fit one GPU must not hide the others
-            lost.append((index, error))
+            lost[index] = error
             continue
         devices.append((handle, record))
         answer["records"] += [record, *instances]
         yield answer
-    unreachable = [_unreachable(index, error) for index, error in lost]
+    unreachable = [_unreachable(index, error) for index, error in lost.items()]
     _place([*(record for _, record in devices), *unreachable], addresses)
     answer["records"] += unreachable
     yield answer
     paths: Mapping[Address, list[dict[str, Any]]] = {}
     with contextlib.suppress(Exception):  # links tell less than the GPUs
-        paths = _paths(nvml, [handle for handle, _ in devices])
+        paths = _paths([handle for handle, _ in devices])
     for _, record in devices:
         at = address(record["bdf"])
         record["paths"] = paths.get(at, []) if at is not None else []
     yield answer | {"partial": False}
 
 
-def _handles(nvml: Any, count: int) -> tuple[list[tuple[int, Any]], list[tuple[int, Exception]]]:
-    """The GPUs by index: handles, and the errors of those that refuse theirs."""
-    handles, refused = [], []
-    for index in range(count):
+def library() -> Any:
+    """The binding. Raises ProbeFailure where it is not installed."""
+    # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
+    with require("nvidia-ml-py is not installed"):
+        import pynvml
+    return pynvml
+
+
+def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
+    """The GPUs by index, and the errors of those that refuse their handles. Raises what keeps NVML from starting."""
+    nvml.nvmlInit()
+    handles: dict[int, Handle] = {}
+    refused: dict[int, Exception] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
         try:
-            handles.append((index, nvml.nvmlDeviceGetHandleByIndex(index)))
+            handles[index] = Handle(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
         except Exception as error:
-            refused.append((index, error))
+            refused[index] = error
     return handles, refused
 
 
@@ -134,260 +185,248 @@ def _place(records: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
             record["bdf"] = bdf
 
 
-def library() -> Any:
-    """The binding. Raises ProbeFailure where it is not installed."""
-    # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
-    with contextlib.suppress(OSError):
-        ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
-    try:
-        import pynvml
-    except ImportError as error:
-        raise ProbeFailure(
-            "absent", "ImportError", f"nvidia-ml-py is not installed: {install_command()}"
-        ) from error
-    return pynvml
+def _hertz(megahertz: int) -> int | None:
+    return megahertz * 1_000_000 or None
 
 
-def _failure(error: Any) -> ProbeFailure:
-    code = getattr(error, "value", -1)
-    status: Any = _STATUS.get(code, "invalid")
-    return ProbeFailure(status, str(error), _HINTS.get(code, str(error)))
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1000
 
 
-def _tried(nvml: Any, name: str, *arguments: Any, errors: dict[int, Exception] | None = None) -> dict[str, Any]:
-    """The fact of one call: its value, or the status behind its error, which `errors` gets by its code."""
-    try:
-        return _fact(getattr(nvml, name)(*arguments))
-    except nvml.NVMLError as error:
-        code = getattr(error, "value", -1)
-        if errors is not None:
-            errors[code] = error
-        return {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
-    except Exception:  # the binding or the library is too old, or cannot read what the driver says
-        return _fact(None)
-
-
-def _device(nvml: Any, handle: Any, index: int, driver: str | None) -> dict[str, Any]:
+def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
     """The record of one GPU. Raises the driver's error where it does not even tell which GPU this is."""
-    errors: dict[int, Exception] = {}
-
-    def ask(name: str, change: Callable[[Any], Any] = lambda value: value, *more: Any) -> dict[str, Any]:
-        fact = _tried(nvml, name, handle, *more, errors=errors)
-        if fact["value"] is None:
-            return fact
-        try:
-            return _fact(change(fact["value"]))
-        except Exception:  # an answer of another form than the documented one
-            return _fact(None)
-
-    pci = ask("nvmlDeviceGetPciInfo")["value"]
+    ask, nvml = handle.ask, handle.nvml
+    pci = handle.value("nvmlDeviceGetPciInfo")
     record = {
-        "source": "nvml", "ordinal": index, "bdf": bdf(nvml, handle), "version": driver,
-        "uuid": text(ask("nvmlDeviceGetUUID")["value"]), "name": text(ask("nvmlDeviceGetName")["value"]),
+        "source": "nvml", "ordinal": index, "bdf": handle.bdf, "version": driver, "uuid": handle.uuid,
+        "name": handle.value("nvmlDeviceGetName", read=text),
         "vendor_id": f"{pci.pciDeviceId & 0xFFFF:04x}" if pci else "10de",
-        "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": _fact(driver),
-        "kind": ask("nvmlDeviceGetVirtualizationMode", lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
-        "display_attached": ask("nvmlDeviceGetDisplayActive", bool), "throttle": throttle_words(nvml, handle),
-        "memory": _memory(nvml, handle, errors),
+        "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": fact(driver),
+        "kind": ask("nvmlDeviceGetVirtualizationMode", read=lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
+        "display_attached": ask("nvmlDeviceGetDisplayActive", read=bool), "throttle": throttle_words(handle),
+        "memory": _memory(handle),
         "compute": {
-            "arch": ask("nvmlDeviceGetCudaComputeCapability", lambda pair: f"sm_{pair[0]}{pair[1]}"),
-            "max_hz": ask("nvmlDeviceGetMaxClockInfo", lambda mhz: mhz * 1_000_000 or None, nvml.NVML_CLOCK_SM),
-            "now_hz": ask("nvmlDeviceGetClockInfo", lambda mhz: mhz * 1_000_000 or None, nvml.NVML_CLOCK_SM),
-            "ecc": ask("nvmlDeviceGetEccMode", lambda pair: bool(pair[0])),
-            "mode": ask("nvmlDeviceGetComputeMode", _COMPUTE_MODES.get),
+            "arch": ask("nvmlDeviceGetCudaComputeCapability", read=lambda pair: f"sm_{pair[0]}{pair[1]}"),
+            "max_hz": ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, read=_hertz),
+            "now_hz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM, read=_hertz),
+            "ecc": ask("nvmlDeviceGetEccMode", read=lambda pair: bool(pair[0])),
+            "mode": ask("nvmlDeviceGetComputeMode", read=_COMPUTE_MODES.get),
         },
         "link": {
             "gen_max": ask("nvmlDeviceGetMaxPcieLinkGeneration"), "width_max": ask("nvmlDeviceGetMaxPcieLinkWidth"),
             "gen_now": ask("nvmlDeviceGetCurrPcieLinkGeneration"), "width_now": ask("nvmlDeviceGetCurrPcieLinkWidth"),
         },
         "power": {
-            "limit_w": ask("nvmlDeviceGetPowerManagementLimit", lambda mw: mw / 1000),
-            "default_limit_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", lambda mw: mw / 1000),
+            "limit_w": ask("nvmlDeviceGetPowerManagementLimit", read=_watts),
+            "default_limit_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", read=_watts),
         },
-        "why_not": sorted({_LOST[code] for code in errors if code in _LOST}),
+        "why_not": sorted({_LOST[code] for code in handle.errors if code in _LOST}),
     }  # fmt: skip
-    if errors and not record["uuid"] and not record["bdf"]:
-        raise next(iter(errors.values()))
+    if handle.errors and not record["uuid"] and not record["bdf"]:
+        raise next(iter(handle.errors.values()))
     return record
 
 
-def _memory(nvml: Any, handle: Any, errors: dict[int, Exception] | None = None) -> dict[str, Any]:
+def _memory(handle: Handle) -> dict[str, Any]:
     """Total, free and reserved of the v2 call; the older call has no `reserved`. A total of 0 is no answer."""
-    version = getattr(nvml, "nvmlMemory_v2", None)
-    fact = _fact(None)
+    version = getattr(handle.nvml, "nvmlMemory_v2", None)
+    total = fact(None)
     if version is not None:
-        fact = _tried(nvml, "nvmlDeviceGetMemoryInfo", handle, version, errors=errors)
-    if fact["value"] is None and fact["status"] != "permission":
-        fact = _tried(nvml, "nvmlDeviceGetMemoryInfo", handle, errors=errors)
-    if fact["value"] is not None and not fact["value"].total:
-        fact = {"value": None, "status": "unsupported", "note": "NVML said 0"}
-    memory = fact["value"]
-    if memory is None:
-        lost = {"value": None, "status": fact["status"]}
-        return {"dedicated_bytes": fact, "free_bytes": lost, "reserved_bytes": lost}
-    reserved = getattr(memory, "reserved", None)
-    return {
-        "dedicated_bytes": {"value": int(memory.total), "status": "ok"},
-        "free_bytes": {"value": int(memory.free), "status": "ok"},
-        "reserved_bytes": _fact(None if reserved is None else int(reserved)),
-    }
+        total = handle.ask("nvmlDeviceGetMemoryInfo", version)
+    if total["value"] is None and total["status"] != "permission":
+        total = handle.ask("nvmlDeviceGetMemoryInfo")
+    memory = total["value"]
+    if memory is not None and not memory.total:
+        total = fact(None) | {"note": "NVML said 0"}
+    if total["value"] is None:
+        lost = {"value": None, "status": total["status"]}
+        return {"dedicated_bytes": total, "free_bytes": lost, "reserved_bytes": lost}
+    reserved = fact(getattr(memory, "reserved", None))
+    return {"dedicated_bytes": memory.total, "free_bytes": memory.free, "reserved_bytes": reserved}
 
 
-def throttle_words(nvml: Any, handle: Any) -> list[str]:
+def throttle_words(handle: Handle) -> list[str]:
     """Why the clocks are lower than they could be, in the words of nvidia-smi."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-        mask = _tried(nvml, name, handle)["value"]
+        mask = handle.value(name)
         if isinstance(mask, int):
             return [word for bit, word in _THROTTLE.items() if mask & bit]
     return []
 
 
-def _instances(nvml: Any, handle: Any, parent: dict[str, Any]) -> list[dict[str, Any]]:
+def _instances(handle: Handle, parent: dict[str, Any]) -> list[dict[str, Any]]:
     """MIG instances: memory from the instance's own handle."""
-    mode = _tried(nvml, "nvmlDeviceGetMigMode", handle)["value"]
-    if not mode or mode[0] != 1:
-        return []
-    found = []
-    for index in range(_tried(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle)["value"] or 0):
-        instance = _tried(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)["value"]
-        if instance is None:
+    records = []
+    count = handle.value("nvmlDeviceGetMaxMigDeviceCount") if handle.partitioned else 0
+    for index in range(count or 0):
+        own = handle.value("nvmlDeviceGetMigDeviceHandleByIndex", index)
+        if own is None:
             continue
-        attributes = _tried(nvml, "nvmlDeviceGetAttributes", instance)["value"]
-        units = getattr(attributes, "multiprocessorCount", None)
-        found.append({
+        instance = Handle(handle.nvml, own)
+        units = instance.ask("nvmlDeviceGetAttributes", read=lambda attributes: attributes.multiprocessorCount)
+        records.append({
             "source": "nvml", "ordinal": f"{parent['ordinal']}:{index}",
-            "partition_of": parent["uuid"] or parent["bdf"],
-            "uuid": text(_tried(nvml, "nvmlDeviceGetUUID", instance)["value"]),
-            "memory": _memory(nvml, instance), "compute": {"units": _fact(units)},
+            "partition_of": parent["uuid"] or parent["bdf"], "uuid": instance.uuid,
+            "memory": _memory(instance), "compute": {"units": fact(units["value"])},
         })  # fmt: skip
-    return found
+    return records
 
 
-def _paths(nvml: Any, handles: list[Any]) -> Mapping[Address, list[dict[str, Any]]]:
-    """The paths between whole GPUs: MIG instances have none."""
-    ask = partial(_tried, nvml)
-    whole = [(address(bdf(nvml, handle)), handle) for handle in handles if not _partitioned(nvml, handle)]
-    return nvlink.paths(ask, [(at, handle) for at, handle in whole if at is not None])
+# ---------------------------------------------------------------- links between GPUs
+
+MOST_LINKS = 36
+_ACTIVE, _REMOTE_SWITCH = 1, 2
+_COMMON = {0: "switch", 10: "switch", 20: "switch", 30: "host-bridge", 40: "numa-node", 50: "system"}
+_P2P_READ, _P2P_WRITE, _P2P_NVLINK, _P2P_ATOMICS, _P2P_OK = 0, 1, 2, 3, 0
+_LINK_MBPS = 90  # the field NVLINK_SPEED_MBPS_COMMON
 
 
-def bdf(nvml: Any, handle: Any) -> str | None:
-    """The PCI address as NVML writes it; None where it does not tell."""
-    pci = _tried(nvml, "nvmlDeviceGetPciInfo", handle)["value"]
-    return text(getattr(pci, "busId", None))
+class CardLinks(NamedTuple):
+    """The active links of one GPU."""
+
+    to: Mapping[Address, int]  # how many end at each address
+    to_switch: int  # how many end at switches
+    version: FactJson
+    mbps: int | None  # the rate of one link
+    asked: FactJson  # the state of the first link, with the reason where none is reported
 
 
-def _fact(value: Any) -> dict[str, Any]:
-    return {"value": value, "status": "unsupported" if value is None else "ok"}
+def _links(handle: Handle) -> CardLinks:
+    """Ask each link of a GPU once."""
+    to: dict[Address, int] = {}
+    switched, version, first_state = 0, fact(None, "absent"), fact(None, "absent")
+    for link in range(MOST_LINKS):
+        state = handle.ask("nvmlDeviceGetNvLinkState", link)
+        first_state = state if link == 0 else first_state
+        if state["value"] is None:
+            break  # there is no such link, nor a higher one
+        if state["value"] != _ACTIVE:
+            continue
+        if version["value"] is None:
+            version = handle.ask("nvmlDeviceGetNvLinkVersion", link)
+        if handle.value("nvmlDeviceGetNvLinkRemoteDeviceType", link) == _REMOTE_SWITCH:
+            switched += 1
+            continue
+        end = handle.value("nvmlDeviceGetNvLinkRemotePciInfo", link, read=lambda pci: address(text(pci.busId)))
+        if end is not None:
+            to[end] = to.get(end, 0) + 1
+    mbps = handle.value("nvmlDeviceGetFieldValues", [_LINK_MBPS], read=_rate) if to or switched else None
+    return CardLinks(to, switched, version, mbps, first_state)
 
 
-def text(value: Any) -> str | None:
-    """Older bindings give bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def _rate(values: Any) -> int | None:
+    return int(values[0].value.uiVal) or None if values[0].nvmlReturn == 0 else None
+
+
+def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
+    """Return by address the paths of each GPU to the others. MIG instances have none."""
+    placed = {
+        at: (handle, _links(handle))
+        for handle in handles
+        if not handle.partitioned and (at := address(handle.bdf)) is not None
+    }
+    return {
+        at: [_path(*own, *peer, to) for to, peer in placed.items() if to != at] for at, own in placed.items()
+    }
+
+
+def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Address) -> dict[str, Any]:
+    (other,) = peer.first
+    lanes = mine.to.get(to, 0) or min(mine.to_switch, yours.to_switch)
+    path: dict[str, Any] = {
+        "to": str(to), "common": own.ask("nvmlDeviceGetTopologyCommonAncestor", other, read=_COMMON.get),
+    } | {
+        name: own.ask("nvmlDeviceGetP2PStatus", other, index, read=lambda status: status == _P2P_OK)
+        for name, index in (("read", _P2P_READ), ("write", _P2P_WRITE), ("atomics", _P2P_ATOMICS))
+    }  # fmt: skip
+    if lanes:
+        path |= {
+            "kind": "nvlink", "lanes": lanes, "version": mine.version, "via": "direct" if to in mine.to else "switch",
+            "max_bytes_per_s": fact(lanes * mine.mbps * 1_000_000 if mine.mbps else None),
+        }  # fmt: skip
+    elif own.value("nvmlDeviceGetP2PStatus", other, _P2P_NVLINK) == _P2P_OK:
+        # The driver says that a link is there, and no more: a guest sees none of its lanes.
+        status = mine.asked["status"]
+        path |= {"kind": "nvlink", "lanes": fact(None, "unsupported" if status == "ok" else status)}
+    return path
+
+
+# ---------------------------------------------------------------- while a run goes on
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
     """A function for each device that reads it now; `absent` gets the reason why the others have none."""
-    nvml, handles = _find_handles(targets, absent, nvml)
-    return {name: partial(_read_gpu, nvml, handle) for name, handle in handles.items()}
+    return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
-def _find_handles(
-    targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None
-) -> tuple[Any, dict[str, Any]]:
-    """The library, and its handle of each device; `absent` gets the reason why the others have none."""
-    targets = list(targets)
+def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
+    """The handle of each device; `absent` gets the reason why the others have none."""
+    handles: dict[int, Handle] = {}
     try:
-        nvml = nvml or library()
-        nvml.nvmlInit()
-        listed, refused = _handles(nvml, nvml.nvmlDeviceGetCount())
+        handles, refused = _start(nvml or library())
+        why = f"NVML: {next(iter(refused.values()))}" if refused else "NVML lists no such GPU"
     except ProbeFailure as failure:
-        absent.update({target.device_id: failure.hint for target in targets})
-        return nvml, {}
+        why = failure.hint
     except Exception as error:
-        absent.update({target.device_id: f"NVML: {error}" for target in targets})
-        return nvml, {}
-    handles: dict[str, Any] = {}
+        why = f"NVML: {error}"
+    names = {}
     for target in targets:
-        handle = next((handle for _, handle in listed if _is_target(nvml, handle, target)), None)
+        handle = next((handle for handle in handles.values() if _is_target(handle, target)), None)
         if handle is not None:
-            handles[target.device_id] = handle
+            names[target.device_id] = handle
         else:
-            absent[target.device_id] = f"NVML: {refused[0][1]}" if refused else "NVML lists no such GPU"
-    return nvml, handles
+            absent[target.device_id] = why
+    return names
 
 
-def _is_target(nvml: Any, handle: Any, target: GpuTarget) -> bool:
-    """By uuid or by address, never by name. A partition's uuid is none of a GPU's: its address is."""
-    own = text(_tried(nvml, "nvmlDeviceGetUUID", handle)["value"])
+def _is_target(handle: Handle, target: GpuTarget) -> bool:
+    """Compare by uuid or by address, never by name. A partition's uuid is none of a GPU's: its address is."""
+    own = handle.uuid
     if own and target.uuid and uuid_key(own) == uuid_key(target.uuid):
         return True
-    return target.pci is not None and address(bdf(nvml, handle)) == address(target.pci)
+    return target.pci is not None and address(handle.bdf) == address(target.pci)
 
 
-def _read_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
-    def count(name: str) -> int | None:
-        number = ask(name, 1.0)
-        return None if number is None else int(number)
-
-    def ask(name: str, factor: float, *more: Any) -> float | None:
-        try:
-            return float(getattr(nvml, name)(handle, *more)) * factor
-        except Exception:  # the driver, or its binding, does not tell
-            return None
-
+def _read_gpu(handle: Handle) -> dict[str, Any]:
+    nvml, value = handle.nvml, handle.value
     return {
-        "clock_hz": ask("nvmlDeviceGetClockInfo", 1e6, nvml.NVML_CLOCK_SM),
-        "memory_clock_hz": ask("nvmlDeviceGetClockInfo", 1e6, nvml.NVML_CLOCK_MEM),
-        "temperature_c": ask("nvmlDeviceGetTemperature", 1.0, nvml.NVML_TEMPERATURE_GPU),
-        "power_w": ask("nvmlDeviceGetPowerUsage", 1e-3),
-        "throttle": throttle_words(nvml, handle),
-        "pcie_generation": count("nvmlDeviceGetCurrPcieLinkGeneration"),
-        "pcie_width": count("nvmlDeviceGetCurrPcieLinkWidth"),
+        "clock_hz": value("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM, read=lambda mhz: mhz * 1e6),
+        "memory_clock_hz": value("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, read=lambda mhz: mhz * 1e6),
+        "temperature_c": value("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU, read=float),
+        "power_w": value("nvmlDeviceGetPowerUsage", read=lambda milliwatts: milliwatts * 1e-3),
+        "throttle": throttle_words(handle),
+        "pcie_generation": value("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width": value("nvmlDeviceGetCurrPcieLinkWidth"),
     }
 
 
 def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
-    """By device id: processes that compute on the GPU, those that draw, and bytes in use, as NVML tells them.
+    """Count by device id: processes that compute on the GPU, those that draw, and bytes in use, as NVML tells them.
 
     Processes of other containers are in no list; the memory that they hold is counted. A GPU in partitions is left out:
     who is on another partition disturbs nobody. So is memory that is the system's too, which holds its files.
     """
-    nvml, handles = _find_handles(targets, {}, nvml)
     users = {}
-    for name, handle in handles.items():
+    for name, handle in _find_handles(targets, {}, nvml).items():
         with contextlib.suppress(Exception):  # an answer of another form costs its GPU alone
-            if not _partitioned(nvml, handle):
-                users[name] = _users(nvml, handle)
+            if not handle.partitioned:
+                users[name] = _users(handle)
     return users
 
 
-def _users(nvml: Any, handle: Any) -> dict[str, int]:
+def _users(handle: Handle) -> dict[str, int]:
     computing, drawing = (
-        {process.pid for process in _asked(nvml, f"nvmlDeviceGet{what}RunningProcesses", handle) or ()}
+        {process.pid for process in handle.value(f"nvmlDeviceGet{what}RunningProcesses") or ()}
         for what in ("Compute", "Graphics")
     )
     drawing -= computing
-    return {"computing": len(computing), "drawing": len(drawing), "used_bytes": _used_bytes(nvml, handle)}
+    return {"computing": len(computing), "drawing": len(drawing), "used_bytes": _used_bytes(handle)}
 
 
-def _used_bytes(nvml: Any, handle: Any) -> int:
+def _used_bytes(handle: Handle) -> int:
     """Without what the driver reserves; 0 where the driver does not separate it."""
-    version = getattr(nvml, "nvmlMemory_v2", None)
-    mode = _asked(nvml, "nvmlDeviceGetAddressingMode", handle)
+    version = getattr(handle.nvml, "nvmlMemory_v2", None)
+    mode = handle.value("nvmlDeviceGetAddressingMode")
     if version is None or getattr(mode, "value", mode) == _ATS:
         return 0
-    memory = _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
-    return 0 if memory is None else int(memory.used)
-
-
-def _partitioned(nvml: Any, handle: Any) -> bool:
-    mode = _asked(nvml, "nvmlDeviceGetMigMode", handle)
-    return mode is not None and mode[0] == _MIG_ON
-
-
-def _asked(nvml: Any, name: str, *arguments: Any) -> Any:
-    """What the driver says; None where it, or its binding, says nothing: whatever is wrong there is no user."""
-    try:
-        return getattr(nvml, name)(*arguments)
-    except Exception:
-        return None
+    return handle.value("nvmlDeviceGetMemoryInfo", version, read=lambda memory: int(memory.used)) or 0

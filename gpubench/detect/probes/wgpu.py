@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.base.installation import install_command
-from gpubench.detect.probes import ProbeFailure, last
+from gpubench.detect.probes import ask_each, require
 
 _TYPES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "VirtualGPU": "virtual", "CPU": "cpu"}
 _APIS = {
@@ -21,37 +20,15 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 """
 
 
-def probe(check: bool = True) -> dict[str, Any]:
-    """Records of all adapters; with `check` each runs one kernel whose result is compared."""
-    return last(steps(check))
-
-
 def steps(check: bool = True) -> Iterator[dict[str, Any]]:
     """Yield the records, then again after each check: one adapter's driver may hang, or end the process."""
-    try:
+    with require("wgpu is not installed, or does not load"):
         import wgpu
-    except Exception as error:  # a half-installed wheel raises OSError and worse
-        raise ProbeFailure(
-            "absent", type(error).__name__, f"wgpu is not installed, or does not load: {install_command()}"
-        ) from error
-    answer: dict[str, Any] = {"records": [], "version": wgpu.__version__, "partial": True}
-    adapters, lost = [], []
-    for number, adapter in enumerate(wgpu.gpu.enumerate_adapters_sync()):
-        try:
-            answer["records"].append(_adapter(adapter, number))
-            adapters.append(adapter)
-        except Exception as error:  # one adapter that does not tell must not hide the others
-            lost.append(f"adapter {number}: {error}")
-    if lost:
-        answer["hint"] = "; ".join(lost)
-    for adapter, record in zip(adapters, answer["records"], strict=True):
-        yield answer
-        if check:
-            record["checked"] = _checked(adapter)
-    yield answer | {"partial": False}
+    adapters = wgpu.gpu.enumerate_adapters_sync()
+    yield from ask_each(wgpu.__version__, "adapter ", adapters, _adapter, _check if check else None)
 
 
-def _adapter(adapter: Any, ordinal: int) -> dict[str, Any]:
+def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
     info = dict(adapter.info)
     api = _APIS.get(str(info.get("backend_type")), str(info.get("backend_type") or "unknown").lower())
     record = {
@@ -61,14 +38,14 @@ def _adapter(adapter: Any, ordinal: int) -> dict[str, Any]:
     if api == "metal":  # it tells no ids; its names begin with the maker's
         record["vendor"] = info.get("device")
         if record["adapter_type"] == "integrated":
-            record["memory.unified"] = {"value": True, "status": "ok"}
+            record["memory.unified"] = True
     for key in ("vendor_id", "device_id"):
         if isinstance(info.get(key), int) and info[key]:
             record[key] = f"{info[key]:04x}"
     return record
 
 
-def _checked(adapter: Any) -> bool:
+def _check(adapter: Any) -> bool:
     """2 x + 1 over 0..999, compared element by element on the host."""
     import array
 

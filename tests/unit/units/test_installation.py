@@ -6,7 +6,7 @@ import pytest
 
 from gpubench.base.installation import EXTRAS, located, quote, torch_command, torch_hint
 from gpubench.detect import libraries
-from gpubench.detect.records import known
+from gpubench.detect.records import make_fact
 from gpubench.result.machine import Gpu
 
 INDEX = "--index-url https://download.pytorch.org/whl/"
@@ -65,7 +65,7 @@ def test_a_command_of_another_system_is_located_too(quotes: str) -> None:
 
 
 def gpu(vendor: str, kind: str = "discrete") -> Gpu:
-    return Gpu(id="api:x:0", vendor=known(vendor, "x"), kind=known(kind, "x"))
+    return Gpu(id="api:x:0", vendor=make_fact(vendor, "x"), kind=make_fact(kind, "x"))
 
 
 @pytest.mark.parametrize(

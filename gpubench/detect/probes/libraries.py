@@ -1,11 +1,10 @@
-"""CPU facts from py-cpuinfo, only where there is no /proc/cpuinfo: it sleeps a second and forks."""
+"""Facts of the CPU from Python packages: the BLAS that NumPy loads, and py-cpuinfo where there is no /proc/cpuinfo."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpubench.base.installation import install_command
-from gpubench.detect.probes import ProbeFailure
+from gpubench.detect.probes import require
 
 _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),
@@ -15,26 +14,34 @@ _CACHES = (
 _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
-def probe() -> dict[str, Any]:
-    """`cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each level of cache in bytes."""
-    try:
-        import cpuinfo
-    except ImportError as error:
-        raise ProbeFailure(
-            "absent", type(error).__name__, f"py-cpuinfo is not installed: {install_command()}"
-        ) from error
-    info = cpuinfo.get_cpu_info()
+def blas() -> dict[str, Any]:
+    """Return `blas`: one entry per library, as threadpoolctl names it."""
+    with require("numpy and threadpoolctl are not installed"):
+        import numpy  # noqa: F401
+        from threadpoolctl import threadpool_info
+    keys = {"library": "internal_api", "version": "version", "threads": "num_threads", "kernel": "architecture"}
+    pools = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
+    return {"records": [], "blas": [{key: pool.get(name) for key, name in keys.items()} for pool in pools]}
+
+
+def cpuinfo() -> dict[str, Any]:
+    """Return `cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each level of cache in bytes.
+
+    It sleeps a second and forks.
+    """
+    with require("py-cpuinfo is not installed"):
+        from cpuinfo import get_cpu_info
+    info = get_cpu_info()
     caches = [
         {"level": level, "type": kind, "size_bytes": size, "instances": 1}
         for name, level, kind in _CACHES
         if (size := _bytes(info.get(name)))
     ]
     cpu = {
-        "model": info.get("brand_raw"),
-        "vendor": info.get("vendor_id_raw"),
-        "flags": info.get("flags") or [],
-    }
-    return {"records": [], "cpu": cpu | {"base_hz": _hertz(info.get("hz_advertised")), "caches": caches}}
+        "model": info.get("brand_raw"), "vendor": info.get("vendor_id_raw"), "flags": info.get("flags") or [],
+        "base_hz": _hertz(info.get("hz_advertised")), "caches": caches,
+    }  # fmt: skip
+    return {"records": [], "cpu": cpu}
 
 
 def _hertz(clock: Any) -> int | None:
