@@ -288,17 +288,12 @@ def run(
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
     """Run one command to its end. Raises OSError if it cannot be started."""
-    task = _Task(command, limit_s, env, stdin, most_output)
-    try:
-        return task.end()
-    finally:
-        if task.alive and not task.expired:
-            task.kill()
+    return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
 def run_all(
     commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
-    tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (),
+    tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (), most_output: int = MOST_OUTPUT,
 ) -> list[Ended]:  # fmt: skip
     """Run commands side by side, each to its end or its limit in seconds; take `2 * LET_GO_S` longer at most.
 
@@ -308,7 +303,7 @@ def run_all(
     tasks: list[_Task] = []
     try:
         for place, (command, limit_s) in enumerate(commands):
-            tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b""))
+            tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b"", most_output))
         if tell is not None:
             _tell_of_the_slow(tasks, tell)
         for task in tasks:
@@ -333,7 +328,7 @@ def _tell_of_the_slow(tasks: Sequence[_Task], tell: Callable[[Sequence[int]], No
 class _Task(_Process):
     def __init__(
         self, command: Sequence[str], limit_s: float, env: Mapping[str, str] | None,
-        stdin: bytes = b"", most_output: int = MOST_OUTPUT,
+        stdin: bytes, most_output: int,
     ) -> None:  # fmt: skip
         self._output = Excerpt(most_output)
         self._began = time.monotonic()
@@ -360,10 +355,8 @@ class _Task(_Process):
             self.expired = True
             self.send_kill()
 
-    def end(self, until: float | None = None) -> Ended:
+    def end(self, until: float) -> Ended:
         """Return what became of it. One that cannot be killed is abandoned at the monotonic time `until`."""
-        self.expire()
-        until = time.monotonic() + LET_GO_S if until is None else until
         status = self.wait(until - time.monotonic())
         self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began

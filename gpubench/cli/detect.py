@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpubench.detect import Lack
     from gpubench.detect.inspection import Gathered
     from gpubench.measure.protocol import Listing
-    from gpubench.result.machine import Machine, Measured
+    from gpubench.result.machine import Machine, Measured, Status
     from gpubench.result.run import Run
 
 # A backend of another package that takes longer is left out: with its end, `detect` ends within 40 s.
@@ -39,12 +39,18 @@ def detect(options: DetectOptions) -> int:
         detection.save_recording(options.record, source)
     live = source is None and options.records is None
     gathered, listings = _look(options) if live else (None, [])
+    records = None  # the GPUs of other packages' backends, which detection merges with its own findings
+    if listings:
+        from gpubench.measure import targets
+
+        records = targets.records(listings)
     machine = detection.inspect(
         sysroot=source, records=_records(options.records) if options.records is not None else None,
-        extra_records=_of_packages(listings),
+        extra_records=records,
         mode=options.mode, debug=options.debug, results=_measured(options), read=read_result, gathered=gathered,
     )  # fmt: skip
-    machine = _with_packages(machine, listings)
+    if listings:
+        machine = _with_packages(machine, listings)
     if format == "json":
         streams.put(detection.to_json(machine) + "\n")
     else:
@@ -89,33 +95,20 @@ def waiting(quiet: bool) -> Callable[[str], None] | None:
     return None if quiet else lambda line: print(line, file=sys.stderr, flush=True)
 
 
-def _of_packages(listings: list[Listing]) -> list[dict[str, Any]] | None:
-    """Their GPUs, as records that detection merges with its own findings."""
-    if not listings:
-        return None
-    from gpubench.measure import targets
-
-    return targets.records(listings)
-
-
 def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
     """The machine with each of these backends as one more source that was asked."""
-    if not listings:
-        return machine
     from msgspec.structs import replace
 
     from gpubench.result.machine import Provider
 
+    status: dict[str | None, Status] = {None: "ok", "timeout": "timeout"}
     more = [
-        Provider(name=listing.backend, status="ok", version=listing.version)
-        if listing.reason is None
-        else Provider(
-            name=listing.backend,
-            status="timeout" if listing.reason == "timeout" else "absent",
-            hint=listing.detail,
+        Provider(
+            name=listing.backend, status=status.get(listing.reason, "absent"), version=listing.version,
+            hint=listing.detail if listing.reason else None,
         )
         for listing in listings
-    ]
+    ]  # fmt: skip
     return replace(machine, providers=[*machine.providers, *more])
 
 

@@ -6,6 +6,7 @@ sides have it from the same source: a driver, an API and a table of names call o
 
 from __future__ import annotations
 
+import operator
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -127,7 +128,10 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
     agreements: set[str] = set()
 
     def judge(
-        name: str, pair: tuple[Any, Any] | None, same: Callable[[Any, Any], bool], words: str = "{}"
+        name: str,
+        pair: tuple[Any, Any] | None,
+        same: Callable[[Any, Any], bool] = operator.eq,
+        words: str = "{}",
     ) -> None:
         if pair is None:
             return
@@ -137,17 +141,17 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
             differences[name] = f"{words.format(pair[1])}, here {words.format(pair[0])}"
 
     mine, other = here.cpu, there.cpu
-    judge("CPU", _both_names(mine.model, other.model), lambda a, b: _plain(a) == _plain(b))
-    judge("CPU parts", _both_parts(mine, other), lambda a, b: bool(a == b))
-    judge("architecture", _both_names(here.platform.arch, there.platform.arch), lambda a, b: bool(a == b))
+    judge("CPU", _both_names(mine.model, other.model), _same_name)
+    judge("CPU parts", _both_parts(mine, other))
+    judge("architecture", _both_names(here.platform.arch, there.platform.arch))
     counts = (("cores", "cores"), ("CPUs", "logical"), ("usable CPUs", "available"))
     for name, field in counts:
-        judge(name, _both(getattr(mine, field), getattr(other, field)), lambda a, b: bool(a == b))
+        judge(name, _both(getattr(mine, field), getattr(other, field)))
     sizes = _both(here.memory.total_bytes, there.memory.total_bytes)
     gib = None if sizes is None else (sizes[0] / 2**30, sizes[1] / 2**30)
     judge("memory", gib, _near, "{:.0f} GiB")
     if differences and "CPU" not in agreements:  # of another machine a name tells more than a number
-        judge("CPU", _both(mine.model, other.model), lambda a, b: _plain(a) == _plain(b))
+        judge("CPU", _both(mine.model, other.model), _same_name)
     # Counts, sizes and the architecture contradict, but they identify nothing.
     identifying = agreements & {"CPU", "CPU parts"} or (
         {"cores"} if agreements >= {"cores", "memory"} else set()
@@ -175,8 +179,9 @@ def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
     return (texts[0], texts[1]) if all(texts) else None
 
 
-def _plain(name: str) -> str:
-    return " ".join(_MARKS.sub(" ", name).split()).casefold()
+def _same_name(first: str, second: str) -> bool:
+    plain = [" ".join(_MARKS.sub(" ", name).split()).casefold() for name in (first, second)]
+    return plain[0] == plain[1]
 
 
 def _near(a: float, b: float) -> bool:
