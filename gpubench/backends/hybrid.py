@@ -16,7 +16,6 @@ import msgspec
 
 from gpubench import backends
 from gpubench.backends.contract import Backend, Launch, Session, protocols
-from gpubench.backends.shared.blocks import empty_caches
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
@@ -111,7 +110,6 @@ class Sides:
         self.cpu_s = 0.0
         self._threads = cpu.threads or 1
         self._companion = CompanionThread(gpu)
-        self._wait_asleep = gpu.sync_asleep if isinstance(gpu, protocols.WaitsAsleep) else gpu.sync
         self._bound: dict[tuple[object, ...], CpuPart] = {}
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
@@ -186,7 +184,7 @@ class Sides:
         self.gpu.run(launch.gpu.launch, repeat)
         if host_output is not None:
             if rest:
-                self._wait_asleep()
+                self.gpu.sync_asleep()
             launch.gpu.fetch(host_output)
 
     def on_cpu(self, launch: SplitLaunch, repeat: int, host_output: Array | None) -> None:
@@ -246,9 +244,7 @@ def reserved_cores(threads: int, *, several: bool) -> int:
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
-class SplitSession(
-    Session, protocols.Splits, protocols.TimesSides, protocols.Tunes, protocols.Flushes, protocols.HoldsArrays
-):
+class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tunes):
     """A GPU's session and the CPU's, driven as one."""
 
     def __init__(self, device: Device, gpu: Session, cpu: Session) -> None:
@@ -393,7 +389,7 @@ class SplitSession(
     def flush(self) -> None:
         """Empty the GPU's caches: an upload to this session would only refer to the array."""
         self._flush()
-        empty_caches(self.gpu)
+        self.gpu.flush()
 
     def clock(self) -> float:
         return self.gpu.clock()

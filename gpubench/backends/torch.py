@@ -65,11 +65,9 @@ class TorchLaunch(Launch):
 class TorchSession(
     SingleDevice,
     protocols.LaunchClock,
-    protocols.Fills,
     protocols.HostReadable,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
-    protocols.EntersThreads,
     protocols.CpuThreads,
 ):
     """One device as PyTorch has it, without gradients."""

@@ -20,7 +20,7 @@ import msgspec
 from gpubench import backends, kernels
 from gpubench.backends import contract
 from gpubench.backends.contract import Backend, Buffer, Launch, Session, Transfers, protocols
-from gpubench.backends.contract.protocols import FreshMemory, SharesBuffers, transfers_of
+from gpubench.backends.contract.protocols import FreshMemory, SharesBuffers
 from gpubench.backends.shared.host import random_inputs, repeated
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, UsageError, require_choice, suggest
 from gpubench.base.messages import Reason
@@ -102,7 +102,7 @@ def suite(
             trial.contract(trial.session, Session)
             trial.is_a(Launch, trial.session.empty_launch())
             for form in FORMS:
-                trial.is_a(Transfers, transfers_of(trial.session, form))
+                trial.is_a(Transfers, trial.session.transfers(form))
             if checks.around:
                 trial.idle()
                 trial.transfers()
@@ -248,7 +248,7 @@ class _Trial:
 
     def sent_and_fetched(self, form: Form, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
-        way, own = transfers_of(self.session, form), _drawn(count)
+        way, own = self.session.transfers(form), _drawn(count)
         theirs = self.session.host_array((count,), "float32", form)
         theirs[:] = own
         for host, kind in ((own, "an ordinary array"), (theirs, "a host array")):

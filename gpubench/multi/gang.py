@@ -21,14 +21,12 @@ import msgspec
 
 from gpubench import backends
 from gpubench.backends.contract import Backend, Joins, Launch, Links, Session, Work, protocols
-from gpubench.backends.shared.blocks import empty_caches
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
     CutBuffer,
     CutLaunch,
     DeviceShare,
-    enter,
     granule,
     joined,
     side_case,
@@ -48,8 +46,6 @@ class GangSession(
     protocols.DeviceGroup,
     protocols.Tunes,
     protocols.TimesSides,
-    protocols.Flushes,
-    protocols.HoldsArrays,
 ):
     """The links of a gang, and its members' sessions once an op is shared out among them."""
 
@@ -93,7 +89,7 @@ class GangSession(
         if unsplit is not None:
             return Unsupported(unsplit, reason="no-split")
         first = self._ranks.sessions[0]
-        enter(first)
+        first.enter()
         one, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
         if kernel is not None and kernel.library:
             one = msgspec.structs.replace(one, form="library")
@@ -112,9 +108,7 @@ class GangSession(
 
     def forget(self) -> None:
         if self._opened is not None:
-            self._opened.each(
-                lambda session: session.forget() if isinstance(session, protocols.HoldsArrays) else None
-            )
+            self._opened.each(lambda session: session.forget())
 
     def upload(self, buffer: CutBuffer, host: Array) -> None:
         """Refer to the array; the ranks get their parts with the next launch, which knows them."""
@@ -162,7 +156,7 @@ class GangSession(
         self.sync()
         found = {}
         for number, rank in enumerate(launch.ranks):
-            enter(rank.session)
+            rank.session.enter()
             start = self.clock()
             rank.session.run(rank.launch, launches)
             rank.session.sync()
@@ -174,7 +168,7 @@ class GangSession(
         return Launch()
 
     def flush(self) -> None:
-        self._ranks.each(empty_caches)
+        self._ranks.each(lambda session: session.flush())
 
     def clock(self) -> float:
         return self._links.clock() if self._opened is None else self._opened.sessions[0].clock()
@@ -287,7 +281,7 @@ def shares(units: int, ranks: int) -> list[tuple[int, int]]:
 
 def entered(session: Session, work: Callable[[], Result]) -> Result:
     """Do the work in this thread, which may drive the session from now on."""
-    enter(session)
+    session.enter()
     return work()
 
 
@@ -322,7 +316,7 @@ class Ranks:
             launch.begin()
         for start in range(0, repeat, CHUNK):
             for rank in launch.ranks:
-                enter(rank.session)
+                rank.session.enter()
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:

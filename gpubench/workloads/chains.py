@@ -15,7 +15,7 @@ from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session
 from gpubench.backends.contract.protocols import BuildsAhead, Chains, Records, Steps, TimesStages, Tunes
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
-from gpubench.backends.shared.reference import judge_alone, on_host, sentinels, spoil, widened
+from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widened
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Op, Stage, each
 from gpubench.measure.worker.timer import Timer, wall_s
@@ -190,7 +190,7 @@ class Chain:
         for operand in self._op.between:
             if operand.name in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored(self._case.dtype)
-                spoil(self._session, self._between[operand.name], shape, stored, sentinel)
+                self._session.fill(self._between[operand.name], shape, stored, sentinel_of(stored, sentinel))
 
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]

@@ -15,7 +15,6 @@ import msgspec
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
-from gpubench.backends.shared.blocks import empty_caches
 from gpubench.backends.shared.host import clocked, host_dtype
 from gpubench.backends.shared.sides import refusal, side_case, view_of
 from gpubench.base.errors import BackendError, Unsupported
@@ -175,9 +174,6 @@ class PlacingSession(
     protocols.Places,
     protocols.Chains,
     protocols.Tunes,
-    protocols.MovesData,
-    protocols.Flushes,
-    protocols.HoldsArrays,
 ):
     """A GPU's session and the CPU's for one workload; `place` says which stages run where."""
 
@@ -185,7 +181,7 @@ class PlacingSession(
         self.device, self.limits = device, gpu.limits
         self.threads, self.blas = cpu.threads, cpu.blas
         self.gpu, self.cpu = gpu, cpu
-        self.way = protocols.transfers_of(gpu, "tuned")
+        self.way = gpu.transfers("tuned")
         self.placement = ""
         # What a launch adds to is as it was before any launch, or what stood there before does not matter.
         self.keeps_state = bool(op.updated)
@@ -381,7 +377,7 @@ class PlacingSession(
     # ---------------------------------------------------------------- the device itself
 
     def flush(self) -> None:
-        empty_caches(self.gpu)
+        self.gpu.flush()
 
     def clock(self) -> float:
         return self.gpu.clock()

@@ -1,7 +1,7 @@
 """The contract between the worker and a backend: a Backend opens a Session on one device.
 
-A `Session` has what every device needs, all of it. What only some devices have is a small protocol: a session that
-derives from it has it, and the worker asks by `isinstance`.
+A `Session` has what every device needs; a method with a body does it as any device can. What only some devices have is
+a small protocol: a session that derives from it has it, and the worker asks by `isinstance`.
 Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
 Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else. A
 state is both: a launch adds to it, and adds the same again when it is repeated.
@@ -11,6 +11,7 @@ Where an op has several outputs, `output` is a tuple of buffers, here and in a l
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.kernel import Kernel, Limits
 from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
 from gpubench.result.case import Case
-from gpubench.result.run import Blas, Device, DeviceKind, StageClock, Staging
+from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceKind, StageClock, Staging
 
 Buffer = Any
 Work = Callable[[], None]
@@ -196,6 +197,17 @@ class Session(ABC):
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out, in order with launches; complete when it returns."""
 
+    def transfers(self, form: Form) -> Transfers:
+        """Return how data moves in this form: `library` as a user of the library writes it; `tuned` may stage, and what
+        staging costs is part of the call. As it stands: by `upload` and `download`."""
+        return Transfers(self)
+
+    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
+        """Write the value into every element, in order with launches. As it stands: by an upload."""
+        array = self.host_array(shape, dtype, "library")
+        array.fill(value)
+        self.upload(buffer, array)
+
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """Do all untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
@@ -208,6 +220,26 @@ class Session(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Return when all enqueued work is done and readable. Raises DeviceLost."""
+
+    def sync_asleep(self) -> None:
+        """Wait as `sync` does, but asleep: the CPU has work of its own. As it stands: as `sync` waits."""
+        self.sync()
+
+    def enter(self) -> None:
+        """Make the calling thread one that may drive the device. As it stands: each may."""
+
+    def flush(self) -> None:
+        """Empty the device's caches; complete when `sync` returns. As it stands: upload more than they hold."""
+        self.upload(*self._zeros)
+
+    @functools.cached_property
+    def _zeros(self) -> tuple[Buffer, Array]:
+        zeros = self.host_array((UNKNOWN_CACHE_BYTES // 4,), "float32", "library")
+        zeros.fill(0)
+        return self.allocate(zeros.shape, "float32"), zeros
+
+    def forget(self) -> None:
+        """Hold nothing of the caller's any longer: a workload is over. As it stands: nothing was held."""
 
     @abstractmethod
     def empty_launch(self) -> Launch:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gpubench.backends.contract import (
     Buffer,
@@ -16,20 +15,11 @@ from gpubench.backends.contract import (
     Session,
     SideReading,
     StageReading,
-    Transfers,
     Work,
 )
-from gpubench.kernels.contract.op import Array, Dtype, Form, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Dtype, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Ceiling
-
-
-@functools.cache
-def has(kind: type[Session], protocol: Any) -> bool:
-    """Tell whether sessions of this class have a protocol. Of a session inside of a timed call `isinstance` would take
-    6 to 13 us before Python 3.12."""
-    return issubclass(kind, protocol)
-
 
 # ---------------------------------------------------------------- clocks
 
@@ -57,21 +47,6 @@ class CoreClock(Protocol):
 
 
 # ---------------------------------------------------------------- memory
-
-
-@runtime_checkable
-class MovesData(Protocol):
-    """A device with ways of its own to move data."""
-
-    @abstractmethod
-    def transfers(self, form: Form) -> Transfers:
-        """Return how data moves in this form: `library` as a user of the library writes it; `tuned` may stage, and what
-        staging costs is part of the call."""
-
-
-def transfers_of(session: Session, form: Form) -> Transfers:
-    """Return how a session moves data in this form."""
-    return cast("MovesData", session).transfers(form) if has(type(session), MovesData) else Transfers(session)
 
 
 @runtime_checkable
@@ -108,15 +83,6 @@ class HostReadable(Protocol):
 
 
 @runtime_checkable
-class Fills(Protocol):
-    """A device that fills a buffer by itself."""
-
-    @abstractmethod
-    def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
-        """Write the value into every element, in order with launches."""
-
-
-@runtime_checkable
 class ComparesBuffers(Protocol):
     """A device that compares its buffers."""
 
@@ -128,24 +94,6 @@ class ComparesBuffers(Protocol):
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         """Return whether a copy begins with the bytes of a buffer that has this shape and dtype."""
-
-
-@runtime_checkable
-class Flushes(Protocol):
-    """A device that empties its caches by itself."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Empty the device's caches; complete when `sync` returns."""
-
-
-@runtime_checkable
-class HoldsArrays(Protocol):
-    """A session that keeps hold of the caller's arrays."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Hold nothing of the caller's any longer: a workload is over."""
 
 
 @runtime_checkable
@@ -308,24 +256,6 @@ class CpuThreads(Protocol):
     @abstractmethod
     def use_threads(self, count: int | None) -> None:
         """Compute with so many threads from now on. None means all."""
-
-
-@runtime_checkable
-class EntersThreads(Protocol):
-    """A device that a thread has to be made ready for."""
-
-    @abstractmethod
-    def enter(self) -> None:
-        """Make the calling thread one that may drive the device."""
-
-
-@runtime_checkable
-class WaitsAsleep(Protocol):
-    """A device that can be waited for without a core."""
-
-    @abstractmethod
-    def sync_asleep(self) -> None:
-        """Wait as `sync` does, but asleep: the CPU has work of its own."""
 
 
 @runtime_checkable

@@ -87,17 +87,12 @@ class CupySession(
     SingleDevice,
     protocols.LaunchClock,
     protocols.CoreClock,
-    protocols.MovesData,
     protocols.FreshMemory,
-    protocols.Fills,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
-    protocols.Flushes,
     protocols.BuildsAhead,
     protocols.Chains,
     protocols.TimesStages,
-    protocols.EntersThreads,
-    protocols.WaitsAsleep,
 ):
     """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
 

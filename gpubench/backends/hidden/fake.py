@@ -182,9 +182,7 @@ class HostTime:
 class FakeSession(
     SingleDevice,
     protocols.LaunchClock,
-    protocols.MovesData,
     protocols.FreshMemory,
-    protocols.Fills,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
     protocols.KnownCeilings,

@@ -71,7 +71,6 @@ class NumpySession(
     protocols.Foresees,
     protocols.Chains,
     protocols.TimesStages,
-    protocols.Fills,
     protocols.HostReadable,
     protocols.SharesBuffers,
     protocols.JudgesBlocks,

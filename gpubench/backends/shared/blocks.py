@@ -6,13 +6,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from weakref import WeakKeyDictionary
 
-from gpubench.backends.contract import Buffer, Session
-from gpubench.backends.contract.protocols import Flushes
+from gpubench.backends.contract import Session
 from gpubench.backends.shared.host import usable_cpus
-from gpubench.kernels.contract.op import Array
-from gpubench.result.run import UNKNOWN_CACHE_BYTES
 
 Block = Callable[[int, int], None]
 
@@ -102,23 +98,6 @@ class _Launch:
             return next(self._starts, None)
 
 
-# What lies over the caches of a session that does not empty them itself, as long as the session lives.
-_zeros: WeakKeyDictionary[Session, tuple[Buffer, Array]] = WeakKeyDictionary()
-
-
-def empty_caches(session: Session) -> None:
-    """Empty the device's caches, by an upload of more than any holds where it has no better way; complete when `sync`
-    returns."""
-    if isinstance(session, Flushes):
-        session.flush()
-        return
-    if session not in _zeros:
-        zeros = session.host_array((UNKNOWN_CACHE_BYTES // 4,), "float32", "library")
-        zeros.fill(0)
-        _zeros[session] = session.allocate(zeros.shape, "float32"), zeros
-    session.upload(*_zeros[session])
-
-
 class Flush:
     """Caches emptied: the host's by writing twice as much as they hold, the device's by its own session.
 
@@ -138,7 +117,7 @@ class Flush:
     def __call__(self) -> None:
         """Flush both sides and wait for it."""
         if self._session.device.kind != "cpu":
-            empty_caches(self._session)
+            self._session.flush()
             self._session.sync()
         share = -(-self.written.size // self._threads)
         list(self._pool.map(self._write, range(0, self.written.size, share), [share] * self._threads))

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.backends.contract import Buffer, Session
-from gpubench.backends.contract.protocols import Fills
 from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices
 from gpubench.base import disk
 from gpubench.base.errors import BackendError
@@ -97,17 +95,6 @@ def fill(array: Array, value: float) -> None:
         flat[start : start + SLICE] = value
 
     in_slices(one, flat.size)
-
-
-def spoil(session: Session, buffer: Buffer, shape: Shape, stored: Stored, sentinel: float) -> None:
-    """Fill a buffer of a device with sentinels, in order with launches."""
-    value = sentinel_of(stored, sentinel)
-    if isinstance(session, Fills):
-        session.fill(buffer, shape, stored, value)
-    else:
-        array = session.host_array(shape, stored, "library")
-        array.fill(value)
-        session.upload(buffer, array)
 
 
 ANSWER_SAMPLES = 16  # elements of each output that stand for it in a file

@@ -7,12 +7,12 @@ import math
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Work
-from gpubench.backends.contract.protocols import EntersThreads, ScriptedPair, has, transfers_of
+from gpubench.backends.contract.protocols import ScriptedPair
 from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Operand, Params, Shape, Split, Stored
@@ -77,13 +77,7 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 def view_of(cpu: Session, array: Array) -> Buffer:
     """Return a buffer of the CPU for a host array: of NumPy the array itself."""
-    return cast("ScriptedPair", cpu).view(array) if has(type(cpu), ScriptedPair) else array
-
-
-def enter(session: Session) -> None:
-    """Make the calling thread one that may drive the device."""
-    if has(type(session), EntersThreads):
-        cast("EntersThreads", session).enter()
+    return cpu.view(array) if isinstance(cpu, ScriptedPair) else array
 
 
 # ---------------------------------------------------------------- operands and launches of several devices
@@ -99,7 +93,7 @@ class Part:
 
     def free(self) -> None:
         """Give it back to the session's pool."""
-        enter(self.session)
+        self.session.enter()
         self.session.free(self.buffer)
 
 
@@ -191,7 +185,7 @@ class DeviceShare:
         ]
         # As where one device has all of the work: else the cut would gain by moving data in another way.
         form: Form = "library" if op.kernel(session.device.backend, whole.case.dtype) is None else "tuned"
-        self.way = transfers_of(session, form)
+        self.way = session.transfers(form)
         self.target: Part | None = None
         self.launch: Launch | None = None
         self.partial: Array | None = None  # its result in host memory, where the op joins results
@@ -284,11 +278,11 @@ class CompanionThread:
             self._thread = None
 
     def _serve(self) -> None:
-        entered = not isinstance(self._session, EntersThreads)
+        entered = False
         while (work := self._work.get()) is not None:
             error: BaseException | None = None
             try:
-                if not entered and isinstance(self._session, EntersThreads):
+                if not entered:
                     self._session.enter()
                     entered = True
                 work()

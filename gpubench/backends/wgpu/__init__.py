@@ -166,12 +166,9 @@ def limits_of(device: Any, *, software: bool) -> Limits:
 class WgpuSession(
     SingleDevice,
     protocols.LaunchClock,
-    protocols.MovesData,
     protocols.FreshMemory,
-    protocols.Fills,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
-    protocols.Flushes,
     protocols.BuildsAhead,
     protocols.Tunes,
     protocols.MultiplyAdds,

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import gpubench.kernels
 from gpubench.backends.contract import Buffer, Launch, Session
-from gpubench.backends.contract.protocols import KnownCeilings, MultiplyAdds, Tunes, transfers_of
+from gpubench.backends.contract.protocols import KnownCeilings, MultiplyAdds, Tunes
 from gpubench.backends.shared.ceilings import (
     THREADS,
     chain_flops,
@@ -128,7 +128,7 @@ def _link_rates(session: Session, wanted: Wanted) -> tuple[float, float]:
     """Bytes/s to the device and back, the best of five each."""
     if wanted.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoCeiling(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
-    way = transfers_of(session, "tuned")
+    way = session.transfers("tuned")
     if way.staging != "pinned":
         raise _NoCeiling("the host copies each transfer once more: its rate is not the link's")
     shape = (LINK_ARRAY_BYTES // ITEMSIZE["float32"],)

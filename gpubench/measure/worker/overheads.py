@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
-from gpubench.backends.contract.protocols import FreshMemory, transfers_of
+from gpubench.backends.contract.protocols import FreshMemory
 from gpubench.backends.shared.host import random_bytes
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Shape
@@ -38,7 +38,7 @@ class OverheadTimer(Timed):
         self.kernel: str | None = None
         self._call = op.overhead.call
         self._opening = opening
-        self._transfers = transfers_of(session, case.form)
+        self._transfers = session.transfers(case.form)
         self.staging: Staging = self._transfers.staging
         self._empty: Launch = session.empty_launch()
         self._shape: Shape = (-(-case.params["n"] // ITEMSIZE[case.dtype]),)

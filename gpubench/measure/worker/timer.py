@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from gpubench.backends.contract import Buffer, Launch, Session
-from gpubench.backends.contract.protocols import LaunchClock, Places, transfers_of
+from gpubench.backends.contract.protocols import LaunchClock, Places
 from gpubench.backends.shared.host import calls_library
 from gpubench.kernels.contract.op import Operand, Shape, Stored, each
 from gpubench.measure import protocol
@@ -100,7 +100,7 @@ class Timer(Timed):
         self.case = case
         self.launch = launch
         self.session: Session = workspace.session
-        self.transfers = transfers_of(self.session, case.form)
+        self.transfers = self.session.transfers(case.form)
         self.calls, self.settled = case.calls or 1, False
         # Who runs the stages of a workload, and where.
         self.places = self.session if isinstance(self.session, Places) else None

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
-from gpubench.backends.contract.protocols import HoldsArrays, HostReadable, JudgesBlocks, Tunes
+from gpubench.backends.contract.protocols import HostReadable, JudgesBlocks, Tunes
 from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
 from gpubench.backends.shared.reference import (
     Reference,
@@ -27,7 +27,6 @@ from gpubench.backends.shared.reference import (
     sentinel_for,
     sentinel_of,
     sentinels,
-    spoil,
 )
 from gpubench.base.errors import BackendError, Unsupported, WrongResult
 from gpubench.base.installation import install_command
@@ -314,7 +313,7 @@ class Workspace:
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
         shape, stored = self._kind(operand)
-        spoil(self.session, buffer, shape, stored, self.sentinel)
+        self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
 
     def verify_host_output(self, precision: str) -> Check:
         """Compare what a timed call downloaded. Raises Wrong."""
@@ -375,8 +374,7 @@ class Workspace:
                     self.session.free(buffer)
         self.release_between()
         self._operands.weights.make_room(self.session)
-        if isinstance(self.session, HoldsArrays):
-            self.session.forget()
+        self.session.forget()
         if self._operands.weights.passed is None:
             self._passed.release()
         self.outputs, self._right = {}, {}

@@ -52,7 +52,7 @@ def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
 
 
 def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
-    session: Any = SimpleNamespace()
+    session: Any = SimpleNamespace(enter=lambda: None)
     beside = CompanionThread(session)
     done: list[int] = []
 
