@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, StageReading
 from gpubench.backends.contract.protocols import Steps
@@ -132,42 +132,27 @@ def others_run() -> bool:
     if os.path.isdir(_THREADS):
         own = str(threading.get_native_id())
         return any(_is_running(name) for name in os.listdir(_THREADS) if name != own)
-    clock, look_s = _processor_clock()
+    clock = _processor_clock()
     busy, began = clock(), time.perf_counter()
-    time.sleep(look_s)
+    time.sleep(_LOOK_S)
     return clock() - busy >= (time.perf_counter() - began) / 2
 
 
-def _processor_clock() -> tuple[Callable[[], float], float]:
-    """Return the clock of this process' processor time, and for how many seconds it has to be looked at.
-
-    Windows' `process_time` goes in steps of 1/64 s, whatever its resolution says. Its count of cycles is finer; where
-    that cannot be read, three steps tell a thread that spins (at least two) from the caller itself (at most one).
-    """
+def _processor_clock() -> Callable[[], float]:
+    """Return the clock of this process' processor time. Windows' `process_time` goes in steps of 1/64 s, whatever its
+    resolution says; its count of cycles is finer, here in seconds at 1 GHz: no CPU of today spins more slowly."""
     if sys.platform != "win32":
-        return time.process_time, _LOOK_S
-    cycles = _cycle_clock()
-    return (time.process_time, 3 / 64) if cycles is None else (cycles, _LOOK_S)
-
-
-def _cycle_clock() -> Callable[[], float] | None:
-    """Return Windows' count of the cycles of this process, as seconds at 1 GHz: no CPU of today spins more slowly.
-
-    Returns None where it cannot be read.
-    """
+        return time.process_time
     import ctypes
 
+    query = getattr(ctypes, "WinDLL")("kernel32").QueryProcessCycleTime  # noqa: B009 - Linux has no WinDLL
     count, this_process = ctypes.c_uint64(), ctypes.c_void_p(-1)
 
     def read() -> float:
         query(this_process, ctypes.byref(count))
         return count.value / 1e9
 
-    try:
-        query = getattr(ctypes, "WinDLL")("kernel32").QueryProcessCycleTime  # noqa: B009 - Linux has no WinDLL
-        return read if read() else None
-    except (AttributeError, OSError):
-        return None
+    return read
 
 
 def _is_running(thread: str) -> bool:
@@ -266,18 +251,16 @@ def no_kernel(op: Op, case: Case) -> Unsupported | None:
 def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
     """A buffer for the output, or a tuple of one for each; of what is updated, that of the input if they
     are given. Raises DeviceOutOfMemory, and then keeps none."""
+    updated = op.updated if inputs else {}
     taken: list[Buffer] = []
-    fresh: list[Buffer] = []
     try:
         for i, operand in enumerate(op.outputs):
-            if inputs and i in op.updated:
-                taken.append(inputs[op.updated[i]])
-                continue
-            fresh.append(session.allocate(operand.shape(case.params), operand.stored(case.dtype)))
-            taken.append(fresh[-1])
+            shape, stored = operand.shape(case.params), operand.stored(case.dtype)
+            taken.append(inputs[updated[i]] if i in updated else session.allocate(shape, stored))
     except DeviceOutOfMemory:
-        for buffer in fresh:
-            session.free(buffer)
+        for i, buffer in enumerate(taken):
+            if i not in updated:
+                session.free(buffer)
         raise
     return tuple(taken) if op.more_outputs else taken[0]
 
@@ -419,15 +402,17 @@ def random_input(
     if isinstance(drawn, Given):
         array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
         return array
-    if kind in ("zeros", "ones"):
-        most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
-        array.fill(min(most, 1) if kind == "ones" else 0)
-        return array
+    if kind == "ones" and isinstance(drawn, Ids) and drawn.below(params) == 1:
+        kind = "zeros"
     beside = sorted((name, value) for name, value in params.items() if name != "n")
     key = f"{op.name} {operand.name} {beside if operand.role == 'activation' else shape} {dtype} {seed}"
-    kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
-    _draw(array, kept, key, params, wide=dtype == "float64")
+    _draw(array, _of_kind(drawn, kind), key, params, wide=dtype == "float64")
     return array
+
+
+def _of_kind(drawn: Values, kind: str) -> Any:
+    """Return how values are drawn where somebody asks for a kind of inputs."""
+    return kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
 
 
 def is_plain(operand: Operand) -> bool:
@@ -452,10 +437,8 @@ def plain_values(
     import numpy as np
 
     array = np.empty(count, host_dtype(dtype))
-    kept = kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
-    _draw(
-        array, cast("str | Range", kept), f"plain {number} {drawn} {dtype} {seed}", {}, wide=dtype == "float64"
-    )
+    key = f"plain {number} {drawn} {dtype} {seed}"
+    _draw(array, _of_kind(drawn, kind), key, {}, wide=dtype == "float64")
     return array
 
 
@@ -494,7 +477,7 @@ def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Para
         _normalise(array)
 
 
-def _fill(array: Array, values: Callable[[Any, int, Any], Array], key: str, *, wide: bool) -> None:
+def _fill(array: Array, values: Callable[[Any, int, Any], Array], key: str, *, wide: bool = False) -> None:
     import numpy as np
 
     flat = array.reshape(-1)
@@ -527,13 +510,10 @@ def random_bytes(array: Array, key: str) -> None:
     """Fill a C-contiguous array with random bytes, the same for the same key."""
     import numpy as np
 
-    generator = np.random.Generator(
-        np.random.SFC64(int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little"))
-    )
-    whole = array.reshape(-1).view(np.uint8)
-    for start in range(0, whole.size, 4 * SLICE):
-        part = whole[start : start + 4 * SLICE]
-        part[:] = np.frombuffer(generator.bytes(part.size), np.uint8)
+    def values(generator: Any, size: int, kind: Any) -> Array:
+        return np.frombuffer(generator.bytes(size), np.uint8)
+
+    _fill(bytes_of(array), values, key)
 
 
 def op_hash(op: Op) -> str:
