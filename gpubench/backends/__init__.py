@@ -59,19 +59,22 @@ def built_in() -> tuple[str, ...]:
     return tuple(name for name in names() if name not in (*COMPOSED, GANG))
 
 
+def _ours() -> tuple[str, ...]:
+    return (*names(), *hidden_names())
+
+
 def foreign() -> tuple[str, ...]:
     """The backends of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
     from gpubench.base import plugins
 
-    ours = (*names(), *hidden_names())
-    return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in ours)
+    return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in _ours())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
     """Return why a backend of an installed package is out of reach, by the name that somebody else has too."""
     from gpubench.base import plugins
 
-    return plugins.find_namesakes(plugins.BACKENDS, (*names(), *hidden_names()))
+    return plugins.find_namesakes(plugins.BACKENDS, _ours())
 
 
 def usual() -> tuple[str, ...]:
@@ -116,7 +119,7 @@ def names_of(device_id: str) -> tuple[str, ...]:
 
 def known(name: str) -> bool:
     """True if `load` would find it; entry points are looked up, not loaded, and only for a foreign name."""
-    if name in names() or name in hidden_names():
+    if name in _ours():
         return True
     from gpubench.base import plugins
 
@@ -129,7 +132,7 @@ def load(name: str) -> Backend:
     Raises KeyError if there is none, BackendError for one that is broken. Entry points cost 30 to 60 ms, so only a
     foreign name looks them up.
     """
-    if name in names() or name in hidden_names():
+    if name in _ours():
         folder = __name__ if name in names() else f"{__name__}.hidden"
         try:
             backend: Backend = wings.find(wings.brought("backends").get(name, f"{folder}.{name}:BACKEND"))

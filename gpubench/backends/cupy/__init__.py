@@ -28,10 +28,10 @@ from gpubench.backends.contract import (
     Transfers,
     protocols,
 )
-from gpubench.backends.cupy.graphs import CudaGraphs
 from gpubench.backends.cupy.launches import (
     COUNT,
     SPIN,
+    CudaGraphs,
     CudaLaunch,
     CudaPrograms,
     CycleCounter,

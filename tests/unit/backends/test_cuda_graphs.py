@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.backends.contract import HostCall
-from gpubench.backends.cupy.graphs import CudaGraphs
-from gpubench.backends.cupy.launches import CudaLaunch
+from gpubench.backends.cupy.launches import CudaGraphs, CudaLaunch
 
 
 class Driver:
