@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.contract import Backend, Buffer, Launch, ListsCpus, Preloads, protocols
+from gpubench.backends.contract import Backend, Buffer, Launch, protocols
 from gpubench.backends.shared.host import (
     SingleDevice,
     aligned,
@@ -398,7 +398,7 @@ def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
 # ---------------------------------------------------------------- devices
 
 
-class TorchBackend(Backend, ListsCpus, Preloads):
+class TorchBackend(Backend):
     """The CPU, and what PyTorch was built for."""
 
     name = "torch"

@@ -22,7 +22,6 @@ from gpubench.backends.contract import (
     HostCall,
     Joins,
     Links,
-    Preloads,
     Session,
     StageReading,
     Transfers,
@@ -363,7 +362,7 @@ def _blas(cupy: Any, device: Device) -> Blas:
     return Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(handle)))
 
 
-class CupyBackend(Backend, Preloads, Joins):
+class CupyBackend(Backend, Joins):
     """The devices of CUDA, or of HIP where CuPy was built for ROCm, in the order in which these give them."""
 
     name = "cupy"

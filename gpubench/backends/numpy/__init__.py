@@ -21,7 +21,6 @@ from gpubench.backends.contract import (
     Call,
     Joins,
     Links,
-    Preloads,
     Session,
     StageReading,
     protocols,
@@ -369,7 +368,7 @@ def _blas(controller: Any) -> Blas | None:
     return None
 
 
-class NumpyBackend(Backend, Preloads, Joins):
+class NumpyBackend(Backend, Joins):
     """One device: the CPUs this process may use."""
 
     name = "numpy"

@@ -20,7 +20,6 @@ from gpubench.backends.contract import (
     Backend,
     Buffer,
     HostCall,
-    Preloads,
     Recording,
     StageReading,
     protocols,
@@ -509,7 +508,7 @@ def is_software(info: dict[str, Any]) -> bool:
     )
 
 
-class WgpuBackend(Backend, Preloads):
+class WgpuBackend(Backend):
     """Adapters of Vulkan, Metal and DX12; OpenGL is left out (it lists the same GPUs a second time)."""
 
     name = "wgpu"

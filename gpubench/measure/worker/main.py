@@ -23,7 +23,7 @@ import msgspec
 
 import gpubench.backends
 import gpubench.kernels
-from gpubench.backends.contract import ListsCpus, Preloads, Session
+from gpubench.backends.contract import Session
 from gpubench.backends.contract.protocols import Foresees
 from gpubench.backends.shared.host import bound_cpus, on_all_cpus, set_up_threads
 from gpubench.base.child_main import Messages
@@ -83,9 +83,7 @@ class DeviceWorker:
                 self._announce("devices")
                 reply = list_devices(request)
             case protocol.Preload():
-                backend = gpubench.backends.load(request.backend)
-                if isinstance(backend, Preloads):
-                    backend.preload()
+                gpubench.backends.load(request.backend).preload()
             case protocol.Open():
                 reply = self._open(request)
             case protocol.Close():
@@ -150,8 +148,7 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
     backend = gpubench.backends.load(request.backend)
     devices, refused = list[Device](), {}
     try:
-        sooner = backend if request.host_only and isinstance(backend, ListsCpus) else None
-        devices = backend.devices() if sooner is None else sooner.host_devices()
+        devices = backend.host_devices() if request.host_only else backend.devices()
     except BackendUnavailable as error:
         refused = describe_error(error)
     for device in devices:
