@@ -40,8 +40,8 @@ _ORDER = (*KNOWN, *COMPOSED, GANG)
 
 def names() -> tuple[str, ...]:
     """Built-in backends by the name of their file or folder, the baseline first, without importing any."""
-    found = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
-    return tuple(sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
+    every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
+    return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
 
 def hidden_names() -> tuple[str, ...]:
@@ -78,12 +78,13 @@ def find_namesakes() -> dict[str, BadPlugin]:
 
 
 def usual() -> tuple[str, ...]:
-    """What `auto` tries: all but the composed ones."""
+    """List what `auto` tries: all but the composed ones."""
     return (*built_in(), *foreign())
 
 
 def facts(name: str) -> Facts | None:
-    """Those of a built-in one, whose module imports no library; None of another package's, which only a worker runs."""
+    """Return the facts of a built-in one, whose module imports no library. Returns None for another package's, which
+    only a worker runs."""
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
@@ -91,17 +92,17 @@ def facts(name: str) -> Facts | None:
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:
-    """By the model of each GPU the first backend that drives it: through another one it is the same hardware."""
-    found: dict[str, str] = {}
+    """Return, by the model of each GPU, the first backend that drives it: another one drives the same hardware."""
+    backends: dict[str, str] = {}
     for gpu in gpus:
-        found.setdefault(gpu.name, gpu.backend)
-    return found
+        backends.setdefault(gpu.name, gpu.backend)
+    return backends
 
 
 def may_drive_cpu(name: str) -> bool:
-    """False for one that is known to have no CPU."""
-    known = facts(name)
-    return known is None or "cpu" in known.kinds
+    """Return False for one that is known to have no CPU."""
+    told = facts(name)
+    return told is None or "cpu" in told.kinds
 
 
 def is_hidden(device_id: str) -> bool:
@@ -144,17 +145,17 @@ def load(name: str) -> Backend:
     for entry in plugins.entries(plugins.BACKENDS, name):
         package = plugins.package(entry)
         try:
-            found = plugins.load(entry)
-            if not isinstance(found, Backend):
-                raise plugins.PluginError(f"it is no Backend but of the type {type(found).__name__}")
-            if found.name != name:
+            loaded = plugins.load(entry)
+            if not isinstance(loaded, Backend):
+                raise plugins.PluginError(f"it is no Backend but of the type {type(loaded).__name__}")
+            if loaded.name != name:
                 raise plugins.PluginError(
-                    f"its Backend calls itself {found.name!r}: both names have to be the same"
+                    f"its Backend calls itself {loaded.name!r}: both names have to be the same"
                 )
         except plugins.PluginError as error:
             raise BackendError(
                 f"the entry point {entry.name} = {entry.value} of the package {package}: {error}",
                 hint=f"mend the package {package}, or uninstall it", reason="bad-plugin",
             ) from error  # fmt: skip
-        return found
+        return loaded
     raise KeyError(name)

@@ -24,7 +24,7 @@ from gpubench.backends.shared.sides import (
     DeviceShare,
     cut_array,
     granule,
-    joined,
+    join_partials,
     refusal,
     side_case,
     view_of,
@@ -132,7 +132,7 @@ class Sides:
         With `host_output` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or
         not.
         """
-        given = self.share_cores(launch, travels=True)
+        cores = self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
             if launch.gpu.sent_bytes <= INLINE_BYTES:
@@ -142,7 +142,7 @@ class Sides:
                     launch.gpu.fetch(host_output)
             else:
                 self._companion.both(
-                    lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not given),
+                    lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not cores),
                     lambda: self._compute(cpu, repeat),
                 )
         elif launch.on_gpu:
@@ -150,21 +150,21 @@ class Sides:
         else:
             self.on_cpu(launch, repeat, host_output)
         if host_output is not None and launch.cut.join:
-            host_output[...] = self._joined(launch)
+            host_output[...] = self._join(launch)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> int:
         """Leave cores to the threads that move the GPU's data; all are the CPU's where none does. Returns how many.
 
         Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
         """
-        gpu, given = launch.gpu, 0
+        gpu, movers = launch.gpu, 0
         if travels and gpu is not None and launch.on_cpu and gpu.sent_bytes > INLINE_BYTES:
-            given = reserved_cores(self._threads, several=gpu.way.copies)
+            movers = reserved_cores(self._threads, several=gpu.way.copies)
         if isinstance(self.cpu, protocols.CpuThreads):
-            self.cpu.use_threads(self._threads - given if given else None)
+            self.cpu.use_threads(self._threads - movers if movers else None)
         if gpu is not None:
-            gpu.way.use_threads(given or None)
-        return given
+            gpu.way.use_threads(movers or None)
+        return movers
 
     def on_gpu(
         self,
@@ -197,7 +197,7 @@ class Sides:
         if launch.gpu is not None:
             launch.gpu.fetch(host)
         if launch.cut.join:
-            host[...] = self._joined(launch)
+            host[...] = self._join(launch)
         elif launch.fills_host and launch.on_cpu:
             self.on_cpu(launch, 1, host)
         elif launch.on_cpu:
@@ -221,26 +221,31 @@ class Sides:
         if launch.cut.join:
             whole = launch.partial = np.empty_like(whole) if launch.partial is None else launch.partial
         key = (launch.case.workload, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))
-        found = self._bound.get(key)
-        if found is None:
+        part = self._bound.get(key)
+        if part is None:
             if len(self._bound) >= _KEPT:
                 self._bound.clear()
-            found = self._bound[key] = bind_cpu(launch, self.cpu, whole)
-        return found
+            part = self._bound[key] = bind_cpu(launch, self.cpu, whole)
+        return part
 
     def _compute(self, cpu: CpuPart, count: int) -> None:
         start = self.gpu.clock()
         cpu(count)
         self.cpu_s += self.gpu.clock() - start
 
-    def _joined(self, launch: SplitLaunch) -> Array:
+    def _join(self, launch: SplitLaunch) -> Array:
         if launch.gpu is None:
             return launch.partial
-        return joined(launch.cut, launch.gpu.partial, launch.partial) if launch.on_cpu else launch.gpu.partial
+        return (
+            join_partials(launch.cut, launch.gpu.partial, launch.partial)
+            if launch.on_cpu
+            else launch.gpu.partial
+        )
 
 
 def reserved_cores(threads: int, *, several: bool) -> int:
-    """Of so many cores those that move data while the others compute; `several` threads, or a call of the driver's."""
+    """Return how many cores move data while the others compute; `several`: threads do that, not a call of the
+    driver's."""
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
@@ -361,17 +366,17 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
     def sides(self, launch: SplitLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
         """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
         self.sync()
-        sides, found, travels = self._sides, {}, host_output is not None
+        sides, seconds, travels = self._sides, {}, host_output is not None
         sides.share_cores(launch, travels=travels)
         if launch.on_gpu:
             start = self.clock()
             sides.on_gpu(launch, launches, host_output, again=travels)
             self.gpu.sync()
-            found["gpu_alone_s"] = (self.clock() - start) / launches
+            seconds["gpu_alone_s"] = (self.clock() - start) / launches
         if launch.on_cpu:
             sides.cpu_s = 0.0
             sides.on_cpu(launch, launches, host_output)
-            found["cpu_alone_s"] = sides.cpu_s / launches
+            seconds["cpu_alone_s"] = sides.cpu_s / launches
         if launch.on_cpu and launch.on_gpu:
             sides.cpu_s = 0.0
             if travels:
@@ -379,8 +384,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             else:
                 sides.resident(launch, launches)
                 self.gpu.sync()
-            found["cpu_beside_s"] = sides.cpu_s / launches
-        return found
+            seconds["cpu_beside_s"] = sides.cpu_s / launches
+        return seconds
 
     def empty_launch(self) -> Empty:
         """The GPU's: the CPU's costs nothing."""
@@ -427,15 +432,15 @@ class HybridBackend(Backend):
 
     def devices(self) -> list[Device]:
         """One for each GPU, and for each software adapter. Raises BackendUnavailable if there is none."""
-        found, why = [], []
+        pairs, why = [], []
         for name in backends.built_in():
             try:
-                found += _pairs(name)
+                pairs += _pairs(name)
             except BackendUnavailable as error:
                 why.append(error.detail)
-        if not found and why:
+        if not pairs and why:
             raise BackendUnavailable("; ".join(why), hint=REASONS["unavailable"].remedy)
-        return [*found, *(device for name in backends.hidden_names() for device in _pairs(name))]
+        return [*pairs, *(device for name in backends.hidden_names() for device in _pairs(name))]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> SplitSession:
         """The GPU of that id, and the CPU with `threads` threads. Raises BackendUnavailable."""

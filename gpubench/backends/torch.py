@@ -26,7 +26,7 @@ import msgspec
 from gpubench.backends.contract import Backend, Buffer, Launch, protocols
 from gpubench.backends.shared.host import (
     SingleDevice,
-    aligned,
+    aligned_array,
     allocate_outputs,
     host_dtype,
     no_kernel,
@@ -136,10 +136,10 @@ class TorchSession(
             got = [_kind(x) for x in each(launch.output)]
         except Exception as error:  # PyTorch and an op's expression raise what they like
             why = (str(error) or type(error).__name__).splitlines()[0][:200]
-            known = op.fills("torch")
+            declared = op.fills("torch")
             return Unsupported(
-                f"PyTorch has no {op.name} in {where}: {why}" if known else f"{op.name} in {where}: {why}",
-                reason="no-dtype" if known else "no-implementation",
+                f"PyTorch has no {op.name} in {where}: {why}" if declared else f"{op.name} in {where}: {why}",
+                reason="no-dtype" if declared else "no-implementation",
             )  # fmt: skip
         if got != [_kind(x) for x in each(output)]:
             made = ", ".join(f"{kind} of the shape {shape}" for kind, shape in got)
@@ -151,14 +151,14 @@ class TorchSession(
         shape, stored = operand.shape(params), operand.stored(dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
-        array = aligned(shape, host_dtype(stored))
+        array = aligned_array(shape, host_dtype(stored))
         array.fill(0)
         return array
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary pageable array, which is what a user of PyTorch has; for the tuned form of CUDA page-locked."""
         if form == "library" or self._place.type != "cuda":
-            return aligned(shape, host_dtype(dtype))
+            return aligned_array(shape, host_dtype(dtype))
         with self._vendor_errors():
             size = math.prod(shape) * host_dtype(dtype).itemsize
             locked = self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
@@ -168,7 +168,7 @@ class TorchSession(
         """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
         with self._vendor_errors():
             if self._on_cpu:
-                return self.view(aligned(shape, host_dtype(dtype)))
+                return self.view(aligned_array(shape, host_dtype(dtype)))
             return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
 
     def view(self, array: Array) -> Buffer:
@@ -192,7 +192,7 @@ class TorchSession(
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Of the CPU the tensor's own."""
+        """Return the tensor's own memory on the CPU."""
         if not (self._on_cpu and self._fits(buffer, shape, dtype)):
             return None
         if dtype == "bfloat16":
@@ -200,7 +200,7 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Of the CPU, too: to compare it with the float64 reference takes several times as long as with a copy."""
+        """Copy it on the CPU, too: a comparison with the float64 reference takes several times as long."""
         if not self._fits(buffer, shape, dtype):
             return None
         with self._vendor_errors():
@@ -211,8 +211,8 @@ class TorchSession(
             return False
         words = {2: self._torch.int16, 4: self._torch.int32, 8: self._torch.int64}[buffer.element_size()]
         with self._vendor_errors():
-            flat, known = buffer.reshape(-1).view(words), copy.reshape(-1)[: buffer.numel()].view(words)
-            return bool(self._torch.equal(flat, known))
+            flat, same = buffer.reshape(-1).view(words), copy.reshape(-1)[: buffer.numel()].view(words)
+            return bool(self._torch.equal(flat, same))
 
     def _fits(self, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         is_tensor = self._torch.is_tensor(buffer) and _kind(buffer) == (self._dtypes[dtype], shape)
@@ -370,11 +370,11 @@ class _Names:
         return self._torch.amin(x, axis, keepdims)
 
     def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Of tensors and numbers."""
+        """Take tensors and numbers."""
         return self._torch.maximum(*self._tensors(a, b))
 
     def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Of tensors and numbers."""
+        """Take tensors and numbers."""
         return self._torch.minimum(*self._tensors(a, b))
 
     def ascontiguousarray(self, x: Tensor) -> Tensor:
@@ -422,20 +422,20 @@ class TorchBackend(Backend):
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> TorchSession:
         devices = self.host_devices() if device_id == CPU else self.devices()
-        found = next((device for device in devices if device.id == device_id), None)
-        if found is None:
+        opened = next((device for device in devices if device.id == device_id), None)
+        if opened is None:
             raise BackendUnavailable(f"there is no device {device_id}", hint=torch_hint())
         import_torch()
-        return TorchSession(found, threads)
+        return TorchSession(opened, threads)
 
 
 def _version() -> dict[str, Any]:
-    """What PyTorch's file of versions says, read without PyTorch. Raises BackendUnavailable where it is not there."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    """Read PyTorch's file of versions without PyTorch. Raises BackendUnavailable where it is not there."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
         raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())
     try:
-        return runpy.run_path(str(Path(found.origin).with_name("version.py")))
+        return runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     except OSError as error:
         raise BackendUnavailable(f"PyTorch's installation is broken: {error}", hint=torch_hint()) from error
 
@@ -462,24 +462,24 @@ def import_torch() -> Any:
 
 
 def _gpus(torch: Any) -> list[Device]:
-    found = []
+    gpus = []
     for kind in ("cuda", "xpu"):
         driver = getattr(torch, kind, None)
         if driver is not None and driver.is_available():
-            found += [
+            gpus += [
                 _gpu(torch, kind, i, driver.get_device_properties(i)) for i in range(driver.device_count())
             ]
     if torch.backends.mps.is_available():
         memory = int(torch.mps.recommended_max_memory())
         name = "Apple GPU" if platform.machine() == "arm64" else "GPU of Metal"
-        found.append(
+        gpus.append(
             Device(
                 id="torch:mps:0", backend="torch", kind="gpu", name=name, api="metal",
                 driver=f"torch {torch.__version__}", memory_bytes=memory, usable_bytes=memory,
                 identity=Identity(),  # Metal tells nothing
             )
         )  # fmt: skip
-    return found
+    return gpus
 
 
 def _gpu(torch: Any, kind: str, ordinal: int, properties: Any) -> Device:
@@ -502,7 +502,7 @@ _GPU_BLAS = {"cuda": "cublas", "rocm": "rocblas", "xpu": "onemkl", "metal": "mps
 
 
 def _blas(torch: Any, api: str) -> Blas:
-    """Of the CPU what PyTorch was built with, and the instructions that it uses."""
+    """Name the BLAS; on the CPU the one that PyTorch was built with, and the instructions that it uses."""
     if api != "host":
         return Blas(library=_GPU_BLAS[api])
     text = torch.__config__.show()

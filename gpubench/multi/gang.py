@@ -28,7 +28,7 @@ from gpubench.backends.shared.sides import (
     CutLaunch,
     DeviceShare,
     granule,
-    joined,
+    join_partials,
     side_case,
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
@@ -329,7 +329,7 @@ class Ranks:
         works = [partial(entered, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
         self._at_once(works, host.nbytes)
         if launch.cut.join:
-            host[...] = reduce(partial(joined, launch.cut), [rank.partial for rank in launch.ranks])
+            host[...] = reduce(partial(join_partials, launch.cut), [rank.partial for rank in launch.ranks])
 
     def each(self, work: Callable[[Session], None]) -> None:
         """`work` for each member in turn."""

@@ -15,7 +15,7 @@ from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session
 from gpubench.backends.contract.protocols import BuildsAhead, Chains, Records, Steps, TimesStages, Tunes
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
-from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widened
+from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widen
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Op, Stage, each
 from gpubench.measure.worker.timer import Timer, wall_s
@@ -211,9 +211,9 @@ class Chain:
                     fetched[name] = sentinels(shape, operand.stored(self._case.dtype))
                     self._session.download(values[name], fetched[name])
                 if name in weights and name not in wide:
-                    wide[name] = widened(fetched[name])
+                    wide[name] = widen(fetched[name])
                     wide[name].flags.writeable = False
-            given = [wide[name] if name in wide else widened(fetched[name]) for name in stage.reads]
+            given = [wide[name] if name in wide else widen(fetched[name]) for name in stage.reads]
             made = [fetched[name] for name in stage.writes]
             for name, check in zip(stage.writes, judge_alone(op, self._case.dtype, given, made), strict=True):
                 if not check.ok:

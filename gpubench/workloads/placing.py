@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
-from gpubench.backends.shared.host import clocked, host_dtype
+from gpubench.backends.shared.host import clock_calls, host_dtype
 from gpubench.backends.shared.sides import refusal, side_case, view_of
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.curves.stats import median
@@ -347,7 +347,7 @@ class PlacingSession(
 
     def _read(self, letter: str, steps: protocols.Steps, chain: Launch) -> SideReading | None:
         side = self.side(letter)
-        _, whole_s = clocked(side, [partial(side.run, chain)] * 2, side.sync)
+        _, whole_s = clock_calls(side, [partial(side.run, chain)] * 2, side.sync)
         reading = side.stage_times(steps) if isinstance(side, protocols.TimesStages) else None
         return None if reading is None else SideReading(reading, whole_s)
 

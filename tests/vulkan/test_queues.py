@@ -72,13 +72,13 @@ def test_news_that_another_thread_has_taken_is_waited_for(session, well):
     given = (status, native.ffi.new("WGPUStringView *")[0], native.ffi.cast("void *", number), native.ffi.NULL)
     late = threading.Timer(0.05, native.mapped, given)
     late.start()
-    assert found.mapped(number) is well
+    assert found.await_mapping(number) is well
     late.join()
 
 
 def test_news_that_never_comes_is_no_mapping(session, monkeypatch):
     monkeypatch.setattr(queues, "TOLD_S", 0.01)
-    assert not queue(session, "sleeps").mapped(10**9 + 1)
+    assert not queue(session, "sleeps").await_mapping(10**9 + 1)
 
 
 @pytest.mark.parametrize("way", ["sleeps", "asks"])

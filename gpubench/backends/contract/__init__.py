@@ -114,8 +114,8 @@ class Transfers:
 
 
 class Links(ABC):
-    """What moves data among the ranks of a gang. Calls enqueue on the ranks that they concern; `sync` waits for all.
-    Both are made inside of `guard`."""
+    """The links of a gang, which move data among its ranks. Calls enqueue on the ranks that they concern; `sync` waits
+    for all. Both are made inside of `guard`."""
 
     ranks: int
     xp: Any  # the array library of the buffers, one float32 vector a rank

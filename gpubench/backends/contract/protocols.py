@@ -1,5 +1,5 @@
-"""What only some devices have: a session that has the methods of a protocol has it, and the worker asks by
-`isinstance`."""
+"""Protocols for what only some devices have: a session that has the methods of a protocol has it, and the worker asks
+by `isinstance`."""
 
 from __future__ import annotations
 

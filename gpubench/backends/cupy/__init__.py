@@ -151,7 +151,7 @@ class CupySession(
         return None
 
     def _no_expression(self, op: Op, case: Case) -> str:
-        """What `no_expression` says, once for an op and the names of its params."""
+        """Return what `no_expression` says, once for an op and the names of its params."""
         key = (op.name, tuple(sorted(case.params)))
         if key not in self._other_dtypes:
             with vendor_errors():
@@ -222,8 +222,8 @@ class CupySession(
             return False
         words = f"u{buffer.itemsize}"
         with vendor_errors():
-            flat, known = (array.reshape(-1).view(words) for array in (buffer, copy))
-            return bool((flat == known[: flat.size]).all())
+            flat, same = (array.reshape(-1).view(words) for array in (buffer, copy))
+            return bool((flat == same[: flat.size]).all())
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         return buffer[: math.prod(shape)].reshape(shape)
@@ -346,7 +346,7 @@ def no_expression(cupy: Any, op: Op, case: Case) -> str:
     except (TypeError, ValueError, NotImplementedError) as error:
         return f"CuPy cannot compute this expression in {case.dtype}: {error}"
     floats = (x.dtype for x, output in zip(results, op.outputs, strict=True) if output.dtype is None)
-    wrong = next((found for found in floats if found != kind), None)
+    wrong = next((computed for computed in floats if computed != kind), None)
     return "" if wrong is None else f"CuPy computes this expression in {wrong}"
 
 

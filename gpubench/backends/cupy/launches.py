@@ -85,7 +85,7 @@ class CudaPrograms:
     def build(self, cases: Sequence[tuple[Op, Case]], enter: Callable[[], None]) -> None:
         """Compile what is missing for these cases on all CPUs, in threads that `enter` makes the device's. Raises
         BuildError."""
-        programs = {(case.workload, case.variant): partial(self._made, op, case) for op, case in cases}
+        programs = {(case.workload, case.variant): partial(self._make, op, case) for op, case in cases}
         passes = [step for key, made in programs.items() if key not in self._built for step in made().passes]
         missing = {
             _text(step): step
@@ -95,13 +95,13 @@ class CudaPrograms:
 
         def compiled(step: CudaPass) -> bytes:
             enter()
-            return self._compiled(step)
+            return self._compile(step)
 
         with ThreadPoolExecutor(usable_cpus()) as threads:
             for step, binary in zip(missing.values(), threads.map(compiled, missing.values()), strict=True):
                 self._load(step, binary)
 
-    def _made(self, op: Op, case: Case) -> CudaProgram:
+    def _make(self, op: Op, case: Case) -> CudaProgram:
         # What repeats the library call for a whole case is a program of its own for a stage.
         kernel = op.kernel(case.backend, case.dtype, case.variant) or tuned_kernel(op, case)
         program: CudaProgram = kernel.build(case.params, case.dtype, self._limits)
@@ -110,7 +110,7 @@ class CudaPrograms:
     def _program(self, op: Op, case: Case) -> tuple[CudaProgram, list[Any], str]:
         key = (case.workload, case.variant)
         if key not in self._built:
-            program = self._made(op, case)
+            program = self._make(op, case)
             functions = [
                 None if isinstance(step, CudaProduct) else self._function(step) for step in program.passes
             ]
@@ -125,10 +125,10 @@ class CudaPrograms:
     def _function(self, step: CudaPass) -> Any:
         """The compiled entry of a text: most texts serve many sizes, and one module is enough for them."""
         if _text(step) not in self._functions:
-            self._load(step, self._compiled(step))
+            self._load(step, self._compile(step))
         return self._functions[_text(step)]
 
-    def _compiled(self, step: CudaPass) -> bytes:
+    def _compile(self, step: CudaPass) -> bytes:
         compiler = self._cupy.cuda.compiler
         try:
             binary: bytes = compiler.compile_using_nvrtc(step.source, ("--std=c++17", *step.options))[0]
@@ -252,13 +252,15 @@ class CudaGraphs:
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """The launches as one; None where a library call among them takes memory, which a graph cannot."""
+        """The launches as step; None where a library call among them takes memory, which a graph cannot."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
-        if len(own) < FEWEST or not all(isinstance(one, CudaLaunch) and one.steps is not None for one in own):
+        if len(own) < FEWEST or not all(
+            isinstance(step, CudaLaunch) and step.steps is not None for step in own
+        ):
             return None
         return CudaGraph(self, launches, output)
 
-    def captured(self, steps: Sequence[Any]) -> Any:
+    def capture(self, steps: Sequence[Any]) -> Any:
         """The steps as a graph that can be launched. Raises what CuPy, the driver or cuBLAS raise."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         if self._cublas is None and any(isinstance(step, CublasProduct) for step in steps):
@@ -283,7 +285,7 @@ class CudaGraphs:
 
 
 class CudaGraph(CudaLaunch):
-    """What the host does, then all other launches as one graph; one by one where the driver captures none."""
+    """Do what the host does, then all other launches as one graph; one by one where the driver captures none."""
 
     def __init__(self, graphs: CudaGraphs, launches: Sequence[Launch], output: Buffer) -> None:
         super().__init__(lambda: output)
@@ -302,7 +304,7 @@ class CudaGraph(CudaLaunch):
 
     def _capture(self) -> Callable[[], None]:
         try:
-            graph = self._graphs.captured([step for launch in self._own for step in launch.steps or ()])
+            graph = self._graphs.capture([step for launch in self._own for step in launch.steps or ()])
         except Exception:  # a driver, a virtual GPU or a build of cuBLAS that cannot
 
             def one_by_one() -> None:
@@ -344,7 +346,7 @@ def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
 
 
 def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """The same call with cuBLAS allowed to round float32 inputs to TF32; the handle's mode is put back after it."""
+    """Return the call with cuBLAS allowed to round float32 inputs to TF32; the handle's mode is put back after it."""
     cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
 
     def launch() -> Any:
@@ -396,22 +398,22 @@ class EventClock:
         `cold` overwrites the caches first. More launches than the stream holds are timed in portions: beyond that the
         host waits for the device with every launch, and its time would be inside.
         """
-        total, left = 0.0, repeat
-        while left:
-            count = -(-left // -(-left // launch.queued))  # portions of about the same length
+        total, rest = 0.0, repeat
+        while rest:
+            count = -(-rest // -(-rest // launch.queued))  # portions of about the same length
             seconds, hidden = self._span(launch, count, cold=cold)
             if hidden or count == 1:
-                total, left = total + seconds, left - count
+                total, rest = total + seconds, rest - count
             else:
                 launch.queued = max(1, count // 2)
         return total
 
     def each(self, calls: Sequence[CudaLaunch]) -> StageReading:
         """Seconds of each call, by events between them; queued in portions, so that no host time is inside."""
-        found: list[float] = []
+        seconds: list[float] = []
         for start in range(0, len(calls), PORTION):
-            found += self._between(calls[start : start + PORTION])
-        return StageReading(found, sum(found), clock="event")
+            seconds += self._between(calls[start : start + PORTION])
+        return StageReading(seconds, sum(seconds), clock="event")
 
     def _between(self, calls: Sequence[CudaLaunch]) -> list[float]:
         events = [self._cupy.cuda.Event() for _ in range(len(calls) + 1)]
@@ -423,7 +425,7 @@ class EventClock:
                 event.record()
 
         while True:
-            host_s = self._delayed(delay_s, events[0], enqueue)
+            host_s = self._delay(delay_s, events[0], enqueue)
             hidden = not events[0].done
             events[-1].synchronize()
             if hidden or delay_s >= LONGEST_DELAY_S:
@@ -431,7 +433,7 @@ class EventClock:
                 return [float(self._cupy.cuda.get_elapsed_time(*pair)) * 1e-3 for pair in between]
             delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
 
-    def _delayed(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
+    def _delay(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
         """Enqueue the event and what comes behind it, after a delay; `cold`: after a flush. The host's seconds."""
         import numpy as np
 
@@ -462,7 +464,7 @@ class EventClock:
                 launch()
 
         while True:
-            host_s = self._delayed(delay_s, begin, enqueue, cold=cold)
+            host_s = self._delay(delay_s, begin, enqueue, cold=cold)
             end.record()
             # With the end in the queue too, or the host's time before it would be inside.
             hidden = not begin.done

@@ -70,7 +70,7 @@ class CudaLinks(Links):
         return numpy, self.xp.asnumpy(array)
 
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """By the source's stream; without peer access the driver goes through host memory."""
+        """Copy by the source's stream; without peer access the driver goes through host memory."""
         runtime, ordinals = self.xp.cuda.runtime, self._ordinals
         for source, target in pairs:
             runtime.memcpyPeerAsync(
@@ -137,8 +137,8 @@ def nccl_binding() -> Any:
 
 def _wheel_folders() -> Sequence[str]:
     with contextlib.suppress(ModuleNotFoundError, ValueError):
-        found = importlib.util.find_spec("nvidia.nccl")
-        return [] if found is None else list(found.submodule_search_locations or ())
+        spec = importlib.util.find_spec("nvidia.nccl")
+        return [] if spec is None else list(spec.submodule_search_locations or ())
     return []
 
 

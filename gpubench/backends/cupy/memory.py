@@ -40,8 +40,8 @@ class DevicePool:
 
     def idle(self, shape: Shape, dtype: Stored) -> Buffer | None:
         """A buffer of that shape that is there already."""
-        found = self._free.get((shape, dtype))
-        return found.pop() if found else None
+        buffers = self._free.get((shape, dtype))
+        return buffers.pop() if buffers else None
 
     def take(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
@@ -49,25 +49,25 @@ class DevicePool:
         if (shape, dtype) not in self._in_use and self.idle_bytes() > self._limit:
             self.empty()
         try:
-            found = self._cupy.empty(shape, host_dtype(dtype))
+            array = self._cupy.empty(shape, host_dtype(dtype))
         except self._cupy.cuda.memory.OutOfMemoryError:
             self.empty()
-            found = self._cupy.empty(shape, host_dtype(dtype))
-        if found.nbytes <= KEPT_BYTES:
-            self._asked[found.shape, found.dtype.char] = (shape, dtype)
+            array = self._cupy.empty(shape, host_dtype(dtype))
+        if array.nbytes <= KEPT_BYTES:
+            self._asked[array.shape, array.dtype.char] = (shape, dtype)
         self._in_use.add((shape, dtype))
-        return found
+        return array
 
     def give_back(self, buffer: Buffer) -> None:
         """Keep it, if it is not large, for the next one who asks for its shape and dtype."""
-        asked = self._asked.get((buffer.shape, buffer.dtype.char))
-        if asked is not None:
-            self._free.setdefault(asked, []).append(buffer)
+        key = self._asked.get((buffer.shape, buffer.dtype.char))
+        if key is not None:
+            self._free.setdefault(key, []).append(buffer)
 
     def idle_bytes(self) -> int:
-        """What is kept here, and what CuPy's pool keeps."""
-        kept = sum(int(buffer.nbytes) for idle in self._free.values() for buffer in idle)
-        return kept + int(self._cupy.get_default_memory_pool().free_bytes())
+        """Count what is kept here, and what CuPy's pool keeps."""
+        own = sum(int(buffer.nbytes) for idle in self._free.values() for buffer in idle)
+        return own + int(self._cupy.get_default_memory_pool().free_bytes())
 
     def empty(self) -> None:
         """Back to the driver with all that nobody holds."""
@@ -134,7 +134,7 @@ class PinnedTransfers(Transfers):
             event.record(stream)
 
         with self._guard():
-            if self._page_locked(data):
+            if self._is_page_locked(data):
                 self._runtime.memcpyAsync(there, data.ctypes.data, data.size, kind, stream.ptr)
             elif data.size:
                 self._threads.run(send, data.size, self._piece(data.size))
@@ -155,7 +155,7 @@ class PinnedTransfers(Transfers):
                 data[begin:end] = chunk
 
         with self._guard():
-            if self._page_locked(data):
+            if self._is_page_locked(data):
                 self._runtime.memcpyAsync(data.ctypes.data, there, data.size, kind, stream.ptr)
                 stream.synchronize()
             elif data.size:
@@ -170,7 +170,7 @@ class PinnedTransfers(Transfers):
         """Bytes that a thread takes at a time."""
         return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
-    def _page_locked(self, host: Array) -> bool:
+    def _is_page_locked(self, host: Array) -> bool:
         """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
         owner: Any = host
         while getattr(owner, "base", None) is not None:
@@ -185,12 +185,12 @@ class PinnedTransfers(Transfers):
             self._enter()
             own["turn"], own["chunks"] = 0, [None, None]
         own["turn"] = 1 - own["turn"]
-        kept = own["chunks"][own["turn"]]
-        if kept is None or kept[0].size < size:
-            if kept is not None:
-                kept[1].synchronize()
+        staging = own["chunks"][own["turn"]]
+        if staging is None or staging[0].size < size:
+            if staging is not None:
+                staging[1].synchronize()
             event = self._cupy.cuda.Event(disable_timing=True)
             # The first may be all that small arrays need; the second is for all sizes.
-            room = size if kept is None else CHUNK_BYTES
-            kept = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
-        return kept[0][:size], kept[1]
+            room = size if staging is None else CHUNK_BYTES
+            staging = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
+        return staging[0][:size], staging[1]

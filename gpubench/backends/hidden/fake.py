@@ -89,7 +89,7 @@ WORDS = (
 
 
 class FakeBuffer:
-    """What a device would hold. An upload only refers to the host's array: its time is scripted anyway."""
+    """A buffer of a device. An upload only refers to the host's array: its time is scripted anyway."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -139,10 +139,10 @@ def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
     return b"".join(array[:: max(1, array.size // 4)].tobytes() for array in flat)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(thing: Any, other: Any) -> bool:
     """One object, or one place in memory: what a gang cuts out of an operand is a new array at each call."""
-    place = getattr(one, "__array_interface__", None)
-    return one is other or (place is not None and place == getattr(other, "__array_interface__", None))
+    place = getattr(thing, "__array_interface__", None)
+    return thing is other or (place is not None and place == getattr(other, "__array_interface__", None))
 
 
 class FakeTransfers(Transfers):
@@ -217,7 +217,7 @@ class FakeSession(
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * _slower(word)
-        self._hot_s = _scripted("GPUBENCH_FAKE_HEAT").get(word, math.inf)
+        self._hot_s = _read_scripted("GPUBENCH_FAKE_HEAT").get(word, math.inf)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
@@ -292,8 +292,8 @@ class FakeSession(
             if not inputs or len(asked) != len(self._asked) or not all(map(_is_same, asked, self._asked)):
                 with np.errstate(all="ignore"):
                     results = [np.asarray(x) for x in each(op.expr(np, *asked[1:]))]
-                found = tuple(FakeBuffer(x + 1 if self._word == "wrong" else x) for x in results)
-                self._asked, self._answer = asked, found if op.more_outputs else found[0]
+                answers = tuple(FakeBuffer(x + 1 if self._word == "wrong" else x) for x in results)
+                self._asked, self._answer = asked, answers if op.more_outputs else answers[0]
             return self._answer
 
         call_s, bytes_per_s, flops_per_s = self._rates
@@ -317,14 +317,14 @@ class FakeSession(
                 place.array = made.array
 
     def stage_times(self, steps: protocols.Steps) -> StageReading:
-        """What each step pretends to take, and all of them in a row."""
+        """Return what each step pretends to take, and all of them in a row."""
         self.run(self.chain(steps, None))
         self.sync()
-        found = [
+        seconds = [
             launch.cost_s * self._factor() if isinstance(launch, FakeLaunch) else CLOCK_STEP_S
             for launch, _ in steps
         ]
-        return StageReading(found, sum(found), "host" if self.device.clock is None else "event")
+        return StageReading(seconds, sum(seconds), "host" if self.device.clock is None else "event")
 
     def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
         """Enqueue; the failing devices fail here, in the middle of real work."""
@@ -372,7 +372,7 @@ class FakeSession(
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
     def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling]:
-        """Those of the cost model, which need no measuring; `fake:implausible` is five times faster than it says."""
+        """Return those of the cost model; `fake:implausible` is five times faster than it says."""
         ceiling, (_, bytes_per_s, flops_per_s) = partial(Ceiling, device_id=self.device.id), self._rates
         rate = STAGED_BYTES_PER_S
         return [
@@ -418,7 +418,7 @@ class FakeLinks(HostLinks):
     def __init__(self, ordinals: Sequence[int], word: str) -> None:
         super().__init__(len(ordinals))
         self._word, self._now = word, 0.0
-        rates = _scripted("GPUBENCH_FAKE_LINK")
+        rates = _read_scripted("GPUBENCH_FAKE_LINK")
         self._rate = min(
             rates.get(f"{a}+{b}", LINK_BYTES_PER_S) / max(_slower(f"gpu{a}"), _slower(f"gpu{b}"))
             for a, b in itertools.combinations(sorted(ordinals), 2)
@@ -450,7 +450,7 @@ def _sleep_for_ever() -> NoReturn:
         time.sleep(60)
 
 
-def _scripted(name: str) -> dict[str, float]:
+def _read_scripted(name: str) -> dict[str, float]:
     """Read numbers by name from a variable: `gpu2=1.15 gpu3=2`."""
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}
@@ -458,7 +458,7 @@ def _scripted(name: str) -> dict[str, float]:
 
 def _slower(gpu: str) -> float:
     """Return how many times as long a scripted GPU takes."""
-    return _scripted("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
+    return _read_scripted("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
 
 
 # Throttling and the share of the full clock of actors whose clock is not steady: in the first block, and later.

@@ -31,9 +31,9 @@ from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import (
     SingleDevice,
-    aligned,
+    aligned_array,
     calls_library,
-    clocked,
+    clock_calls,
     copy,
     host_dtype,
     in_order,
@@ -106,9 +106,9 @@ class NumpySession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Refuse a tuned form that the op does not declare, or that numba does not compile."""
-        return (no_kernel(op, case) or self._not_compiled(op, case)) if case.form == "tuned" else None
+        return (no_kernel(op, case) or self._refuse_uncompiled(op, case)) if case.form == "tuned" else None
 
-    def _not_compiled(self, op: Op, case: Case) -> Unsupported | None:
+    def _refuse_uncompiled(self, op: Op, case: Case) -> Unsupported | None:
         """Refuse a compiled kernel where numba does not work: the plain expression is the library form."""
         if tuned_kernel(op, case).language == "numba":
             self._load_compiler()
@@ -123,7 +123,7 @@ class NumpySession(
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A C-contiguous array. Raises DeviceOutOfMemory."""
         try:
-            return aligned(shape, host_dtype(dtype))
+            return aligned_array(shape, host_dtype(dtype))
         except MemoryError as error:
             raise DeviceOutOfMemory(str(error)) from error
 
@@ -174,7 +174,7 @@ class NumpySession(
         """Readings of the host's clock: a call has ended when it returns."""
         calls = [self.chain([step], step[1]) for step in steps]
         with self._np.errstate(all="ignore"):
-            seconds = clocked(self, calls)
+            seconds = clock_calls(self, calls)
         return StageReading(seconds, sum(seconds), "host")
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
@@ -186,7 +186,11 @@ class NumpySession(
                 candidates += kernel.candidates({"n": op.sizes.high}, dtype, self.limits)
         if candidates:
             self._load_compiler()
-        return self._compiled.compile_ahead([one.build() for one in candidates]) if self._compiled else 0.0
+        return (
+            self._compiled.compile_ahead([candidate.build() for candidate in candidates])
+            if self._compiled
+            else 0.0
+        )
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the ways to do the case, once for this machine and size, and let `compile` take the fastest."""
@@ -350,7 +354,7 @@ def _why_not_compiled(error: Exception) -> str:
 
 
 def _description(numba: NumbaThreads | None, threads: int) -> str:
-    """What a choice depends on: the processor, the threads and the libraries."""
+    """Describe what a choice depends on: the processor, the threads and the libraries."""
     import numpy as np
 
     native = numba.described if numba else "no numba"
@@ -399,7 +403,7 @@ class NumpyBackend(Backend, Joins):
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joined(self) -> list[Device]:
-        """None by an ordinal: a gang in host memory is named by the number of its ranks."""
+        """Return none: a gang in host memory is named by the number of its ranks."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:

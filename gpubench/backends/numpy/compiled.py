@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.shared.host import aligned, on_all_cpus, set_up_threads
+from gpubench.backends.shared.host import aligned_array, on_all_cpus, set_up_threads
 from gpubench.backends.shared.reference import BLOCK
 from gpubench.base import processes
 from gpubench.base.errors import BuildError
@@ -118,7 +118,7 @@ class NumbaThreads:
 
     def __init__(self, most: int) -> None:
         """Raises what `import_numba` raises."""
-        with on_all_cpus(), _survived():
+        with on_all_cpus(), _leave_mark():
             import_numba(most)
             import llvmlite.binding
             import numba
@@ -189,20 +189,23 @@ class NumbaThreads:
         import numpy as np
 
         module = self._module(program.source)
-        known = {**arrays, **{name: aligned((size,), np.uint8) for name, size in program.scratch.items()}}
+        buffers = {
+            **arrays,
+            **{name: aligned_array((size,), np.uint8) for name, size in program.scratch.items()},
+        }
         rows = []
         for step in program.passes:
-            places = [known[name].ctypes.data if name else 0 for name in step.operands]
+            places = [buffers[name].ctypes.data if name else 0 for name in step.operands]
             slices = step.slices or program.threads
             kernel = getattr(module, step.kernel)
             rows.append([kernel.address, *places, step.units, slices, step.granule, step.m, step.s])
         plan = np.array(rows, np.int64).reshape(-1, 10)
         if program.threads == 1:
             alone = self._native.alone
-            return lambda kept=(known, module): alone(plan)  # type: ignore[misc]
+            return lambda kept=(buffers, module): alone(plan)  # type: ignore[misc]
         share = self._native.share
 
-        def shared(kept: Any = (known, module)) -> None:
+        def shared(kept: Any = (buffers, module)) -> None:
             threads = min(program.threads, self.limit)
             if self._active != threads:
                 self._numba.set_num_threads(threads)
@@ -241,7 +244,9 @@ class NumbaThreads:
         cache holds beside the code."""
         module = self._module(program.source)
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
-        return "\n".join(one.codegen._tm.emit_assembly(one._get_module_for_linking()) for one in libraries)
+        return "\n".join(
+            library.codegen._tm.emit_assembly(library._get_module_for_linking()) for library in libraries
+        )
 
     def module_name(self, source: str) -> str:
         """Return the name of the module that the text defines."""
@@ -263,7 +268,7 @@ class NumbaThreads:
 
 
 @contextlib.contextmanager
-def _survived() -> Iterator[None]:
+def _leave_mark() -> Iterator[None]:
     """Leave a mark in the run's folder meanwhile: a numba that ends its process ends one worker of a run, not all.
     Raises NumbaUnusable where a worker that is no more has left its mark."""
     with contextlib.ExitStack() as marks:

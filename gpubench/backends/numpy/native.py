@@ -1,4 +1,4 @@
-"""What compiled CPU kernels are made of: scalar functions as LLVM vectorizes them, and the parallel region.
+"""Building blocks of compiled CPU kernels: scalar functions as LLVM vectorizes them, and the parallel region.
 
 A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the units of work that it takes
 (elements, rows, tiles), the number of its slice, and two lengths of its own. Every kernel is called through `share` or

@@ -1,1 +1,1 @@
-"""What backends share with each other and with the worker: new backends stand beside it."""
+"""Modules that backends share with each other and with the worker: new backends stand beside it."""

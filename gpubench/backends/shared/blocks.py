@@ -52,7 +52,7 @@ class BlockThreads:
             raise launch.error
 
     def multiply(self, function: Block, length: int, grain: int) -> None:
-        """The same for a function that multiplies: BLAS has one thread meanwhile. Two pools at once, each of as many
+        """Do the same for a function that multiplies: BLAS has one thread meanwhile. Two pools at once, each of as many
         threads as there are cores, take up to 13 times as long."""
         self._limit_blas(1)
         try:

@@ -22,14 +22,14 @@ def pattern(shape: Shape, dtype: Dtype, seed: int) -> Array:
     import numpy as np
 
     values = np.random.Generator(np.random.SFC64(seed)).uniform(-1, 1, PATTERN).astype(host_dtype(dtype))
-    found = np.empty(shape, values.dtype)
-    flat = found.reshape(-1)
+    array = np.empty(shape, values.dtype)
+    flat = array.reshape(-1)
     for start in range(0, flat.size, PATTERN):  # np.resize takes four times as long
         flat[start : start + PATTERN] = values[: flat.size - start]
-    return found
+    return array
 
 
-def unwritten(shape: Shape, dtype: Dtype) -> Array:
+def nan_array(shape: Shape, dtype: Dtype) -> Array:
     """NaN everywhere: what is not written fails."""
     import numpy as np
 
@@ -45,8 +45,8 @@ def is_dot(got: Array, a: Array, b: Array) -> bool:
     import numpy as np
 
     want, size = 0.0, 0.0
-    for left, right in zip(_slices(a, PATTERN), _slices(b, PATTERN), strict=True):
-        terms = left.astype(np.float64) * right
+    for first, second in zip(_slices(a, PATTERN), _slices(b, PATTERN), strict=True):
+        terms = first.astype(np.float64) * second
         want, size = want + float(terms.sum()), size + float(np.abs(terms).sum())
     return bool(abs(float(np.ravel(got)[0]) - want) <= 64 * UNIT_ROUNDOFF["float32"] * size)
 
@@ -62,8 +62,8 @@ def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
     signs = np.where(np.random.Generator(np.random.SFC64(1)).random(b.shape[1]) < 0.5, -1.0, 1.0)
     inner = np.concatenate([part.astype(np.float64) @ signs for part in _slices(b)])
     norm = np.sqrt(sum(float((part.astype(np.float64) ** 2).sum()) for part in _slices(b)))
-    for left, right in zip(_slices(a), _slices(c), strict=True):
-        wide = left.astype(np.float64)
+    for rows, right in zip(_slices(a), _slices(c), strict=True):
+        wide = rows.astype(np.float64)
         limit = 32 * UNIT_ROUNDOFF[dtype] * np.sqrt((wide**2).sum(axis=1)) * norm
         if not (np.abs(right.astype(np.float64) @ signs - wide @ inner) <= limit).all():
             return False
@@ -135,14 +135,14 @@ def chain_source(real: str, group: int, wide: int) -> str:
 
 
 def chain_sums(threads: int = THREADS) -> Array:
-    """What `out` has to hold, bit for bit: float32 of shape (threads,)."""
+    """Return what `out` has to hold, bit for bit: float32 of shape (threads,)."""
     import numpy as np
 
-    found = np.zeros(threads, np.float32)
+    sums = np.zeros(threads, np.float32)
     first = np.arange(threads, dtype=np.uint32)
     for place in range(CHAINS * LANES):
-        found += ((first + place) % GRAIN).astype(np.float32) / GRAIN
-    return found
+        sums += ((first + place) % GRAIN).astype(np.float32) / GRAIN
+    return sums
 
 
 def _real(dtype: Dtype) -> str:

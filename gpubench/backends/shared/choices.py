@@ -70,11 +70,11 @@ class Choices:
         return self._read().get(self._device, {})
 
     def get(self, key: str) -> Chosen | None:
-        """What is remembered under `key`."""
+        """Return what is remembered under `key`."""
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """What is remembered of an op's size, whatever its candidates were."""
+        """Return what is remembered of an op's size, whatever its candidates were."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
@@ -86,7 +86,7 @@ class Choices:
             FILE_NAME, msgspec.json.format(msgspec.json.encode(every, order="sorted"), indent=1) + b"\n"
         )
 
-    def outlived(self, choice: Chosen) -> bool:
+    def is_outlived(self, choice: Chosen) -> bool:
         """Whether it was made on a loaded machine, which has become quieter."""
         if choice.load <= _LOADED or self._opened is None or (now := cpu_load.read()) is None:
             return False
@@ -102,7 +102,7 @@ class Choices:
         return {}
 
 
-def _taken(before: cpu_load.CpuTimes | None, after: cpu_load.CpuTimes | None) -> float:
+def _foreign_share(before: cpu_load.CpuTimes | None, after: cpu_load.CpuTimes | None) -> float:
     """The share of the CPUs that others took, beside us or on the host of this virtual machine; 0 if nobody knows."""
     return sum(share or 0.0 for share in cpu_load.in_ticks(before, after))
 
@@ -121,7 +121,7 @@ class Trials(msgspec.Struct, frozen=True):
 
 
 def key(case: Case, names: Sequence[str]) -> str:
-    """What a choice holds for: op, dtype, variant, each param to half an octave, and the set of candidates."""
+    """Return what a choice holds for: op, dtype, variant, each param to half an octave, and the set of candidates."""
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
     return f"{_place(case)}/{digest}"
 
@@ -169,14 +169,14 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     them, and the default stays.
     """
     place = key(case, trials.names)
-    known, busy = choices.get(place), trials_forbidden()
-    if known is not None and known.name in trials.names:
-        settled = known.load <= _LOADED if busy else not choices.outlived(known)
+    earlier, busy = choices.get(place), trials_forbidden()
+    if earlier is not None and earlier.name in trials.names:
+        settled = earlier.load <= _LOADED if busy else not choices.is_outlived(earlier)
         if settled:
-            return known.name
+            return earlier.name
     elif case.params["n"] not in op.sizes.rungs() and (near := _nearest(case, trials, choices)):
         return near
-    names = _around(case, trials, choices) if known is None else ()
+    names = _around(case, trials, choices) if earlier is None else ()
     if len(names) == 1:
         choices.put(place, Chosen(names[0]))
         return names[0]
@@ -197,7 +197,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     finally:
         for buffer in each(output):
             session.free(buffer)
-    choices.put(place, Chosen(name, _taken(before, cpu_load.read())))
+    choices.put(place, Chosen(name, _foreign_share(before, cpu_load.read())))
     return name
 
 
@@ -254,43 +254,43 @@ def fastest(
     the default fails.
     """
     start = clock()
-    built = _built(names, timer, lambda: clock() - start > budget_s, budget_s)
+    built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s)
     if not built:
         return names[0]
     least = min(single for _, single in built.values())
     if least > _LONG * budget_s:
-        return _preferred(names[0], {name: single for name, (_, single) in built.items()}, margin)
+        return _prefer(names[0], {name: single for name, (_, single) in built.items()}, margin)
     # Short launches may only have waited for their threads to wake.
-    left = [name for name, (_, single) in built.items() if single <= max(_OUT_OF_REACH * least, _SAMPLE_S)]
-    samples: dict[str, list[float]] = {name: [] for name in left}
+    rivals = [name for name, (_, single) in built.items() if single <= max(_OUT_OF_REACH * least, _SAMPLE_S)]
+    samples: dict[str, list[float]] = {name: [] for name in rivals}
     for done in range(_ROUNDS):
-        if len(left) == 1 or (done >= _LEAST_ROUNDS and clock() - start > budget_s):
+        if len(rivals) == 1 or (done >= _LEAST_ROUNDS and clock() - start > budget_s):
             break
-        for name in list(left):
+        for name in list(rivals):
             try:
                 samples[name].append(_sample(*built[name]))
             except BackendError:
                 if name == names[0]:
                     raise
-                left.remove(name)
+                rivals.remove(name)
         if done + 1 >= _LEAST_ROUNDS:
-            limit = _HOPELESS * min(min(samples[name]) for name in left)
-            left = [name for name in left if min(samples[name]) <= limit]
-    if len(left) == 1:
-        return left[0]
-    return _preferred(names[0], {name: median(samples[name]) for name in left}, margin)
+            limit = _HOPELESS * min(min(samples[name]) for name in rivals)
+            rivals = [name for name in rivals if min(samples[name]) <= limit]
+    if len(rivals) == 1:
+        return rivals[0]
+    return _prefer(names[0], {name: median(samples[name]) for name in rivals}, margin)
 
 
-def _preferred(first: str, seconds: Mapping[str, float], margin: float) -> str:
+def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
     best = min(seconds, key=lambda name: seconds[name])
     return first if seconds.get(first, math.inf) <= margin * seconds[best] else best
 
 
-def _built(
+def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
     """The candidates that can be built, as long as it is not `late`: what times each, and the seconds of one launch."""
-    found = {}
+    timers = {}
     for name in names:
         if late():
             break
@@ -299,11 +299,11 @@ def _built(
             if took(1) > budget_s and late():  # it loads the program
                 break  # a second one would be as long again, and there is no time for a comparison
             once = took(1)
-            found[name] = took, min(once, took(1), took(1)) if once < _SAMPLE_S else once
+            timers[name] = took, min(once, took(1), took(1)) if once < _SAMPLE_S else once
         except BackendError:
             if name == names[0]:
                 raise
-    return found
+    return timers
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:

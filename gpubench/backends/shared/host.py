@@ -65,8 +65,8 @@ def bound_cpus(count: int | None) -> None:
 
 def usable_cpus() -> int:
     """CPUs that this process may use."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(found, _bound or found)
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, _bound or count)
 
 
 def set_up_threads() -> None:
@@ -156,7 +156,7 @@ def _processor_clock() -> Callable[[], float]:
 
 
 def _is_running(thread: str) -> bool:
-    """By Linux' state of the thread, which follows its name in parentheses."""
+    """Tell it by Linux' state of the thread, which follows its name in parentheses."""
     try:
         with open(f"{_THREADS}/{thread}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"R"
@@ -206,7 +206,7 @@ def bytes_of(host: Array) -> Array:
     return host.reshape(-1).view("uint8")
 
 
-def aligned(shape: Shape, dtype: Any) -> Array:
+def aligned_array(shape: Shape, dtype: Any) -> Array:
     """A C-contiguous array that begins at a cache line, as streaming stores and whole vectors need it."""
     import numpy as np
 
@@ -286,7 +286,7 @@ def in_order(
     return call
 
 
-def clocked(
+def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
     """Return the seconds of each call, and of what comes `behind` it, by the host's clock."""
@@ -308,14 +308,14 @@ def read_stages(
     what has them `timed`; if that is None, by a wait for each."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
-        waited = clocked(
+        waited = clock_calls(
             session, [*hosts, *(partial(session.run, launch) for launch in launches)], session.sync
         )
         return StageReading(waited, sum(waited), "waited")
-    before = clocked(session, hosts)
+    before = clock_calls(session, hosts)
     session.sync()
-    found = timed(launches)
-    return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
+    reading = timed(launches)
+    return reading and StageReading([*before, *reading.steps_s], sum(before) + reading.span_s, reading.clock)
 
 
 def tuned_kernel(op: Op, case: Case) -> Kernel:
@@ -461,16 +461,16 @@ def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Para
             return generator.integers(int(drawn.low), int(drawn.high), size)
         if isinstance(drawn, Range) or drawn == "uniform":
             low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (-1, 1)
-            found = generator.random(size, dtype=kind)
-            found *= high - low
-            found += low
-            return found
-        found = generator.standard_normal(size, dtype=kind)
+            drawn_values = generator.random(size, dtype=kind)
+            drawn_values *= high - low
+            drawn_values += low
+            return drawn_values
+        drawn_values = generator.standard_normal(size, dtype=kind)
         if drawn == "fan-in":
-            found /= math.sqrt(max(1, terms))
+            drawn_values /= math.sqrt(max(1, terms))
         elif drawn == "relu":
-            found[found < 0] = 0
-        return found
+            drawn_values[drawn_values < 0] = 0
+        return drawn_values
 
     _fill(array, values, key, wide=wide)
     if drawn == "probabilities":
@@ -529,7 +529,7 @@ def op_hash(op: Op) -> str:
     seen: list[str] = [op.name, str(op.tolerance.units)]
     for n in (1, 7, 96):
         params = {"n": n}
-        seen += [f"{x.shape(params)}{_drawn(x, params)}" for x in op.operands]
+        seen += [f"{x.shape(params)}{_describe_values(x, params)}" for x in op.operands]
         seen += [str(op.flops(params)), str(op.bytes(params, "float32"))]
     inputs = random_inputs(op, {"n": 7}, "float64", seed=0)
     with np.errstate(all="ignore"):
@@ -539,7 +539,7 @@ def op_hash(op: Op) -> str:
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
 
 
-def _drawn(operand: Operand, params: Params) -> str:
+def _describe_values(operand: Operand, params: Params) -> str:
     """How an operand is drawn, its role, its dtype and its tolerance, as far as they are not the usual ones."""
     values = operand.values
     words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{values}"]

@@ -201,7 +201,7 @@ def _publish(
         parts = [x[(slice(None),) * axis + (part,)] for x, axis in zip(inputs, axes, strict=True)]
         # Overflow and invalid values are legal results here; the comparison judges them.
         with np.errstate(all="ignore"):
-            return np.asarray(function(np, *map(widened, parts)), np.float64)
+            return np.asarray(function(np, *map(widen, parts)), np.float64)
 
     rows = inputs[0].shape[axes[0]] if axes else 0
     step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
@@ -212,7 +212,7 @@ def _publish(
         if rows > step and join is not None:
             results = getattr(np, join).reduce(in_slices(of, rows, step))
         else:
-            results = function(np, *_all_widened(inputs))
+            results = function(np, *_widen_all(inputs))
     for path, array in zip(paths, each(results), strict=True):
         flat = np.ravel(array)
         _write(path, np.shape(array), partial(_slice_of, flat), flat.size, SLICE)
@@ -233,7 +233,7 @@ def _axes(op: Op, join: str | None) -> tuple[int, ...]:
     return tuple(cut.axes[x.name] for x in op.inputs)
 
 
-def _all_widened(inputs: Sequence[Array]) -> list[Array]:
+def _widen_all(inputs: Sequence[Array]) -> list[Array]:
     """Copy whole inputs in float64, on all CPUs."""
     import numpy as np
 
@@ -243,7 +243,7 @@ def _all_widened(inputs: Sequence[Array]) -> list[Array]:
     return wide
 
 
-def _unfinished(path: Path) -> Path:
+def _new_part(path: Path) -> Path:
     """Make a file that becomes `path` when it is whole.
 
     Each writer has its own: to truncate a file that another worker has mapped ends that worker by SIGBUS.
@@ -256,13 +256,13 @@ def _unfinished(path: Path) -> Path:
 def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> None:
     """Write a reference, with a note of its infinities and NaNs beside it: `of` returns the slice of `step` that begins
     at a place, up to `count`."""
-    temporary, note = _unfinished(path), _unfinished(path)
-    note.write_bytes(msgspec.json.encode(_fill_mapped(temporary, shape, of, count, step)))
+    temporary, note = _new_part(path), _new_part(path)
+    note.write_bytes(msgspec.json.encode(_fill_file(temporary, shape, of, count, step)))
     note.replace(_odd_file(path))
     temporary.replace(path)
 
 
-def _fill_mapped(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> Oddities:
+def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> Oddities:
     """Fill the file. It is no longer mapped at the end: Windows renames none that is."""
     import numpy as np
 
@@ -297,7 +297,7 @@ def _reserve(descriptor: int, size: int) -> None:
             raise
 
 
-def widened(array: Array) -> Array:
+def widen(array: Array) -> Array:
     """A copy in float64; ids and text as they are."""
     return array.astype(array.dtype if array.dtype.kind in "iu" else "float64")
 
@@ -406,7 +406,7 @@ def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequ
     import numpy as np
 
     assert tolerance.shortfall is not None
-    error = np.asarray(tolerance.shortfall(np, got, *map(widened, inputs)))
+    error = np.asarray(tolerance.shortfall(np, got, *map(widen, inputs)))
     check = judge(tolerance, precision, error, np.zeros(error.shape), np.ones(error.shape))
     return msgspec.structs.replace(check, differing=int(np.count_nonzero(error)))
 

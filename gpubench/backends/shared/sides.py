@@ -41,7 +41,7 @@ def cut_array(operand: Operand, array: Array, cut: Split, start: int, stop: int)
     return array if axis is None else array[(slice(None),) * axis + (slice(start, stop),)]
 
 
-def joined(cut: Split, first: Array, second: Array) -> Array:
+def join_partials(cut: Split, first: Array, second: Array) -> Array:
     """Two partial results as one, by the op's own function."""
     import numpy as np
 
@@ -51,7 +51,7 @@ def joined(cut: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """The same work as a case of one side: its own kernel, or the library call where that is the best or all."""
+    """Return the same work as a case of one side: its own kernel, or the library call where that is the best or all."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has a form that writes to a given array; a GPU's has none.
@@ -63,15 +63,15 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
-    """Why one of the sides cannot take all of the work; None: each can, if only by the library call."""
+    """Return why one of the sides cannot take all of the work; None: each can, if only by the library call."""
     for side in sides:
-        one = side_case(op, case, case.params, side)
+        part = side_case(op, case, case.params, side)
         kernel = op.kernel(side.device.backend, case.dtype)
         if kernel is not None and kernel.library:
-            one = msgspec.structs.replace(one, form="library")
-        found = side.supports(op, one)
-        if found is not None and found.reason != "not-compiled":  # else this side runs the plain expression
-            return Unsupported(f"{side.device.id}: {found.detail}", reason=found.reason, hint=found.hint)
+            part = msgspec.structs.replace(part, form="library")
+        refused = side.supports(op, part)
+        if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
+            return Unsupported(f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint)
     return None
 
 
@@ -84,7 +84,7 @@ def view_of(cpu: Session, array: Array) -> Buffer:
 
 
 class Part:
-    """What a session holds of an operand for the launches of one case, and of which upload."""
+    """The part that a session holds of an operand for the launches of one case, and of which upload."""
 
     def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
         self.session, self.shape, self.version = session, shape, 0
@@ -119,7 +119,7 @@ class CutBuffer:
         return self._host
 
     def own(self) -> Array:
-        """As `host`, but never the caller's array: a launch writes to it."""
+        """Return `host`, but never the caller's array: a launch writes to it."""
         if not self._own and self._host is not None:
             self._host, self._own = self._host.copy(), True
         return self.host
@@ -131,12 +131,12 @@ class CutBuffer:
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
         """Return a session's memory for the launches of `key`, taken anew where the shape was another."""
-        known = self._parts.get((session, key))
-        if known is None or known.shape != shape:
-            if known is not None:
+        held = self._parts.get((session, key))
+        if held is None or held.shape != shape:
+            if held is not None:
                 self._parts.pop((session, key)).free()
-            known = self._parts[session, key] = Part(session, shape, self.dtype)
-        return known
+            held = self._parts[session, key] = Part(session, shape, self.dtype)
+        return held
 
     def free(self) -> None:
         """Give the memory of all sessions back."""
@@ -196,7 +196,7 @@ class DeviceShare:
 
     @property
     def sent_bytes(self) -> int:
-        """What goes to the session when all of its inputs do that are not there for good."""
+        """Count what goes to the session when all of its inputs do that are not there for good."""
         operands = zip(self._whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 

@@ -89,7 +89,7 @@ class StampSet:
         )
 
     def writes(self, number: int) -> dict[str, Any]:
-        """What a pass of this number is begun with."""
+        """Return what a pass of this number is begun with."""
         return {
             "query_set": self._set,
             "beginning_of_pass_write_index": 2 * number,
@@ -274,7 +274,7 @@ class WgpuSession(
         return copy
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """By a kernel over whole words: a half that is left over is compared by nobody."""
+        """Compare by a kernel over whole words: a half that is left over is compared by nobody."""
         import numpy as np
 
         size = math.prod(shape) * ITEMSIZE[dtype]
@@ -334,7 +334,7 @@ class WgpuSession(
             return read_stages(self, steps, own, self.stamps.read_steps if self.stamps and stamped else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
-        """What was recorded ahead is recorded once more for that. A device that is the CPU itself spends a submit with
+        """Record once more what was recorded ahead. A device that is the CPU itself spends a submit with
         its work, so that does not count there."""
         with vendor_errors():
             if self.limits.software:
@@ -348,14 +348,14 @@ class WgpuSession(
 
     def _anew(self, parts: Sequence[WgpuLaunch]) -> list[float]:
         """Do the parts of a launch, and wait. Seconds in which each was recorded."""
-        found = []
+        seconds = []
         for part in parts:
             start = self.clock()
             commands = self._queue.record(part, 1)
-            found.append(self.clock() - start)
+            seconds.append(self.clock() - start)
             self._queue.submit(commands)
         self._queue.wait()
-        return found
+        return seconds
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest."""
@@ -375,10 +375,10 @@ class WgpuSession(
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
         """The candidates of a case that has several and has not chosen yet."""
-        if not self.tunes or case.form != "tuned" or self.programs.chosen(case):
+        if not self.tunes or case.form != "tuned" or self.programs.has_chosen(case):
             return ()
-        found = self.programs.candidates(op, case)
-        return found if len(found) > 1 else ()
+        choices = self.programs.candidates(op, case)
+        return choices if len(choices) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
         """Seconds of `repeat` launches, by the device's clock where it has one."""
@@ -492,7 +492,7 @@ class WgpuSession(
 
 
 def _description(device: Device) -> str:
-    """What a choice of kernels depends on: the adapter, its driver and the library that compiles for it."""
+    """Describe what a choice of kernels depends on: the adapter, its driver and the library that compiles for it."""
     import wgpu
 
     return f"{device.name} | {device.api} | {device.driver} | wgpu {wgpu.__version__} | gpubench {__version__}"

@@ -122,7 +122,7 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any
 
 
 class Programs:
-    """What one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
+    """Everything that one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
 
     def __init__(self, device: Any, limits: Limits) -> None:
         self.device = device
@@ -143,7 +143,7 @@ class Programs:
         return self._launches[key][0]
 
     def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """What the case's kernel lets a device choose from; nothing if there is but one way."""
+        """Return what the case's kernel lets a device choose from; nothing if there is but one way."""
         kernel = tuned_kernel(op, case)
         return kernel.candidates(case.params, case.dtype, self._limits) if kernel.candidates else ()
 
@@ -155,7 +155,7 @@ class Programs:
             self._programs.pop(key, None)
             self.forget_buffers()
 
-    def chosen(self, case: Case) -> bool:
+    def has_chosen(self, case: Case) -> bool:
         """True once `choose` was called for the case."""
         return (case.workload, case.variant) in self._chosen
 
@@ -196,28 +196,28 @@ class Programs:
         so far, if not the device's own; `sizes`: bytes of the buffers that are longer than what a pass may see. Raises
         BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
-        known = {**buffers, **scratch}
-        found = []
+        every = {**buffers, **scratch}
+        bound = []
         for step in program.passes:
             pipeline = self._pipeline(step.source, step.entry, pipelines)
-            found.append((pipeline, self._group(step, pipeline, known, sizes or {}), step.grid))
-        return found
+            bound.append((pipeline, self._group(step, pipeline, every, sizes or {}), step.grid))
+        return bound
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
         key = (case.workload, case.variant)
         if key not in self._programs:
-            program, name = self._built(op, case, self._chosen.get(key))
+            program, name = self._build_program(op, case, self._chosen.get(key))
             text = "\n".join(step.source for step in program.passes)
             digest = hashlib.sha256(text.encode()).hexdigest()[:12]
             self._programs[key] = (program, digest, name)
         return self._programs[key]
 
-    def _built(self, op: Op, case: Case, wanted: str | None) -> tuple[WgslProgram, str | None]:
-        """The wanted candidate's program, else the default's, with its name. Raises Unsupported."""
+    def _build_program(self, op: Op, case: Case, preferred: str | None) -> tuple[WgslProgram, str | None]:
+        """The preferred candidate's program, else the default's, with its name. Raises Unsupported."""
         candidates = self.candidates(op, case)
         if not candidates:
             return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
-        chosen = next((candidate for candidate in candidates if candidate.name == wanted), candidates[0])
+        chosen = next((candidate for candidate in candidates if candidate.name == preferred), candidates[0])
         try:
             return chosen.build(), chosen.name
         except Unsupported:
@@ -225,10 +225,10 @@ class Programs:
             return candidates[0].build(), candidates[0].name
 
     def _pipeline(self, source: str, entry: str, pipelines: Pipelines | None = None) -> Any:
-        known = self._pipelines if pipelines is None else pipelines
-        if (source, entry) not in known:
-            known[source, entry] = self._build(source, entry)
-        return known[source, entry]
+        built = self._pipelines if pipelines is None else pipelines
+        if (source, entry) not in built:
+            built[source, entry] = self._build(source, entry)
+        return built[source, entry]
 
     def _build(self, source: str, entry: str) -> Any:
         import wgpu

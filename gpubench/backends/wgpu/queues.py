@@ -91,7 +91,7 @@ class Queue:
                 encode(compute, part, repeat, (lib, self._null))
                 yield None
             lib.wgpuComputePassEncoderEnd(compute)
-            commands = self._finished(encoder)
+            commands = self._finish(encoder)
         finally:
             lib.wgpuComputePassEncoderRelease(compute)
             lib.wgpuCommandEncoderRelease(encoder)
@@ -107,7 +107,7 @@ class Queue:
         self._lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, source._internal, source_at, target._internal, target_at, size
         )
-        commands = self._finished(encoder)
+        commands = self._finish(encoder)
         self._lib.wgpuCommandEncoderRelease(encoder)
         self.submit(commands)
 
@@ -120,29 +120,29 @@ class Queue:
         (pygfx/wgpu-py#834)."""
         number = next(_numbers)
         if self._asks:
-            info = self.told("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
+            info = self.callback_info("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
-        if not (self._asked(number) and _done[number]):
+        if not (self._ask(number) and _done[number]):
             self._device._poll_wait()  # which raises what went wrong
         _done.pop(number, None)
 
-    def mapped(self, number: int) -> bool:
+    def await_mapping(self, number: int) -> bool:
         """Wait until the library has told of a mapping. True if all went well."""
-        if not self._asked(number):
+        if not self._ask(number):
             self._device._poll_wait()
             until = time.perf_counter() + TOLD_S
             while number not in _done and time.perf_counter() <= until:
                 time.sleep(1e-4)
         return _done.pop(number, False)
 
-    def told(self, kind: str, call: Any, number: int) -> Any:
-        """What the library is given, for it to call with the number of a wait."""
+    def callback_info(self, kind: str, call: Any, number: int) -> Any:
+        """Return what the library is fields, for it to call with the number of a wait."""
         ffi = self.native.ffi
-        given = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
+        fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip
-        return ffi.new(kind, given)
+        return ffi.new(kind, fields)
 
-    def _asked(self, number: int) -> bool:
+    def _ask(self, number: int) -> bool:
         """Ask for a while. True if the library has told of that wait."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
@@ -153,13 +153,13 @@ class Queue:
             poll(self._own, False, self._null)
             if launch is not None and number not in _done:
                 # What fails here is recorded by its own call, which says why.
-                left = False
+                more = False
                 with contextlib.suppress(Exception):
-                    left = launch.record_ahead(self.recording)
-                launch = launch if left else None
+                    more = launch.record_ahead(self.recording)
+                launch = launch if more else None
         return number in _done
 
-    def _finished(self, encoder: Any) -> Any:
+    def _finish(self, encoder: Any) -> Any:
         """The commands, which are let go of with the object."""
         commands = self.native.checked.wgpuCommandEncoderFinish(encoder, self._null)
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
@@ -174,11 +174,11 @@ class Mapping:
         self._own, self._size, self._write = staging._internal, size, write
         lib = queue.native.lib
         mode = lib.WGPUMapMode_Write if write else lib.WGPUMapMode_Read
-        info = queue.told("WGPUBufferMapCallbackInfo *", queue.native.mapped, self._number)
+        info = queue.callback_info("WGPUBufferMapCallbackInfo *", queue.native.mapped, self._number)
         queue.native.checked.wgpuBufferMapAsync(self._own, mode, 0, size, info[0])
 
     def sync_wait(self) -> None:
-        if not self._queue.mapped(self._number):
+        if not self._queue.await_mapping(self._number):
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:

@@ -45,7 +45,7 @@ class PlainTransfers(Transfers):
     def upload(self, buffer: Any, host: Array) -> None:
         """`write_buffer`, and an empty submit that sets it going."""
         with self._guard():
-            self._device.queue.write_buffer(buffer, 0, _padded(bytes_of(host)))
+            self._device.queue.write_buffer(buffer, 0, _pad(bytes_of(host)))
             self._device.queue.submit([])
 
     def download(self, buffer: Any, host: Array) -> None:
@@ -79,7 +79,7 @@ class MappedTransfers(Transfers):
 
         with self._guard():
             if 0 < data.size <= SMALL_BYTES:
-                self._device.queue.write_buffer(buffer, 0, _padded(data))
+                self._device.queue.write_buffer(buffer, 0, _pad(data))
                 self.unsent = True
             else:
                 self._move(self._up, buffer, data.size, fill)
@@ -122,7 +122,7 @@ class MappedTransfers(Transfers):
             raise
 
 
-def _padded(data: Array) -> Array | bytes:
+def _pad(data: Array) -> Array | bytes:
     """WebGPU copies multiples of four bytes."""
     return data if data.size % 4 == 0 else data.tobytes() + bytes(-data.size % 4)
 

@@ -24,8 +24,8 @@ from gpubench.backends.shared.ceilings import (
     is_copy,
     is_dot,
     is_product,
+    nan_array,
     pattern,
-    unwritten,
 )
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
@@ -187,7 +187,7 @@ def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
     while not began or time.perf_counter() - began < wanted.limit_s / 2:
         launch = session.multiply_adds(dtype, rounds)
         try:
-            session.upload(launch.output, unwritten((THREADS,), "float32"))
+            session.upload(launch.output, nan_array((THREADS,), "float32"))
             wall_s(session, launch, 1)
             once = launch_seconds(session, launch, 1)
             began = began or time.perf_counter()  # the first launch has built the kernel
@@ -256,7 +256,7 @@ def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
     """What the last launch wrote."""
-    found = unwritten(shape, dtype)
+    found = nan_array(shape, dtype)
     session.download(launch.output, found)
     return found
 

@@ -14,7 +14,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads
-from gpubench.backends.shared.host import aligned, random_inputs
+from gpubench.backends.shared.host import aligned_array, random_inputs
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import Limits, NumbaProgram
 from gpubench.result.case import Case
@@ -41,7 +41,7 @@ def pool():
 
 def launched(pool, op, candidate, inputs, dtype, params):
     arrays = {operand.name: array for operand, array in zip(op.inputs, inputs, strict=True)}
-    output = aligned(op.output.shape(params), dtype)
+    output = aligned_array(op.output.shape(params), dtype)
     output.fill(0.25)
     launch = pool.launch(candidate.build(), {**arrays, "out": output})
     launch()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import judge_choices, widened
+from gpubench.backends.shared.reference import judge_choices, widen
 from gpubench.kernels.templates import bpe
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
@@ -26,7 +26,7 @@ TOLERANCE = OP.at(PARAMS).judged(OP.at(PARAMS).output)
 def written() -> tuple[list[Any], Any]:
     """Inputs, and what float64 makes of them."""
     inputs = random_inputs(OP, PARAMS, "float32", 1)
-    return inputs, OP.at(PARAMS).reference(np, *map(widened, inputs))
+    return inputs, OP.at(PARAMS).reference(np, *map(widen, inputs))
 
 
 def judged(written: tuple[list[Any], Any], got: Any) -> Any:
@@ -48,7 +48,7 @@ def test_the_prompt_comes_first_and_new_tokens_follow(written):
 def test_each_token_is_that_of_a_prompt_that_ends_before_it(written):
     """Without a cache: the whole text so far through the stages of the prompt."""
     inputs, sequence = written
-    weights = dict(zip(inference.WEIGHTS, map(widened, inputs[1:]), strict=True))
+    weights = dict(zip(inference.WEIGHTS, map(widen, inputs[1:]), strict=True))
     for length in (17, 20, 32):
         x = weights["table"][sequence[:length]] + weights["positions"][:length]
         for layer in range(inference.LAYERS):

@@ -15,7 +15,7 @@ from gpubench import backends, kernels
 from gpubench.analysis.claims import load
 from gpubench.backends.shared import choices
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import references, widened
+from gpubench.backends.shared.reference import references, widen
 from gpubench.kernels.contract.op import Ladder, Op, Stage, each
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
@@ -30,7 +30,7 @@ SQUARE = {"n": 6, "k": 6, "m": 6}
 
 
 def inputs_of(op: Op, params: dict[str, int]) -> list[Any]:
-    return [widened(x) for x in random_inputs(op, params, "float64", 1)]
+    return [widen(x) for x in random_inputs(op, params, "float64", 1)]
 
 
 # ---------------------------------------------------------------- declarations
@@ -142,7 +142,7 @@ def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
         b1[0] = bias
         (_, scale, _), want = (
             f[number]
-            for f in (references(op, inputs, tmp_path, f"{bias}"), op.reference(np, *map(widened, inputs)))
+            for f in (references(op, inputs, tmp_path, f"{bias}"), op.reference(np, *map(widen, inputs)))
         )
         return want, np.broadcast_to(scale, want.shape) * op.judged(op.outputs[number]).units * 2.0**-24
 
