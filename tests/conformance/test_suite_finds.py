@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -158,21 +156,3 @@ def test_a_misspelt_method_is_found(name: str) -> None:
     (found,) = findings(name, failing_close, around=False)
     assert found.what == "a Session has the methods of the contract alone"
     assert name in found.detail
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "reported"),
-    [("run", {"launches": 200}, "launches"), ("close", {"openings": 4, "around": False}, "openings")],
-)
-def test_what_is_left_behind(method: str, options: dict[str, Any], reported: str) -> None:
-    left: list[Any] = []
-
-    def forget(self: Any, *arguments: Any) -> None:
-        left.append(Path(os.devnull).open())  # noqa: SIM115 - forgotten on purpose
-        getattr(FakeSession, method)(self, *arguments)
-
-    found = findings(method, forget, sizes=lambda op: (3,), **options)
-    for file in left:
-        file.close()
-    assert {finding.what for finding in found} == {f"{reported} leave nothing behind"}
-    assert all("handles grew" in finding.detail for finding in found)
