@@ -344,12 +344,12 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         on_gpu = gpu_units(op.units(case.params), self._fractions.get(case.id, EVEN))
         return SplitLaunch(op, case, inputs, output, self.gpu, on_gpu)
 
-    def run(self, launch: SplitLaunch | Empty, repeat: int = 1) -> None:
+    def run(self, launch: Launch, repeat: int = 1) -> None:
         """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
         the result goes, and the GPU's data has still to travel."""
         self._flush()
-        if isinstance(launch, Empty):
-            self.gpu.run(launch.gpu, repeat)
+        if not isinstance(launch, SplitLaunch):  # the GPU's empty one
+            self.gpu.run(launch, repeat)
             return
         waits = launch.waits
         launch.begin()
@@ -387,9 +387,9 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             seconds["cpu_beside_s"] = sides.cpu_s / launches
         return seconds
 
-    def empty_launch(self) -> Empty:
-        """The GPU's: the CPU's costs nothing."""
-        return Empty(self.gpu.empty_launch())
+    def empty_launch(self) -> Launch:
+        """Return the GPU's: the CPU's costs nothing."""
+        return self.gpu.empty_launch()
 
     def flush(self) -> None:
         """Empty the GPU's caches: an upload to this session would only refer to the array."""
@@ -415,13 +415,6 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         if self._waiting is not None:
             (launch, repeat), self._waiting = self._waiting, None
             self._sides.together(launch, repeat, host_output)
-
-
-class Empty(Launch):
-    """A launch that does nothing, on the GPU."""
-
-    def __init__(self, gpu: Launch) -> None:
-        self.gpu = gpu
 
 
 class HybridBackend(Backend):

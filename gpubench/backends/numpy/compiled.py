@@ -44,7 +44,7 @@ _SLOWING = (
 _NATIVE = "gpubench.backends.numpy.native"
 _MARK = "loading-numba-"
 # A kernel that numbers the elements from `m` on: what numba has to do before it is trusted.
-_TRIAL = """from gpubench.backends.numpy.native import *
+TRIAL = """from gpubench.backends.numpy.native import *
 
 @kernel("int32", "int32", "int32", "int32")
 def number(a, b, c, out, start, stop, slot, m, s):
@@ -144,7 +144,7 @@ class NumbaThreads:
         self.compilations = 0
         for threads in (1, 2):
             out = np.zeros(4, np.int32)
-            self.launch(NumbaProgram(_TRIAL, (step,), threads=threads), {"out": out})()
+            self.launch(NumbaProgram(TRIAL, (step,), threads=threads), {"out": out})()
             if out.tolist() != [7, 8, 9, 10]:
                 raise NumbaUnusable(f"numba does not work: its code counts {out.tolist()} from 7 on")
 
