@@ -94,20 +94,26 @@ def _sentence(table: Table, row: Line) -> str:
     return f"{row[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
 
 
-def _row(one: AdviceCandidate) -> tuple[str, ...]:
-    device = f"{one.device_id} ({one.name})"
-    if one.time is None:
-        return (device, "-", "-", "-", one.reason or "")
-    labels = "".join(f", {label}" for label in one.labels)
-    return (device, one.form or "-", time_text(one.time), time_interval_text(one.time), _basis(one) + labels)
+def _row(option: AdviceCandidate) -> tuple[str, ...]:
+    device = f"{option.device_id} ({option.name})"
+    if option.time is None:
+        return (device, "-", "-", "-", option.reason or "")
+    labels = "".join(f", {label}" for label in option.labels)
+    return (
+        device,
+        option.form or "-",
+        time_text(option.time),
+        time_interval_text(option.time),
+        _basis(option) + labels,
+    )
 
 
-def _basis(one: AdviceCandidate) -> str:
-    if one.basis == "measured" or one.between is None:
+def _basis(option: AdviceCandidate) -> str:
+    if option.basis == "measured" or option.between is None:
         return "measured"
-    low, high = one.between
+    low, high = option.between
     ways = [f"between n = {low} and {high}"] if low != high else []
-    regimes = {parse_case_id(name).regime_id: None for name in one.case_ids}
+    regimes = {parse_case_id(name).regime_id: None for name in option.case_ids}
     ways += [f"between {' and '.join(regimes)}"] if len(regimes) > 1 else []
     return "interpolated " + ", ".join(ways)
 
@@ -139,32 +145,34 @@ def _evidence(advice: Advice) -> list[str]:
     source = advice.source
     label = f", {printable(source.label)}" if source.label else ""
     ending = "" if source.complete else ", not complete"
-    found = f"{source.started_at}, run {source.run_id[:8]}{label}{ending}; {printable(source.machine)}"
-    lines.append("; ".join(part for part in (f"From: {found}", _software(advice)) if part))
+    origin = f"{source.started_at}, run {source.run_id[:8]}{label}{ending}; {printable(source.machine)}"
+    lines.append("; ".join(part for part in (f"From: {origin}", _software(advice)) if part))
     return lines
 
 
 def _cpu_lines(advice: Advice) -> list[str]:
     """`CPU: numba (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)`: whose times the CPU's are."""
     texts = []
-    for one in advice.candidates:
-        if one.kind == "cpu" and one.form is not None:
-            backend = one.device_id.partition(":")[0]
-            names = cpu_names([CpuCode(backend, library, one.weaker) for library in one.libraries or ("",)])
-            threads = f", {one.threads} thread{'s' if one.threads != 1 else ''}" if one.threads else ""
-            texts.append(f"{', '.join(names)} ({one.device_id}{threads})")
+    for option in advice.candidates:
+        if option.kind == "cpu" and option.form is not None:
+            backend = option.device_id.partition(":")[0]
+            names = cpu_names(
+                [CpuCode(backend, library, option.weaker) for library in option.libraries or ("",)]
+            )
+            threads = f", {option.threads} thread{'s' if option.threads != 1 else ''}" if option.threads else ""
+            texts.append(f"{', '.join(names)} ({option.device_id}{threads})")
     return [f"CPU: {', '.join(texts)}."] if texts else []
 
 
 def _software(advice: Advice) -> str:
     """The libraries that were measured, with their versions: newer ones may be faster."""
-    backends = dict.fromkeys(one.device_id.partition(":")[0] for one in advice.candidates)
+    backends = dict.fromkeys(option.device_id.partition(":")[0] for option in advice.candidates)
     versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
     return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)
 
 
 def _fastest_alone(advice: Advice) -> str:
-    alone = next(one for one in advice.candidates if one.kind != "hybrid" and one.time)
+    alone = next(option for option in advice.candidates if option.kind != "hybrid" and option.time)
     return f"{alone.device_id} ({alone.form})"
 
 

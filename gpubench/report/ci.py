@@ -38,23 +38,23 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def of_comparison(found: Comparison) -> CiOutcome:
+def of_comparison(comparison: Comparison) -> CiOutcome:
     """A comparison in a few words."""
     from gpubench.report.comparison import gate_text as compare_gate_text  # reports have no part in comparing
 
-    counts = found.counts
-    broken = [gate for gate in found.gates if not gate.passed and not gate.impossible]
+    counts = comparison.counts
+    broken = [gate for gate in comparison.gates if not gate.passed and not gate.impossible]
     failed = any(gate.name not in ("slower", "unsure") for gate in broken)
-    unsure = [entry for entry in found.cases if entry.verdict == "UNSURE" and not entry.muted]
-    near = [gate for gate in found.gates if gate.passed and gate.near]
-    unjudged = unsure or near or found.exit_code == ExitCode.INPUT
+    unsure = [entry for entry in comparison.cases if entry.verdict == "UNSURE" and not entry.muted]
+    near = [gate for gate in comparison.gates if gate.passed and gate.near]
+    unjudged = unsure or near or comparison.exit_code == ExitCode.INPUT
     return CiOutcome(
         verdict="failed" if failed else "slower" if counts.slower else "unsure" if unjudged else "ok",
-        slower=counts.slower, faster=counts.faster, unsure=counts.unsure, exit_code=found.exit_code,
+        slower=counts.slower, faster=counts.faster, unsure=counts.unsure, exit_code=comparison.exit_code,
         errors=tuple(compare_gate_text(gate) for gate in broken),
         warnings=(
             *map(compare_gate_text, near),
-            *(f"{notice.message}; {notice.hint}" for notice in found.warnings if notice.severity != "info"),
+            *(f"{notice.message}; {notice.hint}" for notice in comparison.warnings if notice.severity != "info"),
             *(f"{entry.id}: UNSURE ({entry.reason})" for entry in unsure),
         ),
     )  # fmt: skip
@@ -110,8 +110,8 @@ def fitted(text: str, limit: int) -> str:
     if _size(text) <= limit:
         return text
     dropped = 0
-    for found in reversed(list(_FOLDED.finditer(text))):
-        text = text[: found.start()] + text[found.end() :]
+    for fold in reversed(list(_FOLDED.finditer(text))):
+        text = text[: fold.start()] + text[fold.end() :]
         dropped += 1
         shortened = text.rstrip("\n") + "\n" + _notice(dropped, limit, cut=False)
         if _size(shortened) <= limit:
@@ -141,10 +141,10 @@ MOST = 9
 TITLE = "gpubench"
 
 
-def messages(found: CiOutcome) -> Iterator[str]:
+def messages(outcome: CiOutcome) -> Iterator[str]:
     """The lines, errors first, without their newlines."""
-    yield from _lines("error", found.errors)
-    yield from _lines("warning", found.warnings)
+    yield from _lines("error", outcome.errors)
+    yield from _lines("warning", outcome.warnings)
 
 
 def _lines(kind: str, texts: Sequence[str]) -> Iterator[str]:
@@ -161,14 +161,14 @@ def escaped(text: str) -> str:
     return inert(visible(text))
 
 
-def outputs(found: CiOutcome, result_file: str | None) -> str:
+def outputs(outcome: CiOutcome, result_file: str | None) -> str:
     """Lines `name=value` for the file; `result_file` is the result that was judged, None where none was kept."""
     pairs = {
-        "verdict": found.verdict,
-        "slower": str(found.slower),
-        "faster": str(found.faster),
-        "unsure": str(found.unsure),
-        "exit-code": str(found.exit_code),
+        "verdict": outcome.verdict,
+        "slower": str(outcome.slower),
+        "faster": str(outcome.faster),
+        "unsure": str(outcome.unsure),
+        "exit-code": str(outcome.exit_code),
         "result-file": result_file or "",
     }
     return "".join(_pair(name, value) for name, value in pairs.items())

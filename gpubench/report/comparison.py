@@ -61,7 +61,7 @@ _SHAPE = (
 def documents(comparison: Comparison, unit: str) -> list[TextDocument]:
     """Return one document for each new file; the last one has the gates. `unit`: auto, s, ms, us or ns."""
     last = len(comparison.new) - 1
-    found = []
+    reports = []
     for i in range(last + 1):
         sections = [
             _verdict_section(comparison, i), *([_gates_section(comparison)] if i == last else []),
@@ -69,8 +69,8 @@ def documents(comparison: Comparison, unit: str) -> list[TextDocument]:
             *([_notices_section(comparison)] if i == last else []),
         ]  # fmt: skip
         shown = tuple(part for part in sections if part.lines or part.tables)
-        found.append(TextDocument(headings=_headings(comparison, i), sections=shown))
-    return found
+        reports.append(TextDocument(headings=_headings(comparison, i), sections=shown))
+    return reports
 
 
 def _headings(comparison: Comparison, index: int) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def gate_text(gate: Gate) -> str:
 
 
 def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Section]:
-    found = []
+    parts = []
     for word, title, tone in ORDER:
         rows = [case for case in comparison.cases if case.new == index and case.verdict == word]
         tables = tuple(
@@ -185,8 +185,8 @@ def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Sectio
             for reason in dict.fromkeys(case.reason for case in rows)
         )
         if tables:
-            found.append(Section(key=word.lower(), title=title, tables=tables, folded=word == "SAME"))
-    return found
+            parts.append(Section(key=word.lower(), title=title, tables=tables, folded=word == "SAME"))
+    return parts
 
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
@@ -246,13 +246,13 @@ def _factor_text(ratio: float | None) -> str:
 
 
 def _absent_section(comparison: Comparison, index: int) -> Section:
-    found: list[tuple[str, Sequence[AbsentCase]]] = [
+    groups: list[tuple[str, Sequence[AbsentCase]]] = [
         ("failed in new", comparison.failed), ("missing in new", comparison.missing),
         ("added in new", comparison.added),
     ]  # fmt: skip
     body = [
         cells(what, printable(case.id) + (" (ignored)" if case.muted else ""), _reason_text(what, case))
-        for what, rows in found
+        for what, rows in groups
         for case in rows
         if case.new == index
     ]
@@ -327,7 +327,7 @@ def _csv_text(comparison: Comparison) -> str:
     rows = [msgspec.structs.asdict(case) for case in comparison.cases]
     absent = {"missing": comparison.missing, "failed": comparison.failed, "added": comparison.added}
     rows += [
-        msgspec.structs.asdict(case) | {"verdict": word} for word, found in absent.items() for case in found
+        msgspec.structs.asdict(case) | {"verdict": word} for word, cases in absent.items() for case in cases
     ]
     for case in rows:
         new = comparison.new[case["new"]]
@@ -336,41 +336,41 @@ def _csv_text(comparison: Comparison) -> str:
     return text.getvalue()
 
 
-def render_noise(found: Noise, format: str, options: RenderOptions, *, allowed_share: float) -> str:
+def render_noise(noise: Noise, format: str, options: RenderOptions, *, allowed_share: float) -> str:
     """Return text with one trailing newline, the same bytes for the same document. `format` is one of FORMATS."""
     return drawing.render_documents(
-        found, lambda: [noise_document(found, allowed_share)], format, options, "gpubench noise"
+        noise, lambda: [noise_document(noise, allowed_share)], format, options, "gpubench noise"
     )
 
 
-def noise_document(found: Noise, allowed_share: float) -> TextDocument:
+def noise_document(noise: Noise, allowed_share: float) -> TextDocument:
     """Return what is said; `allowed_share` is the share of false alarms that a suite may have."""
-    left_out = tuple(map(printable, found.left_out))
+    left_out = tuple(map(printable, noise.left_out))
     title = "Left out: too few sessions, or no number that can be true"
     sections = [
-        Section(key="verdict", title="Verdict", lines=_noise_verdict(found, allowed_share)),
-        Section(key="noise", title="Noise of each case", tables=(_noise_table(found),)),
+        Section(key="verdict", title="Verdict", lines=_noise_verdict(noise, allowed_share)),
+        Section(key="noise", title="Noise of each case", tables=(_noise_table(noise),)),
         *([Section(key="left-out", title=title, lines=left_out, folded=True)] if left_out else []),
     ]
-    return TextDocument(headings=(f"Machine: {printable(found.machine)}",), sections=tuple(sections))
+    return TextDocument(headings=(f"Machine: {printable(noise.machine)}",), sections=tuple(sections))
 
 
-def _noise_verdict(found: Noise, allowed_share: float) -> tuple[str, ...]:
-    state = "more than" if found.false_alarm_share > allowed_share else "at most"
-    cases = counted(len(found.cases), "case")
+def _noise_verdict(noise: Noise, allowed_share: float) -> tuple[str, ...]:
+    state = "more than" if noise.false_alarm_share > allowed_share else "at most"
+    cases = counted(len(noise.cases), "case")
     text = (
-        f"Unchanged work was called SLOWER in {_rounded(found.false_alarm_share)} of {found.permutations} comparisons "
-        f"of {cases}, {found.sessions} sessions a side: {state} the {_rounded(allowed_share)} that a suite may have."
+        f"Unchanged work was called SLOWER in {_rounded(noise.false_alarm_share)} of {noise.permutations} comparisons "
+        f"of {cases}, {noise.sessions} sessions a side: {state} the {_rounded(allowed_share)} that a suite may have."
     )
     lines = [text]
-    if any(case.threshold > INTERLEAVED for case in found.cases):
+    if any(case.threshold > INTERLEAVED for case in noise.cases):
         lines.append(
-            f"With the thresholds below it is {_rounded(found.raised_alarm_share)}; compare takes them by --thresholds."
+            f"With the thresholds below it is {_rounded(noise.raised_alarm_share)}; compare takes them by --thresholds."
         )
     return tuple(lines)
 
 
-def _noise_table(found: Noise) -> Table:
+def _noise_table(noise: Noise) -> Table:
     columns = heads(
         "case", number("spread"), number("threshold"),
         number("alarms", 1),
@@ -380,7 +380,7 @@ def _noise_table(found: Noise) -> Table:
             printable(case.id), _rounded(case.spread), _rounded(case.threshold),
             Cell(_rounded(case.alarm_share), "bad" if case.alarm_share else "plain"),
         )
-        for case in sorted(found.cases, key=lambda case: (-case.threshold, case.id))
+        for case in sorted(noise.cases, key=lambda case: (-case.threshold, case.id))
     )  # fmt: skip
     legend = (
         "spread: 95 % of all comparisons of unchanged work differ by less; threshold: what a change has to exceed;"

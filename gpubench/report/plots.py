@@ -168,9 +168,9 @@ def stacked(pictures: Sequence[str]) -> str:
     ...: their names get the picture's number."""
     left, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
-        found = _SIZE.search(picture)
-        assert found is not None
-        width, height = float(found[1]), float(found[2])
+        size = _SIZE.search(picture)
+        assert size is not None
+        width, height = float(size[1]), float(size[2])
         if left and left + width > MOST_WIDTH:
             left, top, tall = 0.0, top + tall, 0.0
         named = _SERIES_NAMES.sub(rf"\g<1>p{i}-", picture)

@@ -12,7 +12,7 @@ DOCUMENT_FORMATS = ("table", "plain", "markdown", "json")
 
 
 def render_documents(
-    found: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
+    content: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
     title: str,
 ) -> str:  # fmt: skip
     """`found` as JSON, else its `documents`, in Markdown below `title`: text with one trailing newline.
@@ -22,7 +22,7 @@ def render_documents(
     if format == "json":
         from gpubench.report.layout import json_text
 
-        return json_text(found, options)
+        return json_text(content, options)
     if format == "markdown":
         from gpubench.report.renderers import markdown
 

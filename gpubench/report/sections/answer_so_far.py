@@ -30,15 +30,15 @@ class AnswerSoFar:
 
     def lines(self, run: Run, width: int) -> list[str]:
         """The two sides and the table, none wider than `width`; nothing before the first cell is known."""
-        found = answer(self._curves(run), by_device=self._options.by_device)
+        summary = answer(self._curves(run), by_device=self._options.by_device)
         compared = any(device.kind == "gpu" for device in run.devices)
-        if not (found.rows if compared else found.forms):
+        if not (summary.rows if compared else summary.forms):
             return []
-        if compared and not found.named:
-            found = _filled(found, run.selection.ops)
-        table = visible(answer_table(found), ascii_only=self._options.ascii_only)
+        if compared and not summary.named:
+            summary = _filled(summary, run.selection.ops)
+        table = visible(answer_table(summary), ascii_only=self._options.ascii_only)
         return [
-            cut(sides_line(run, found, width), width),
+            cut(sides_line(run, summary, width), width),
             *map(line_text, [] if table is None else table_lines(table, width)),
         ]
 
@@ -50,28 +50,28 @@ class AnswerSoFar:
                 self._known[op] = (outcomes, analyse(msgspec.structs.replace(run, outcomes=outcomes)))
         parts = [self._known[op][1] for op in by_op]
         return analyse(run).replace(
-            cases=tuple(row for part in parts for row in part.cases),
-            break_even=tuple(row for part in parts for row in part.break_even),
-            best_code=tuple(row for part in parts for row in part.best_code),
+            cases=tuple(entry for part in parts for entry in part.cases),
+            break_even=tuple(entry for part in parts for entry in part.break_even),
+            best_code=tuple(entry for part in parts for entry in part.best_code),
         )
 
 
-def _filled(found: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
+def _filled(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
     """With a row for each op, and dots where the run has not decided yet."""
     rows = [
-        msgspec.structs.replace(row, cells={name: _undecided(cell) for name, cell in row.cells.items()})
-        for row in found.rows
+        msgspec.structs.replace(entry, cells={name: _undecided(cell) for name, cell in entry.cells.items()})
+        for entry in summary.rows
     ]
-    shown, first = {row.op for row in rows}, rows[0]
+    shown, first = {entry.op for entry in rows}, rows[0]
     rows += [
         AnswerRow(
             op=op, dtype=first.dtype, params={}, device_id=first.device_id, extent="elements",
-            cells=dict.fromkeys(found.regimes, _PENDING), count=first.count,
+            cells=dict.fromkeys(summary.regimes, _PENDING), count=first.count,
         )
         for op in ops if op not in shown
     ]  # fmt: skip
-    rows.sort(key=lambda row: (row.op, row.dtype))
-    return msgspec.structs.replace(found, rows=tuple(rows))
+    rows.sort(key=lambda entry: (entry.op, entry.dtype))
+    return msgspec.structs.replace(summary, rows=tuple(rows))
 
 
 def _undecided(cell: AnswerCell) -> AnswerCell:

@@ -117,16 +117,16 @@ def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[s
 
     Rows of the first GPU count, without wrong results and what has no number."""
     dtypes = sorted({entry.dtype for entry in answer.rows})
-    found = []
+    sentences = []
     for dtype in dtypes[:MOST_DTYPES]:
         rows = [entry for entry in answer.rows if entry.dtype == dtype and entry.device_id == answer.devices[0]]
         clauses = _Clauses(rows, detail, thresholds=not answer.named)
         text = clauses.least(answer.regimes) if detail == "least" else clauses.sentence(answer.regimes)
-        found.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
+        sentences.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
     if len(dtypes) > MOST_DTYPES:
         more = len(dtypes) - MOST_DTYPES
-        found[-1] += f" {counted(more, 'more dtype')}: below."
-    return found
+        sentences[-1] += f" {counted(more, 'more dtype')}: below."
+    return sentences
 
 
 class _Clauses(msgspec.Struct, frozen=True):
@@ -138,13 +138,13 @@ class _Clauses(msgspec.Struct, frozen=True):
 
     def sentence(self, regimes: Sequence[str]) -> str:
         """Return all clauses; the first names the GPU, the next call it `it`."""
-        found, subject = [], "the GPU"
+        clauses, subject = [], "the GPU"
         for regime in regimes:
             said = self._clause(regime, subject)
             if said:
-                found.append(f"{with_text(regime)} {said}")
+                clauses.append(f"{with_text(regime)} {said}")
                 subject = "the GPU" if said.startswith("the CPU") else "it"
-        return ("; ".join(found) or "no op was timed on both sides") + "."
+        return ("; ".join(clauses) or "no op was timed on both sides") + "."
 
     def least(self, regimes: Sequence[str]) -> str:
         """Return the counts alone."""
@@ -291,11 +291,15 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
 
 def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
     """Return what one op gains at the sizes that were asked for: `the GPU wins at both sizes, 6.7x to 22x`."""
-    found = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
-    clauses = [f"{situation_text(regime)}: {_sizes_clause(gains)}" for regime, gains in found.items() if gains]
+    gains_by_regime = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
+    clauses = [
+        f"{situation_text(regime)}: {_sizes_clause(gains)}"
+        for regime, gains in gains_by_regime.items()
+        if gains
+    ]
     if not clauses:
         return f"{series_text(entry)}: no time on both sides."
-    sizes = {gain.n for gains in found.values() for gain in gains}
+    sizes = {gain.n for gains in gains_by_regime.values() for gain in gains}
     at = f" at {named_size_text(max(sizes), entry.extent)}" if len(sizes) == 1 else ""
     return f"{series_text(entry)}{at}, {'; '.join(clauses)}."
 

@@ -52,8 +52,8 @@ _MOST_OPS = 4  # named with a reason
 @section("breakeven", order=60, help="From which size on each device wins, in every situation")
 def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     """Draw the thresholds; in a narrow place without their intervals."""
-    names = own_names(row.op for row in analysis.break_even)
-    curves = [msgspec.structs.replace(row, op=names[row.op]) for row in analysis.break_even]
+    names = own_names(curve.op for curve in analysis.break_even)
+    curves = [msgspec.structs.replace(curve, op=names[curve.op]) for curve in analysis.break_even]
     if not curves:
         return None
     table = narrowing(_table(analysis, curves, short=short) for short in (True, False))
@@ -63,8 +63,10 @@ def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | 
 def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> Table:
     """Return a row for each op, dtype and device. What is the same in all rows stands in the title."""
     words = cell_text if short else both_text
-    dtypes, devices, title = shared_text(analysis, [row.case for row in curves])
-    regimes = list(dict.fromkeys(row.regime for row in sorted(curves, key=lambda row: regime_order(row.case))))
+    dtypes, devices, title = shared_text(analysis, [curve.case for curve in curves])
+    regimes = list(
+        dict.fromkeys(curve.regime for curve in sorted(curves, key=lambda curve: regime_order(curve.case)))
+    )
     beside = QUEUED in regimes and WAITED in regimes
     columns = heads(
         "op", dtypes and "dtype", devices and "device",
@@ -72,14 +74,14 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> T
         Column("measured", rank=1),
     )  # fmt: skip
     body = []
-    for rows in group_by(curves, lambda row: (row.case.series, row.device_id)).values():
-        first, by_regime = rows[0], {row.regime: threshold(row) for row in rows}
+    for rows in group_by(curves, lambda curve: (curve.case.series, curve.device_id)).values():
+        first, by_regime = rows[0], {curve.regime: threshold(curve) for curve in rows}
         counted = extent(first.case)
         thresholds = [
             threshold_cell(by_regime[name], words(by_regime[name], counted)) if name in by_regime else ""
             for name in regimes
         ]
-        measured = range_text(min(row.first for row in rows), max(row.last for row in rows), counted)
+        measured = range_text(min(curve.first for curve in rows), max(curve.last for curve in rows), counted)
         body.append(
             cells(
                 with_params(first.op, first.params), dtypes and first.dtype, devices and first.device_id,
@@ -96,8 +98,8 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
     """Return `CPU, the fastest at each size: numba; add, dot: numba or PyTorch`: by op, what most ops have without
     names; nothing if all have the same."""
     groups: dict[str, list[str]] = {}
-    for op, rows in group_by(curves, lambda row: with_params(row.op, row.params)).items():
-        bases = [point.baseline for row in rows for point in row.points]
+    for op, rows in group_by(curves, lambda curve: with_params(curve.op, curve.params)).items():
+        bases = [point.baseline for curve in rows for point in curve.points]
         names = " or ".join(sorted(cpu_names(cpu_codes(analysis.run, bases), short=True)))
         groups.setdefault(names, []).append(op)
     usual = max(groups, key=lambda names: len(groups[names]))
@@ -107,20 +109,20 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
 
 def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
     """Return what the cells mean; for `?` the reasons."""
-    known = [(row, threshold(row)) for row in curves]
-    kinds: set[str] = {cell.kind for _, cell in known} | {"mixed" for _, cell in known if cell.mixed}
-    kinds |= {"rough" for _, cell in known if cell.kind == "at" and not cell.sharp}
-    kinds |= {"at" for _, cell in known if cell.kind == "range" and cell.n is not None}
-    opens = [(row.op, why_text(cell.why)) for row, cell in known if cell.kind == "open" and not cell.tied]
+    pairs = [(curve, threshold(curve)) for curve in curves]
+    kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
+    kinds |= {"rough" for _, cell in pairs if cell.kind == "at" and not cell.sharp}
+    kinds |= {"at" for _, cell in pairs if cell.kind == "range" and cell.n is not None}
+    opens = [(curve.op, why_text(cell.why)) for curve, cell in pairs if cell.kind == "open" and not cell.tied]
     whys = group_by(opens, lambda pair: pair[1])
     reasons = [
         f"{truncate(list(dict.fromkeys(op for op, _ in ops)), _MOST_OPS)} ({why})" for why, ops in whys.items()
     ]
     return "; ".join([
-        *([where_legend(row.case for row in curves)] if short else []),
+        *([where_legend(curve.case for curve in curves)] if short else []),
         *(words for kind, words in _WORDS.items() if kind in kinds and not (short and kind == "at")),
         *([f"?: {'; '.join(reasons)}"] if reasons else []),
-        *(["K is 1024"] if any(extent(row.case) == "elements" for row in curves) else []),
+        *(["K is 1024"] if any(extent(curve.case) == "elements" for curve in curves) else []),
     ])  # fmt: skip
 
 
@@ -142,15 +144,17 @@ def reuse_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw the calls that repay a copy, with what a transfer, a call and the CPU cost; then what loading weights
     costs."""
     unit, everything = options.time_unit, reuses(analysis)
-    decided = {(row.op, row.dtype, _size(row)) for row in everything if row.verdict == "at"}
-    rows = [row for row in everything if options.every_size or (row.op, row.dtype, _size(row)) in decided]
+    decided = {(reuse.op, reuse.dtype, _size(reuse)) for reuse in everything if reuse.verdict == "at"}
+    rows = [
+        reuse for reuse in everything if options.every_size or (reuse.op, reuse.dtype, _size(reuse)) in decided
+    ]
     loads = weight_loads(analysis)
     weights = [_weights_table(loads, unit)] if loads else []
     if not rows:
         return Section(title=REUSE_TITLE, tables=tuple(weights))
     # Of a selection without the CPU the speedups have its cases.
-    known = {row.id: row for row in (*analysis.cases, *(ratio.baseline for ratio in analysis.speedups))}
-    bases = [known[row.baseline_id] for row in rows if row.baseline_id in known]
+    by_id = {reuse.id: reuse for reuse in (*analysis.cases, *(ratio.baseline for ratio in analysis.speedups))}
+    bases = [by_id[reuse.baseline_id] for reuse in rows if reuse.baseline_id in by_id]
     lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(rows) < len(everything) else [])]
     tables = (_reuse_table(rows, unit), *weights)
     return Section(title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=options.full)
@@ -161,10 +165,10 @@ def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
     columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
-            row.op, row.device_id, format_bytes(row.weight_bytes), seconds_text(row.load_s, unit),
-            "never" if row.calls is None else f"call {row.calls}", _size(row),
+            reuse.op, reuse.device_id, format_bytes(reuse.weight_bytes), seconds_text(reuse.load_s, unit),
+            "never" if reuse.calls is None else f"call {reuse.calls}", _size(reuse),
         )
-        for row in rows
+        for reuse in rows
     )  # fmt: skip
     title = "Weights stay on the device: they are loaded once"
     return Table(
@@ -179,36 +183,37 @@ def _reuse_table(rows: Sequence[Reuse], unit: str) -> Table:
     )  # fmt: skip
     body = [
         cells(
-            row.op, row.dtype, _size(row), row.device_id, Cell(calls_text(row), _TONES.get(row.verdict, "muted")),
-            seconds_text(row.transfer_s, unit), seconds_text(row.launch_s, unit), seconds_text(row.cpu_s, unit),
+            reuse.op, reuse.dtype, _size(reuse), reuse.device_id,
+            Cell(calls_text(reuse), _TONES.get(reuse.verdict, "muted")),
+            seconds_text(reuse.transfer_s, unit), seconds_text(reuse.launch_s, unit), seconds_text(reuse.cpu_s, unit),
         )
-        for row in rows
+        for reuse in rows
     ]  # fmt: skip
     return Table(columns, said_once(body, 3), legend=_reuse_legend(rows))
 
 
-def _size(row: Reuse | WeightLoad) -> str:
-    return with_params(format_size(row.n, table=True), row.params)
+def _size(reuse: Reuse | WeightLoad) -> str:
+    return with_params(format_size(reuse.n, table=True), reuse.params)
 
 
-def calls_text(row: Reuse) -> str:
+def calls_text(reuse: Reuse) -> str:
     """Return `3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` past what was measured, `never`, or why there is
     none."""
-    if row.reason is not None:
-        return _REASONS[row.reason]
-    if row.verdict == "never":
+    if reuse.reason is not None:
+        return _REASONS[reuse.reason]
+    if reuse.verdict == "never":
         return "never"
-    if row.verdict == "beyond":
-        return f"> {row.shared_by}"
-    if row.lo == row.hi:
-        return str(row.calls)
-    return f"{row.calls} [{row.lo}, {'..' if row.hi is None else row.hi}]"
+    if reuse.verdict == "beyond":
+        return f"> {reuse.shared_by}"
+    if reuse.lo == reuse.hi:
+        return str(reuse.calls)
+    return f"{reuse.calls} [{reuse.lo}, {'..' if reuse.hi is None else reuse.hi}]"
 
 
 def _reuse_legend(rows: Sequence[Reuse]) -> str:
-    texts = [calls_text(row) for row in rows]
+    texts = [calls_text(reuse) for reuse in rows]
     shown = {text.split(" [")[0] for text in texts}
-    beyond = dict.fromkeys(row.shared_by for row in rows if row.verdict == "beyond")
+    beyond = dict.fromkeys(reuse.shared_by for reuse in rows if reuse.verdict == "beyond")
     return "; ".join([
         *(words for text, words in _REUSE_WORDS.items() if text in shown),
         *(f"> {calls}: that many are too few, and no more were measured" for calls in beyond),
@@ -217,7 +222,7 @@ def _reuse_legend(rows: Sequence[Reuse]) -> str:
 
 
 def _told(analysis: Analysis) -> Iterable[BreakEven]:
-    return (msgspec.structs.replace(row, text=threshold_text(row)) for row in analysis.break_even)
+    return (msgspec.structs.replace(reuse, text=threshold_text(reuse)) for reuse in analysis.break_even)
 
 
 ROWS = (

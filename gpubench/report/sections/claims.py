@@ -93,8 +93,8 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
 
 
 def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> list[str | Cell]:
-    copied, found = claim.with_copies, claim.measured
-    base, case = (found.baseline, found.case) if found else (None, None)
+    copied, ratio = claim.with_copies, claim.measured
+    base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
     return [
         shortened(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style),
         Cell(claim.verdict, _tone(claim)), gain_text(copied) + mark(copied.label) if copied else "-",

@@ -50,9 +50,9 @@ def letter(index: int) -> str:
     return name if index < 26 else f"{name}{index // 26}"
 
 
-def names(found: Sequence[MachineRuns]) -> list[str]:
+def names(sides: Sequence[MachineRuns]) -> list[str]:
     """Return `A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for."""
-    return [f"{letter(i)}: {printable(side.newest.machine)}{_label(side)}" for i, side in enumerate(found)]
+    return [f"{letter(i)}: {printable(side.newest.machine)}{_label(side)}" for i, side in enumerate(sides)]
 
 
 def _label(side: MachineRuns) -> str:
@@ -63,43 +63,43 @@ def _label(side: MachineRuns) -> str:
 
 @section("machines", order=10, together=True, help="Machines side by side, where the files are of several")
 def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    found = machine_runs(analyses)
-    if len(found) < 2:
+    sides = machine_runs(analyses)
+    if len(sides) < 2:
         return None
-    rows = [entry for side in found for entry in headlines(side.newest)]
-    tables = [table for table in (_break_evens(found), _times(found, options.time_unit)) if table.rows]
+    rows = [entry for side in sides for entry in headlines(side.newest)]
+    tables = [table for table in (_break_evens(sides), _times(sides, options.time_unit)) if table.rows]
     by_baseline: dict[str, list[str]] = {}
-    for i, side in enumerate(found):
+    for i, side in enumerate(sides):
         if side.newest.speedups:
             by_baseline.setdefault(printable(side.newest.baseline), []).append(letter(i))
     baselines = tuple(f"{listed(who)} {against}" for against, who in by_baseline.items())
     legend = (where_legend(entry.case.case for entry in rows),) if rows else ()
-    lines = (*names(found), *baselines, *legend)
+    lines = (*names(sides), *baselines, *legend)
     return Section(title="Machines side by side", lines=lines, tables=tuple(tables)) if tables else None
 
 
-def _break_evens(found: Sequence[MachineRuns]) -> Table:
+def _break_evens(sides: Sequence[MachineRuns]) -> Table:
     """Return where the GPU starts to win: a row per series and regime, a column per machine."""
     rows: dict[tuple[SeriesKey, str], dict[int, list[BreakEven]]] = {}
-    for i, side in enumerate(found):
+    for i, side in enumerate(sides):
         for entry in side.newest.break_even:
             rows.setdefault((entry.case.series, data_text(entry.case)), {}).setdefault(i, []).append(entry)
     body = []
     for ((op, dtype, params), data), by_machine in rows.items():
-        curves = [earliest(by_machine.get(i, ())) for i in range(len(found))]
+        curves = [earliest(by_machine.get(i, ())) for i in range(len(sides))]
         if any(entry is not None and (entry.verdict != "undecided" or entry.bracketed) for entry in curves):
             texts = [threshold_text(entry) if entry else "-" for entry in curves]
             body.append(cells(with_params(op, dict(params)), dtype, data, *texts))
-    columns = heads("op", Column("dtype", rank=1), "data", *_letters(found))
+    columns = heads("op", Column("dtype", rank=1), "data", *_letters(sides))
     table = Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
-    return _stacked_below(table, found, what=3)
+    return _stacked_below(table, sides, what=3)
 
 
-def _times(found: Sequence[MachineRuns], unit: str) -> Table:
+def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
     """Return the times at the largest size that all machines measured, with the speedup over the own CPU."""
     body: list[tuple[Cell, ...]] = []
-    for name, n in common_sizes(found).items():
-        compared = [_at(side.newest, name, n) for side in found]
+    for name, n in common_sizes(sides).items():
+        compared = [_at(side.newest, name, n) for side in sides]
         size = with_params(format_size(n, table=True), dict(name[2]))
         cpu = [time_text(rows[0].baseline.time, unit) + mark(rows[0].baseline.label) for rows in compared]
         body.append(cells(name[0], name[1], size, "CPU", *cpu))
@@ -107,10 +107,10 @@ def _times(found: Sequence[MachineRuns], unit: str) -> Table:
             body.append((*cells(name[0], name[1], size, data), *(_best(rows, data, unit) for rows in compared)))
     columns = heads(
         "op", Column("dtype", rank=1), number("n"), "time",
-        *(number(column.name) for column in _letters(found)),
+        *(number(column.name) for column in _letters(sides)),
     )  # fmt: skip
     title = "Time of one call at the largest common size; in brackets the winner there"
-    return _stacked_below(Table(columns, tuple(body), title=title), found, what=4)
+    return _stacked_below(Table(columns, tuple(body), title=title), sides, what=4)
 
 
 def _at(analysis: Analysis, name: SeriesKey, n: int) -> list[Speedup]:
@@ -132,26 +132,26 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
     return Cell(f"{time_text(entry.case.time, unit)} ({gain_text(entry)}){mark(entry.label)}", tone)
 
 
-def _letters(found: Sequence[MachineRuns]) -> tuple[Column, ...]:
-    return tuple(Column(letter(i)) for i in range(len(found)))
+def _letters(sides: Sequence[MachineRuns]) -> tuple[Column, ...]:
+    return tuple(Column(letter(i)) for i in range(len(sides)))
 
 
-def _stacked_below(table: Table, found: Sequence[MachineRuns], *, what: int) -> Table:
+def _stacked_below(table: Table, sides: Sequence[MachineRuns], *, what: int) -> Table:
     """Return `table` with a form for narrow places: a row per machine below the first `what` columns."""
     columns = (*table.columns[:what], Column("machine"), Column("result"))
     rows = tuple(
         (*(entry[:what] if i == 0 else cells(*[""] * what)), Cell(letter(i)), entry[what + i])
         for entry in table.rows
-        for i in range(len(found))
+        for i in range(len(sides))
     )
     return narrowing([Table(columns, rows, title=table.title), table])
 
 
 @section("history", order=20, together=True, help="How the cases of a machine changed over its files")
 def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    found = machine_runs(analyses)
+    sides = machine_runs(analyses)
     tables = []
-    for i, side in enumerate(found):
+    for i, side in enumerate(sides):
         rows = histories(side) if len(side.runs) > 1 else ()
         if rows:
             first, last = side.runs[0].run.started_at, side.runs[-1].run.started_at
@@ -161,8 +161,8 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
         "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. Whether a "
         "change is more than chance: gpubench compare"
     )
-    named_above = MACHINES in options.sections and len(found) > 1
-    whose = [] if named_above else names(found)
+    named_above = MACHINES in options.sections and len(sides) > 1
+    whose = [] if named_above else names(sides)
     return Section(title="History", lines=(*whose, line), tables=tuple(tables)) if tables else None
 
 
