@@ -8,7 +8,8 @@ and no cancellation of either factor. The two terms themselves do cancel, near x
 from typing import Any
 
 from gpubench.kernels.contract.op import Array, Operand, Tolerance
-from gpubench.kernels.gelu import CUBIC, C
+from gpubench.kernels.templates.elementwise import GELU_CUBIC as CUBIC
+from gpubench.kernels.templates.elementwise import GELU_SCALE as C
 from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 
 _SLOPE, _CURVE = 2 * C, 6 * C * CUBIC  # 2 u' = _SLOPE + _CURVE x^2

@@ -4,15 +4,8 @@ The variance is the mean square of what is left after the mean, so that nothing 
 Source: Ba, Kiros and Hinton, arXiv 1607.06450.
 """
 
-from typing import Any
-
 from gpubench.kernels.contract.op import Array, Operand, Tolerance
-from gpubench.kernels.templates.rows import EPSILON, OF_WIDTH, across, rowwise
-
-
-def formula(m: Any, x: Any, g: Any, c: Any) -> Any:
-    rest = x - m.mean(x)
-    return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
+from gpubench.kernels.templates.rows import EPSILON, OF_WIDTH, across, layernorm, rowwise
 
 
 def _scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
@@ -32,7 +25,7 @@ OP = rowwise(
         Operand("c", across, "normal", role="weight"),
     ),
     of=OF_WIDTH,
-    formula=formula,
+    formula=layernorm,
     flops_per_element=7,  # add, take the mean off; multiply, add; multiply by the inverse and by g, add c
     library={"torch": lambda torch, x, g, c: torch.nn.functional.layer_norm(x, x.shape[-1:], g, c, EPSILON)},
     tolerance=Tolerance(8, scale=_scale),

@@ -1,17 +1,14 @@
 """linear_gelu: out = gelu(x w + b), the first half of a transformer's feed-forward part; gelu in its tanh form."""
 
-from gpubench.kernels import gelu
 from gpubench.kernels.contract.op import Array, Tolerance
+from gpubench.kernels.templates.elementwise import gelu_on_arrays, gelu_scale
 from gpubench.kernels.templates.linear import linear, scale_of_sum
-from gpubench.kernels.templates.matmul.epilogue import Epilogue
-
-GELU = Epilogue({"b": "across"}, lambda m, v, b: gelu.formula(m, v + b), flops=10)
-GELU_SLOPE = 1.13  # the largest, at 1.4
+from gpubench.kernels.templates.matmul.epilogue import GELU, GELU_SLOPE
 
 
 def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
     """The error of z, enlarged by gelu's slope, and that of gelu itself: eight times what the first is counted by."""
-    return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu.scale(xp, x @ w + b)
+    return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
 OP = linear(
@@ -19,7 +16,7 @@ OP = linear(
     group="layers",
     summary="out = gelu(x w + b) of n rows",
     epilogue=GELU,
-    expr=lambda xp, x, w, b: gelu.expr(xp, x @ w + b),
+    expr=lambda xp, x, w, b: gelu_on_arrays(xp, x @ w + b),
     library={
         "torch": lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh")
     },

@@ -1,7 +1,7 @@
 """norm_linear_gelu: out = gelu(layernorm(x) w + b), a norm and the first half of what a transformer feeds forward."""
 
 from gpubench import kernels
-from gpubench.kernels.linear_gelu import GELU, GELU_SLOPE
+from gpubench.kernels.templates.matmul.epilogue import GELU, GELU_SLOPE
 from gpubench.kernels.templates.norm_linear import norm_linear
 
 OP = norm_linear(

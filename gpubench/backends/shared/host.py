@@ -542,7 +542,8 @@ def op_hash(op: Op) -> str:
 def _describe_values(operand: Operand, params: Params) -> str:
     """How an operand is drawn, its role, its dtype and its tolerance, as far as they are not the usual ones."""
     values = operand.values
-    words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{values}"]
+    drawn: object = values.make(params) if isinstance(values, Given) else values
+    words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{drawn}"]
     words += [operand.role] if operand.role != "activation" else []
     words += [operand.dtype] if operand.dtype else []
     words += [f"{operand.tolerance.units}"] if operand.tolerance else []

@@ -13,6 +13,7 @@ The op owns no loop: blocks, loads, stores, tail and dispatch come from here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from textwrap import indent
@@ -68,6 +69,22 @@ from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, sha
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
 LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
+
+# tanh(SCALE (x + CUBIC x^3)) of gelu and its derivative: Hendrycks and Gimpel, arXiv 1606.08415.
+GELU_SCALE, GELU_CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def gelu(m: Any, x: Any) -> Any:
+    return x / (1 + m.exp(-2 * GELU_SCALE * m.fma(GELU_CUBIC * x * x, x, x)))
+
+
+def gelu_on_arrays(xp: Array, x: Array) -> Array:
+    return 0.5 * x * (1 + xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x)))
+
+
+def gelu_scale(xp: Array, x: Array) -> Array:
+    """0.5 |x| (1 + |tanh|): for negative x the two terms cancel."""
+    return 0.5 * xp.abs(x) * (1 + xp.abs(xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))))
 
 
 def vector_shape(params: Params) -> Shape:

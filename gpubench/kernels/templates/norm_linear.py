@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.kernels import layernorm
+from gpubench import kernels
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -41,11 +41,11 @@ from gpubench.kernels.templates.cpu import compiled_kernel
 from gpubench.kernels.templates.linear import build_cpu, build_cuda, norms, product, rows_in, rows_out, sides
 from gpubench.kernels.templates.matmul import few_rows, wgsl
 from gpubench.kernels.templates.matmul.epilogue import Epilogue
-from gpubench.kernels.templates.rows import cpu, cuda, row_formula
+from gpubench.kernels.templates.rows import cpu, cuda, layernorm, row_formula
 from gpubench.kernels.templates.rows import wgsl as wgsl_rows
 
-_NORM = layernorm.OP
-_ROW = row_formula(_NORM.name, _NORM.inputs, layernorm.formula)
+_NORM = kernels.load("layernorm")
+_ROW = row_formula(_NORM.name, _NORM.inputs, layernorm)
 _NORM_FLOPS = 7  # of an element
 _NORMED = "normed"  # the rows between the norm and the product, where it is no single launch
 _NAMES = (_NORMED, "w")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared import host
-from gpubench.kernels.contract.op import Range, Tolerance
+from gpubench.kernels.contract.op import Given, Op, Operand, Range, Tolerance
 
 ADD, MATMUL, GELU = (kernels.load(name) for name in ("add", "matmul", "gelu"))
 
@@ -89,6 +89,14 @@ def test_the_hash_of_an_op_changes_with_its_meaning():
 
 def test_hashes_of_all_ops_differ():
     assert len({host.op_hash(kernels.load(name)) for name in kernels.computed()}) == len(kernels.computed())
+
+
+def test_bytes_that_are_given_have_one_hash_in_every_process():
+    def made(last: int) -> Op:
+        place = Operand("x", lambda params: (4,), Given(lambda params: bytes([0, 0, 0, last])), dtype="uint8")
+        return msgspec.structs.replace(ADD, inputs=(place, place), split=None)
+
+    assert host.op_hash(made(1)) == host.op_hash(made(1)) != host.op_hash(made(2))
 
 
 def test_a_thread_that_runs_is_waited_for_and_one_that_sleeps_is_not():

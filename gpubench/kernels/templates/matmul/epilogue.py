@@ -14,6 +14,7 @@ import msgspec
 from gpubench.kernels.contract.kernel import CudaPass
 from gpubench.kernels.templates import ceil_div
 from gpubench.kernels.templates.cuda import kernel_pass, lanes
+from gpubench.kernels.templates.elementwise import gelu
 from gpubench.kernels.templates.formula import Formula, trace
 
 _THREADS = 256
@@ -72,4 +73,6 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
 """
 
 
+GELU_SLOPE = 1.13  # the largest, at 1.4
+GELU = Epilogue({"b": "across"}, lambda m, v, b: gelu(m, v + b), flops=10)
 BIAS = Epilogue({"b": "across"}, lambda m, v, b: v + b, flops=1)

@@ -108,6 +108,12 @@ def rowwise(
     )  # fmt: skip
 
 
+def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
+    """The formula of a row that is normed before a layer, too."""
+    rest = x - m.mean(x)
+    return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
+
+
 def row_formula(name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any]) -> RowFormula:
     """The trace of an op's formula. Raises ValueError for one that calls what the tracer does not know."""
     whole = [operand.name for operand in inputs if operand.role == "weight"]
