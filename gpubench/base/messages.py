@@ -256,6 +256,9 @@ ERRORS: dict[str, Entry] = {
     "cannot-write": Entry(
         "cannot write a file, or into a folder",
         "mend what the second line says (space, permissions, links), or choose another place"),
+    "check-failed": Entry(
+        "one of the two environments of `gpubench check` could not be measured; why has what it said",
+        "run `gpubench run` in it alone"),
     "config-conflict": Entry("--config and --no-config contradict each other", "leave one of them out"),
     "contradicts-file": Entry(
         "an option, or the file of --like, contradicts the plan of the file",
@@ -292,6 +295,9 @@ ERRORS: dict[str, Entry] = {
         "the cluster cannot be reached",
         "is it up, and is its address right? A cluster that wants a token reads it from RAY_AUTH_TOKEN or "
         "RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token"),
+    "no-environment": Entry(
+        "a place that `gpubench check` was given has no gpubench, or is no folder",
+        "name a virtual environment in which gpubench is installed, or a program that runs it"),
     "no-plots": Entry("charts cannot be drawn here: altair or vl_convert is missing", "install gpubench anew"),
     "no-result-for-op": Entry("there is no result of the op, dtype and params", "measure it: gpubench run --ops OP"),
     "no-results": Entry(

@@ -412,9 +412,9 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     )
 
 
-class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
-    base: str = argument("BASE", "Result file to compare with, - for stdin.")
-    new: list[str] = argument("NEW...", "Result files, each [LABEL=]FILE.")
+class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
+    """What counts as a regression, and how a comparison is written."""
+
     format: str | None = option("table|plain|markdown|json|csv", OUTPUT,
         "Default: table on a terminal, else plain text.")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
@@ -434,11 +434,34 @@ class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
     advisory: bool = option(None, GATES, "Tell failed gates, but exit 0.", brief=True)
     allow_different_machine: bool = option(None, RARE, "Compare results of different machines all the same.")
     time_unit: str = TIME_UNIT
+
+
+class ComparisonOptions(JudgingOptions):
+    base: str = argument("BASE", "Result file to compare with, - for stdin.")
+    new: list[str] = argument("NEW...", "Result files, each [LABEL=]FILE.")
     purpose = "Is a new result faster or slower than a base?"
     examples = (
         "gpubench compare base.json new.json",
         "gpubench compare base.json new.json --fail-on slower --threshold 3",
         "gpubench compare base.json before=a.json after=b.json -o table.md",
+    )
+
+
+class CheckOptions(JudgingOptions):
+    base: str = argument("BASE", "Environment with the version before: its folder, or a program that runs gpubench.")
+    new: str = argument("NEW", "Environment with the new version.")
+    plan: list[str] | None = argument("[-- OPTION...]", "What to measure: functions and options of `gpubench run`.")
+    sessions: int = option("N", LONG, "Sessions of each version, in turns; a regression needs 5.", least=1,
+        default=5, brief=True)
+    base_folder: Path | None = option("DIR", WHERE, "Where BASE runs, as a checkout of the version before. Default: "
+        "here.", brief=True)
+    new_folder: Path | None = option("DIR", WHERE, "Where NEW runs. Default: here.", brief=True)
+    results_dir: Path | None = option("DIR", OUTPUT, "Where base.json and new.json are kept. Default: a new folder "
+        "in results.", brief=True)
+    purpose = "Has a new version become slower? Two environments, in turns."
+    examples = (
+        "gpubench check old/ new/ -- --ops add,matmul --sizes 64k,1M",
+        "gpubench check old/ new/ --base-folder ../main -- bench_functions.py",
     )
 
 
@@ -486,7 +509,7 @@ class SchemaOptions(CommonOptions):
 # One module each, with a function of the same name. The order is that of the help.
 _OWN: dict[str, type[CommandOptions]] = {
     "detect": DetectOptions, "run": RunOptions, "report": ReportOptions, "compare": ComparisonOptions,
-    "noise": NoiseOptions, "advise": AdviseOptions, "ops": OpsOptions, "schema": SchemaOptions,
+    "check": CheckOptions, "noise": NoiseOptions, "advise": AdviseOptions, "ops": OpsOptions, "schema": SchemaOptions,
 }
 
 

@@ -26,7 +26,7 @@ set -eu
 [ "$1 $2" = "-m venv" ]
 mkdir -p "$3/bin"
 printf '#!/bin/sh\\nprintf "%%s|%%s|%%s\\\\n" "{side}" "$(pwd -P)" "$*" >>"$PIP_LOG"\\n' | sed "s|{side}|$(basename "$3")|" >"$3/bin/python"
-printf '#!/bin/sh\\nif [ {side} = new ]; then export GPUBENCH_FAKE_SLOWER="$NEW_SLOWER"; fi\\nexec "$GPUBENCH" "$@"\\n' \\
+printf '#!/bin/sh\\nif [ {side} = new ]; then export GPUBENCH_FAKE_SLOWER="$NEW_SLOWER"; else unset GPUBENCH_FAKE_SLOWER; fi\\nexec "$GPUBENCH" "$@"\\n' \\
     | sed "s|{side}|$(basename "$3")|" >"$3/bin/gpubench"
 chmod +x "$3/bin/python" "$3/bin/gpubench"
 """

@@ -1,0 +1,95 @@
+"""`gpubench check`: two environments in turns, what is compared, and what stops it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.forking import Starter, environment
+
+PLAN = ("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7")
+SMALL = ("--sizes", "100", "--backends", "numpy", "--forms", "library", "--max-samples", "4", "--max-time", "5ms")
+FUNCTION = """
+import gpubench
+
+@gpubench.function
+def area(xp, x):
+    return {text}
+
+@area.inputs
+def _(rng, n):
+    return [rng.uniform({low}, 2, n)]
+"""
+
+
+@pytest.fixture
+def environments(tmp_path: Path, starter: Starter) -> Callable[..., Path]:
+    """environments(NAME, KEY=VALUE...): a folder like that of a virtual environment, whose gpubench has these
+    variables."""
+
+    def make(name: str, **variables: str) -> Path:
+        program = tmp_path / name / "bin" / "gpubench"
+        program.parent.mkdir(parents=True)
+        words = " ".join(f"{key}={value}" for key, value in variables.items())
+        program.write_text(f'#!/bin/sh\nexec env {words} {starter.command()} "$@"\n')
+        program.chmod(0o755)
+        return tmp_path / name
+
+    return make
+
+
+def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter, tmp_path) -> None:
+    sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.5")
+    ended = starter.run("check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert "1 case compared: 1 slower" in ended.stdout
+    assert "not-interleaved" not in ended.stdout
+    assert ended.stderr.startswith("5 sessions of each version in turns, about ")
+    assert "4 of 5 sessions a side, about " in ended.stderr
+    files = [json.loads((tmp_path / "kept" / f"{name}.json").read_text()) for name in ("base", "new")]
+    begins = [[session["started_at"] for session in file["sessions"]] for file in files]
+    assert all(a <= b for a, b in zip(*begins, strict=True))
+    again = starter.run("check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert (again.returncode, "has a base.json" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "differs"),
+    [
+        ({"text": "x * x", "low": 1}, {"text": "x ** 2", "low": 1}, False),
+        ({"text": "x * x", "low": 1}, {"text": "x * x + 1", "low": 1}, True),
+        ({"text": "x * x", "low": 1}, {"text": "x * x", "low": 0}, True),
+    ],
+    ids=["text", "result", "inputs"],
+)
+def test_each_version_measures_its_own_functions(environments, starter, tmp_path, base, head, differs) -> None:
+    program = environments("both")
+    for name, change in (("base", base), ("head", head)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shapes.py").write_text(FUNCTION.format(**change))
+    ended = starter.run(
+        "check", str(program), str(program), "--base-folder", "base", "--new-folder", "head", "--sessions", "1",
+        "--", "shapes.py", *SMALL, cwd=tmp_path, env=environment(tmp_path),
+    )  # fmt: skip
+    assert ended.returncode in (0, 3), ended.stdout + ended.stderr
+    assert "1 case compared" in ended.stdout, ended.stdout
+    assert ("results of shapes.area: differ by" in ended.stdout) == differs, ended.stdout
+    assert len(list((tmp_path / "results").glob("check-*/*.json"))) == 2
+
+
+def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environments, starter, tmp_path) -> None:
+    program = str(environments("both"))
+    ended = starter.run("check", program, program, "--", "--ops", "ad", cwd=tmp_path, env=environment(tmp_path))
+    assert ended.returncode == 2
+    assert "NEW could not be measured" in ended.stderr
+    assert "'ad'" in ended.stderr
+    missing = starter.run("check", program, "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert (missing.returncode, "NEW: there is no gpubench in absent" in missing.stderr) == (2, True)
+    folder = starter.run("check", program, program, "--base-folder", "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert (folder.returncode, "--base-folder" in folder.stderr) == (2, True)
+    gate = starter.run("check", program, program, "--fail-on", "slowest", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert (gate.returncode, "slowest" in gate.stderr) == (2, True)
+    assert not list(tmp_path.rglob("base.json"))
