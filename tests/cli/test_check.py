@@ -11,7 +11,18 @@ import pytest
 from tests.forking import Starter, environment
 
 PLAN = ("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7")
-SMALL = ("--sizes", "100", "--backends", "numpy", "--forms", "library", "--max-samples", "4", "--max-time", "5ms")
+SMALL = (
+    "--sizes",
+    "100",
+    "--backends",
+    "numpy",
+    "--forms",
+    "library",
+    "--max-samples",
+    "4",
+    "--max-time",
+    "5ms",
+)
 FUNCTION = """
 import gpubench
 
@@ -43,7 +54,9 @@ def environments(tmp_path: Path, starter: Starter) -> Callable[..., Path]:
 
 def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter, tmp_path) -> None:
     sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.5")
-    ended = starter.run("check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    ended = starter.run(
+        "check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
+    )
     assert ended.returncode == 3, ended.stdout + ended.stderr
     assert "1 case compared: 1 slower" in ended.stdout
     assert "not-interleaved" not in ended.stdout
@@ -52,8 +65,25 @@ def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter,
     files = [json.loads((tmp_path / "kept" / f"{name}.json").read_text()) for name in ("base", "new")]
     begins = [[session["started_at"] for session in file["sessions"]] for file in files]
     assert all(a <= b for a, b in zip(*begins, strict=True))
-    again = starter.run("check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    again = starter.run(
+        "check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
+    )
     assert (again.returncode, "has a base.json" in again.stderr) == (2, True)
+
+
+def test_an_unchanged_version_passes(environments, starter, tmp_path) -> None:
+    sides = [str(environments(name, GPUBENCH_FAKE_NOISE="0.01")) for name in ("a", "b")]
+    ended = starter.run("check", *sides, "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    assert "1 same" in ended.stdout
+
+
+def test_a_broken_case_keeps_no_regression_from_being_found(environments, starter, tmp_path) -> None:
+    sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.3")
+    plan = [word.replace("fake:cpu", "fake:cpu,fake:wrong") for word in PLAN]
+    ended = starter.run("check", *map(str, sides), "--", *plan, cwd=tmp_path, env=environment(tmp_path))
+    assert ended.returncode == 3, ended.stderr + ended.stdout
+    assert "slower: FAILED: add/n=1024/" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -88,8 +118,20 @@ def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environmen
     assert "'ad'" in ended.stderr
     missing = starter.run("check", program, "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
     assert (missing.returncode, "NEW: there is no gpubench in absent" in missing.stderr) == (2, True)
-    folder = starter.run("check", program, program, "--base-folder", "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    folder = starter.run(
+        "check",
+        program,
+        program,
+        "--base-folder",
+        "absent",
+        "--",
+        *PLAN,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
     assert (folder.returncode, "--base-folder" in folder.stderr) == (2, True)
-    gate = starter.run("check", program, program, "--fail-on", "slowest", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    gate = starter.run(
+        "check", program, program, "--fail-on", "slowest", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
+    )
     assert (gate.returncode, "slowest" in gate.stderr) == (2, True)
     assert not list(tmp_path.rglob("base.json"))

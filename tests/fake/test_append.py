@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from gpubench.base.units import parse_time
 from gpubench.cli.options import commands
-from tests.forking import ROOT, Starter, environment
 
 PLAN = (
     "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k,64k", "--regimes", "resident-queued", "--quick",
@@ -310,48 +308,3 @@ def test_sessions_that_are_added_repeat_what_a_search_chose(add: Any, result: An
     assert blocks(result()).keys() == chosen, "where to look was found out once"
     for found in blocks(result()).values():
         assert {block["session"] for block in found} == {0, 1}
-
-
-@pytest.fixture
-def in_turn(tmp_path: Path, starter: Starter) -> Any:
-    """examples/interleaved-compare.sh on two programs, the second with variables of its own."""
-
-    def compared(devices: str, **of_new: str) -> subprocess.CompletedProcess[str]:
-        programs = [tmp_path / "a gpubench", tmp_path / "another gpubench"]
-        for program, variables in zip(programs, ({}, of_new), strict=True):
-            settings = "".join(f"export {name}={value}\n" for name, value in variables.items())
-            program.write_text(f'#!/bin/sh\n{settings}exec {starter.command()} "$@"\n')
-            program.chmod(0o755)
-        return subprocess.run(
-            ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), *map(str, programs), "--devices", devices, *PLAN[2:-5],
-             "--min-samples", "5", "--max-samples", "5"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-            env=environment(tmp_path, {"GPUBENCH_FAKE_NOISE": "0.01"}),
-        )  # fmt: skip
-
-    return compared
-
-
-def test_the_example_of_a_comparison_in_turn(in_turn: Any, result: Any) -> None:
-    """The recipe as it is written: five times in turn, then a comparison that may gate."""
-    ended = in_turn("fake:cpu,fake:gpu")
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    assert "sessions in turns" in ended.stdout
-    assert "2 same" in ended.stdout or "4 same" in ended.stdout
-    for name in ("base.json", "new.json"):
-        starts = [session["started_at"] for session in result(name)["sessions"]]
-        assert len(starts) == 5
-        assert starts == sorted(starts)
-
-
-def test_the_example_finds_a_slower_version_also_where_a_case_is_broken(in_turn: Any) -> None:
-    ended = in_turn("fake:cpu,fake:wrong", GPUBENCH_FAKE_SLOWER="1.3")
-    assert ended.returncode == 3, ended.stderr + ended.stdout
-    assert "2 slower" in ended.stdout
-    assert "slower: FAILED: add/n=1024/" in ended.stdout
-
-
-def test_the_example_ends_where_a_version_cannot_measure(in_turn: Any, tmp_path: Path) -> None:
-    ended = in_turn("fake:nope")
-    assert (ended.returncode, ended.stdout) == (5, "")
-    assert not (tmp_path / "base.json").exists()
