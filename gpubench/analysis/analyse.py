@@ -64,7 +64,7 @@ class Analysis:
 
     def shown_of(self, rows: Iterable[CaseResult]) -> list[CaseResult]:
         """Return the rows whose cases are shown."""
-        return [row for row in rows if self.shows(row.case)]
+        return [item for item in rows if self.shows(item.case)]
 
     @cached_property
     def whole(self) -> Analysis:
@@ -90,9 +90,9 @@ class Analysis:
         """All cases but overheads and collectives, which have no CPU side, gangs, which are held against one GPU, and
         named variants, which stand beside the form that they are a variant of."""
         return tuple(
-            row
-            for row in self.everything
-            if row.case.variant is None and row.case.group not in CALLS and row.case.backend != GANG
+            item
+            for item in self.everything
+            if item.case.variant is None and item.case.group not in CALLS and item.case.backend != GANG
         )
 
     @cached_property
@@ -109,16 +109,16 @@ class Analysis:
 
     def curves_of(self, kind: DeviceKind) -> tuple[BreakEven, ...]:
         """Return from which size on each device of this kind wins."""
-        cases = [row for row in self.compared if alone(row) and row.id not in self._beside]
-        return break_evens(self.run, cases, [row for row in self.speedups if alone(row.case)], kind)
+        cases = [item for item in self.compared if alone(item) and item.id not in self._beside]
+        return break_evens(self.run, cases, [item for item in self.speedups if alone(item.case)], kind)
 
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
         """The break-evens of users' functions by whatever code is the fastest on each side; `break_even` compares what
         is written."""
-        cases = [row for row in self.compared if alone(row)]
-        ops = {row.case.op for row in self.shown_of(cases) if row.id in self._beside}
-        ratios = speedups([row for row in cases if row.case.op in ops], shows=self.shows) if ops else ()
+        cases = [item for item in self.compared if alone(item)]
+        ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
+        ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
         return break_evens(self.run, cases, ratios)
 
     @cached_property
@@ -128,7 +128,7 @@ class Analysis:
     @cached_property
     def baseline(self) -> str:
         """The baseline of the speedups, in words."""
-        return baseline_line(self.run, [row for row in self.speedups if row.kind == "headline"])
+        return baseline_line(self.run, [item for item in self.speedups if item.kind == "headline"])
 
 
 def derive_once(derive: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
@@ -156,10 +156,10 @@ def analyse(
     return analysis
 
 
-def alone(row: CaseResult) -> bool:
+def alone(item: CaseResult) -> bool:
     """Tell whether one device computes. A split and a gang have no roofs, and no curve that crosses the CPU's: they
     have sections of their own."""
-    return row.case.shared_with is None and row.case.backend != GANG
+    return item.case.shared_with is None and item.case.backend != GANG
 
 
 KEYS = ("case", "op", "n", "device", "time", "speedup")
@@ -171,24 +171,24 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
     Rows without such a number come last either way; equal rows keep the order of the file.
     """
     name, down = key.removeprefix("-"), key.startswith("-")
-    ratios = {row.case.id: row.ratio for row in analysis.speedups if row.kind in ("headline", "case")}
+    ratios = {item.case.id: item.ratio for item in analysis.speedups if item.kind in ("headline", "case")}
     values: dict[str, Callable[[CaseResult], float | str | None]] = {
-        "case": lambda row: row.id,
-        "op": lambda row: row.case.op,
-        "n": lambda row: row.case.params.get("n"),
-        "device": lambda row: row.case.device_id,
-        "time": lambda row: row.time.estimate if row.time else None,
-        "speedup": lambda row: ratios.get(row.id),
+        "case": lambda item: item.id,
+        "op": lambda item: item.case.op,
+        "n": lambda item: item.case.params.get("n"),
+        "device": lambda item: item.case.device_id,
+        "time": lambda item: item.time.estimate if item.time else None,
+        "speedup": lambda item: ratios.get(item.id),
     }
     value = values[name]
 
     def by(rows: list[CaseResult]) -> list[CaseResult]:
-        has = [row for row in rows if value(row) is not None]
-        has.sort(key=lambda row: value(row), reverse=down)  # type: ignore[arg-type, return-value]
-        return has + [row for row in rows if value(row) is None]
+        has = [item for item in rows if value(item) is not None]
+        has.sort(key=lambda item: value(item), reverse=down)  # type: ignore[arg-type, return-value]
+        return has + [item for item in rows if value(item) is None]
 
-    place = {row.id: i for i, row in enumerate(by([row.case for row in analysis.speedups]))}
-    speedups = sorted(analysis.speedups, key=lambda row: place[row.case.id])
+    place = {item.id: i for i, item in enumerate(by([item.case for item in analysis.speedups]))}
+    speedups = sorted(analysis.speedups, key=lambda item: place[item.case.id])
     return analysis.replace(cases=tuple(by(list(analysis.cases))), speedups=tuple(speedups))
 
 
@@ -222,7 +222,7 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
     for the same, and sizes that a search for one break-even added take no part. The interval is the mean of the ends:
     as wide as if all cases erred alike.
     """
-    everything = _fixed(analysis.shown_of(analysis.compared))
+    everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
         ratio
         for ratio in analysis.speedups
@@ -247,7 +247,7 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
     return tuple(rows)
 
 
-def _fixed(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
+def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
     """Return by dtype the workloads that a GPU has, measured or not, in all regimes that the run's GPUs have."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
@@ -291,7 +291,7 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
     """The machines, in the order in which their first files were given."""
     return tuple(
         MachineRuns(
-            tuple(sorted((analyses[i] for i in places), key=lambda one: (one.run.started_at, one.run.id)))
+            tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
         )
         for places in connected([marks(analysis.run) for analysis in analyses])
     )
@@ -299,18 +299,18 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
     """The largest size of each series that every machine has measured on a GPU that is no software."""
-    found: dict[SeriesKey, int] = {}
+    shared_sizes: dict[SeriesKey, int] = {}
     measured = [_sizes(headlines(side.newest)) for side in machines]
     for name in measured[0]:
         shared = set.intersection(*(sizes.get(name, set()) for sizes in measured))
         if shared:
-            found[name] = max(shared)
-    return found
+            shared_sizes[name] = max(shared)
+    return shared_sizes
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:
     """The headline speedups of GPUs: neither of software nor of a GPU that the CPU helps."""
-    return [row for row in analysis.speedups if row.kind == "headline" and row.case.device_kind == "gpu"]
+    return [item for item in analysis.speedups if item.kind == "headline" and item.case.device_kind == "gpu"]
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
@@ -318,9 +318,9 @@ def histories(side: MachineRuns) -> tuple[History, ...]:
     the largest size that most runs have."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
-        for row in analysis.cases:
-            if row.time is not None and row.case.variant is None:
-                times.setdefault(row.id, {})[i] = row
+        for item in analysis.cases:
+            if item.time is not None and item.case.variant is None:
+                times.setdefault(item.id, {})[i] = item
     several = [by_run for by_run in times.values() if len(by_run) > 1]
     groups = group_by(several, lambda by_run: by_run[max(by_run)].case.cell)
     return tuple(_history(max(group, key=_weight), len(side.runs)) for group in groups.values())
@@ -338,7 +338,7 @@ def _history(by_run: dict[int, CaseResult], runs: int) -> History:
 
 
 def _sizes(rows: Sequence[Speedup]) -> dict[SeriesKey, set[int]]:
-    found: dict[SeriesKey, set[int]] = {}
-    for row in rows:
-        found.setdefault(row.case.case.series, set()).add(row.case.case.params["n"])
-    return found
+    sizes: dict[SeriesKey, set[int]] = {}
+    for item in rows:
+        sizes.setdefault(item.case.case.series, set()).add(item.case.case.params["n"])
+    return sizes

@@ -57,19 +57,19 @@ def _cpu_name(run: Run) -> str | None:
 
 
 def _gpu_texts(run: Run) -> list[str]:
-    found = [gpu_text(gpu) for gpu in fact(run.machine, "gpus") or []]
-    if not found:
+    names = [gpu_text(gpu) for gpu in fact(run.machine, "gpus") or []]
+    if not names:
         # One GPU seen by several backends is one GPU: its name and memory tell it apart here.
         gpus = [device for device in run.devices if device.kind == "gpu"]
-        found = list(dict.fromkeys(_named(device.name, device.memory_bytes) for device in gpus))
+        names = list(dict.fromkeys(_with_memory(device.name, device.memory_bytes) for device in gpus))
     software = {d.name for d in run.devices if d.kind == "software" and not d.composed}
-    return counted(Counter(found)) + [f"{name} (software, no GPU)" for name in sorted(software)]
+    return counted(Counter(names)) + [f"{name} (software, no GPU)" for name in sorted(software)]
 
 
 def gpu_text(gpu: Gpu) -> str:
     """`NVIDIA H200, 139 GiB`."""
     memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
-    return _named(fact(gpu, "name") or "unnamed GPU", memory)
+    return _with_memory(fact(gpu, "name") or "unnamed GPU", memory)
 
 
 def counted(texts: Mapping[str, int]) -> list[str]:
@@ -77,22 +77,22 @@ def counted(texts: Mapping[str, int]) -> list[str]:
     return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
 
-def _named(name: str, memory_bytes: int | None) -> str:
+def _with_memory(name: str, memory_bytes: int | None) -> str:
     return f"{name}, {format_bytes(memory_bytes)}" if memory_bytes else str(name)
 
 
 def experiment(run: Run) -> dict[str, str]:
     """Settings that make a run show something else than what a call usually takes, by option; empty: it is none."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     if run.settings.inputs != "random":
-        found["--inputs"] = run.settings.inputs
+        options["--inputs"] = run.settings.inputs
     if run.settings.cache != "warm":
-        found["--cache"] = run.settings.cache
+        options["--cache"] = run.settings.cache
     # A run always says how many threads it used; all usable CPUs are nothing special.
     threads, cpus = run.settings.threads, usable_cpus(run)
     if threads is not None and cpus is not None and threads < cpus:
-        found["--threads"] = f"{threads} of {cpus}"
-    return found
+        options["--threads"] = f"{threads} of {cpus}"
+    return options
 
 
 NODE = "node"  # the context by which whoever measures tells machines apart that look the same
@@ -110,7 +110,7 @@ class _MachineOutline(msgspec.Struct, frozen=True):
 
 
 class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a run tells its machine: the rest of a file is not read into memory for it."""
+    """The part of a run that tells its machine: the rest of a file is not read into memory for it."""
 
     id: str
     merged: list[str] = []
@@ -126,12 +126,12 @@ class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_name(run: Run | RunOutline) -> str | None:
-    """What `--context node=...` says."""
+    """Return the name that `--context node=...` gives."""
     return run.environment.context.get(NODE)
 
 
 def gpu_uuids(run: Run | RunOutline) -> set[str]:
-    """Of the machine's GPUs, as digests."""
+    """Return the UUIDs of the machine's GPUs, as digests."""
     return {str(gpu.uuid.value) for gpu in run.machine.gpus if gpu.uuid.value}
 
 
@@ -147,19 +147,19 @@ def marks(run: Run | RunOutline) -> Marks:
     """Two runs are of one machine if they share a mark: the uuid of a GPU, so that a machine that lost one keeps its
     history; or looks and a name. Where there is neither, looks alone."""
     machine, name = run.fingerprint.machine.hash, node_name(run)
-    found: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
-    found |= {("name", machine, name)} if name is not None else set()
-    return frozenset(found or {("looks", machine)})
+    marks_of_run: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
+    marks_of_run |= {("name", machine, name)} if name is not None else set()
+    return frozenset(marks_of_run or {("looks", machine)})
 
 
 def connected(marked: Sequence[Marks]) -> list[list[int]]:
     """The places of those that share marks, directly or through others; each group and its places in order."""
     owner: dict[tuple[str, ...], int] = {}
     groups: dict[int, list[int]] = {}
-    for place, ours in enumerate(marked):
-        known = sorted({owner[mark] for mark in ours if mark in owner})
+    for place, own in enumerate(marked):
+        owners = sorted({owner[mark] for mark in own if mark in owner})
         groups[place] = [place]
-        for other in known:
+        for other in owners:
             groups[place] += groups.pop(other)
         for member in groups[place]:
             owner |= dict.fromkeys(marked[member], place)

@@ -64,19 +64,19 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
     """Seconds per launch of the used samples; with `discarded`, also of those that were set aside."""
-    found: list[float] = []
+    values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
         if discarded or not block.discarded:
-            found += [value for value in block.wall_s[max(block.warmup, 0) :] if 0 < value < math.inf]
+            values += [value for value in block.wall_s[max(block.warmup, 0) :] if 0 < value < math.inf]
             continue
         aside = block.discarded
-        found += [
+        values += [
             value
             for i, value in enumerate(block.wall_s)
             if i >= block.warmup and str(i) not in aside and 0 < value < math.inf
         ]
-    return found
+    return values
 
 
 BlockSamples = dict[int, list[list[float]]]  # session -> used samples of each of its blocks that has any
@@ -88,22 +88,22 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
     Then all samples of that session are used: a filter never empties a table. A session that a deadline cut
     short of the minimum gives no samples.
     """
-    kept: BlockSamples = {}
+    used: BlockSamples = {}
     throttled = False
-    for session, ours in blocks.items():
-        found = [wall_samples([block]) for block in ours]
-        if sum(map(len, found)) < run.settings.min_samples and any(block.discarded for block in ours):
-            found, throttled = [wall_samples([block], discarded=True) for block in ours], True
-        found = [samples for samples in found if samples]
-        if found and not _cut_short(run, outcome, session, sum(map(len, found))):
-            kept[session] = found
-    return kept, throttled
+    for session, members in blocks.items():
+        values = [wall_samples([block]) for block in members]
+        if sum(map(len, values)) < run.settings.min_samples and any(block.discarded for block in members):
+            values, throttled = [wall_samples([block], discarded=True) for block in members], True
+        values = [samples for samples in values if samples]
+        if values and not _cut_short(run, outcome, session, sum(map(len, values))):
+            used[session] = values
+    return used, throttled
 
 
-def block_values(kept: BlockSamples) -> dict[int, tuple[float, ...]]:
+def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
     """The median of each block that nothing interrupted, by session: what an interval takes for its observations."""
-    clean = stats.uninterrupted_sessions([[*map(median, blocks)] for blocks in kept.values()])
-    return {session: values for session, values in zip(kept, clean, strict=True) if values}
+    clean = stats.uninterrupted_sessions([[*map(median, blocks)] for blocks in used.values()])
+    return {session: values for session, values in zip(used, clean, strict=True) if values}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
@@ -117,11 +117,11 @@ def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
     sessions = [
         [
             value
-            for block in ours
+            for block in members
             for value in (block.device_cold_s if clock == "cold" else block.device_hot_s) or []
             if 0 < value < math.inf
         ]
-        for ours in blocks.values()
+        for members in blocks.values()
     ]
     return [values for values in sessions if values]
 
@@ -130,8 +130,8 @@ def sample_seconds(blocks: SessionBlocks) -> float | None:
     """The length of the shortest session's median sample in seconds: `repeat` launches."""
     medians = [
         median(seconds)
-        for ours in blocks.values()
-        if (seconds := [value * block.repeat for block in ours for value in wall_samples([block])])
+        for members in blocks.values()
+        if (seconds := [value * block.repeat for block in members for value in wall_samples([block])])
     ]
     return min(medians) if medians else None
 
@@ -144,18 +144,18 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Of `sessions` (None: all that count) one for each session of the plan, in order: the least disturbed one.
+    """Return for each session of the plan, in order, the least disturbed one of `sessions` (None: all that count).
 
     Repeats that no session was quiet enough to end follow one another while the machine is busy: taken as independent
     they would let one busy moment speak three times. They are chosen by the load beside them, never by their times, so
     that unchanged work stays exchangeable. Sessions that the run does not list stand for themselves.
     """
     allowed = used_sessions(run)
-    known = {session.index: session for session in run.sessions}
+    records = {session.index: session for session in run.sessions}
     counting = allowed or () if sessions is None else sessions
     least: dict[int, tuple[float, int]] = {}
     for index in counting:
-        record = known.get(index)
+        record = records.get(index)
         planned, load = (index, 0.0) if record is None else (record.planned_index, record.disturbance)
         least[planned] = min(least.get(planned, (load, index)), (load, index))
     return sorted(index for _, index in least.values())
@@ -191,21 +191,21 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
 
 def components(run: Run) -> tuple[Components, ...]:
     """A row for each device and length of launches that was measured, in the order of their names."""
-    found: dict[tuple[str, Launches], list[Nested]] = {}
+    values: dict[tuple[str, Launches], list[Nested]] = {}
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement):
             continue
         blocks = main_blocks(run, outcome).values()
-        nested = [[kept for block in ours if (kept := wall_samples([block]))] for ours in blocks]
+        nested = [[used for block in members if (used := wall_samples([block]))] for members in blocks]
         nested = [session for session in nested if session]
         if nested:
-            typical = stats.median(stats.median(kept) for session in nested for kept in session)
-            logs = [[[math.log(v) for v in kept] for kept in session] for session in nested]
-            found.setdefault((outcome.case.device_id, _launches(typical)), []).append(logs)
+            typical = stats.median(stats.median(used) for session in nested for used in session)
+            logs = [[[math.log(v) for v in used] for used in session] for session in nested]
+            values.setdefault((outcome.case.device_id, _launches(typical)), []).append(logs)
     order: dict[Launches, int] = {"short": 0, "middle": 1, "long": 2}
     return tuple(
-        _row(device_id, launches, found[device_id, launches])
-        for device_id, launches in sorted(found, key=lambda key: (key[0], order[key[1]]))
+        _row(device_id, launches, values[device_id, launches])
+        for device_id, launches in sorted(values, key=lambda key: (key[0], order[key[1]]))
     )
 
 
@@ -215,14 +215,14 @@ def _launches(seconds: float) -> Launches:
 
 def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
     """Each level's variance less what the level inside it explains of it."""
-    blocks = [[[stats.median(kept) for kept in session] for session in case] for case in cases]
+    blocks = [[[stats.median(used) for used in session] for session in case] for case in cases]
     values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
-    within, within_degrees = _pooled(kept for case in cases for session in case for kept in session)
-    between, blocks_degrees = _pooled(session for case in blocks for session in case)
-    apart, sessions_degrees = _pooled(values)
-    counts = [len(kept) for case in cases for session in case for kept in session]
-    of_median = _explained(within or 0.0, [count / stats.median_cost(count) for count in counts])
-    of_session = _explained(between or 0.0, [len(session) for case in blocks for session in case])
+    within, within_degrees = _pool(used for case in cases for session in case for used in session)
+    between, blocks_degrees = _pool(session for case in blocks for session in case)
+    apart, sessions_degrees = _pool(values)
+    counts = [len(used) for case in cases for session in case for used in session]
+    of_median = _variance_of_means(within or 0.0, [count / stats.median_cost(count) for count in counts])
+    of_session = _variance_of_means(between or 0.0, [len(session) for case in blocks for session in case])
     return Components(
         device_id=device_id, launches=launches, cases=len(cases),
         within=_deviation(within, 0.0), within_degrees=within_degrees,
@@ -231,23 +231,23 @@ def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Compone
     )  # fmt: skip
 
 
-def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
+def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
     """The variance inside these groups, what lies far off pulled in, None where none has two values, and its degrees of
     freedom."""
-    found: list[float] = []
+    rows: list[float] = []
     degrees = 0
     for values in groups:
         if len(values) > 1:
             mean, longer = math.fsum(values) / len(values), math.sqrt(len(values) / (len(values) - 1))
-            found += [abs(value - mean) * longer for value in values]
+            rows += [abs(value - mean) * longer for value in values]
             degrees += len(values) - 1
-    if not found:
+    if not rows:
         return None, 0
-    most = FAR_OFF * stats.MAD_SIGMA * stats.median(found) or math.inf
-    return math.fsum(min(value, most) ** 2 for value in found) / len(found), degrees
+    most = FAR_OFF * stats.MAD_SIGMA * stats.median(rows) or math.inf
+    return math.fsum(min(value, most) ** 2 for value in rows) / len(rows), degrees
 
 
-def _explained(variance: float, counts: Sequence[float]) -> float:
+def _variance_of_means(variance: float, counts: Sequence[float]) -> float:
     """Return the variance of means of so many values of this variance."""
     return variance * math.fsum(1 / count for count in counts) / len(counts)
 

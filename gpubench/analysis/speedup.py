@@ -68,11 +68,11 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 def beside_written(cases: Iterable[CaseResult]) -> frozenset[str]:
     """Return the ids of what computes a user's function otherwise than it is written: compiled, or by PyTorch on the
     CPU. A function that no GPU's library runs as written has none: all of its code competes."""
-    own = [row for row in cases if row.case.group == FUNCTIONS and row.time is not None]
-    others = [row for row in own if row.case.form != "library" or row.case.device_id == "torch:cpu"]
-    aside = {row.id for row in others}
-    kinds = {(row.case.op, row.device_kind) for row in own if row.id not in aside}
-    return frozenset(row.id for row in others if {(row.case.op, "cpu"), (row.case.op, "gpu")} <= kinds)
+    own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
+    others = [item for item in own if item.case.form != "library" or item.case.device_id == "torch:cpu"]
+    aside = {item.id for item in others}
+    kinds = {(item.case.op, item.device_kind) for item in own if item.id not in aside}
+    return frozenset(item.id for item in others if {(item.case.op, "cpu"), (item.case.op, "gpu")} <= kinds)
 
 
 def speedups(
@@ -85,20 +85,20 @@ def speedups(
     `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE. No case of `beside` is in
     a headline. Raises InputError (`baseline-missing`) if it names nothing that was measured.
     """
-    numbered = [row for row in cases if row.time is not None]
+    numbered = [item for item in cases if item.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
-    references = group_by(filter(is_baseline, numbered), lambda row: row.case.workload)
-    found: list[Speedup | None] = []
+    references = group_by(filter(is_baseline, numbered), lambda item: item.case.workload)
+    ratios: list[Speedup | None] = []
     for group in _contenders(numbered, is_baseline):
-        if not any(shows(row.case) for row in group):
+        if not any(shows(item.case) for item in group):
             continue
         bases = _baselines(references.get(group[0].case.workload, []), group[0])
-        best, base = (fastest(row for row in rows if row.id not in beside) for rows in (group, bases))
-        found.append(pair("headline", base, best))
-        found += [pair("case", base, other) for other in group if other is not best]
+        best, base = (fastest(item for item in rows if item.id not in beside) for rows in (group, bases))
+        ratios.append(pair("headline", base, best))
+        ratios += [pair("case", base, other) for other in group if other is not best]
         if baseline is None:
-            found.append(pair("library", _library(bases), _library(group)))
-    return tuple(row for row in found if row is not None and shows(row.case.case))
+            ratios.append(pair("library", _library(bases), _library(group)))
+    return tuple(item for item in ratios if item is not None and shows(item.case.case))
 
 
 def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
@@ -112,7 +112,7 @@ def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
 
 
 def baseline_named(name: str) -> Callable[[Case, bool], bool]:
-    """Of a case, and of whether a CPU runs it: is it the baseline that `name` (DEVICE, FORM, FORM@DEVICE) means?"""
+    """Return whether a case, which a CPU runs or not, is the baseline that `name` (DEVICE, FORM, FORM@DEVICE) means?"""
     form, at, device = name.partition("@")
     if not at:
         form, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
@@ -131,11 +131,11 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
     named = baseline_named(name)
     chosen = {case.id for case in cases if named(case.case, case.device_kind == "cpu")}
     if not chosen:
-        known = sorted({f"{case.case.form}@{case.case.device_id}" for case in cases})
+        op = sorted({f"{case.case.form}@{case.case.device_id}" for case in cases})
         raise InputError(
             "baseline-missing", f"--baseline {name}: no measured case matches",
             why="a speedup needs a baseline that is in the file",
-            hint=f"choose one of: {', '.join(known)}" if known else "run again; this file holds no estimate",
+            hint=f"choose one of: {', '.join(op)}" if op else "run again; this file holds no estimate",
         )  # fmt: skip
     return lambda case: case.id in chosen
 
@@ -145,8 +145,8 @@ def _contenders(
 ) -> Iterable[list[CaseResult]]:
     """The forms of one workload, regime and device together, for all that is no baseline and no CPU."""
     groups = group_by(
-        (row for row in cases if not is_baseline(row) and row.device_kind != "cpu"),
-        lambda row: (row.case.workload, row.case.regime_id, row.case.device_id),
+        (item for item in cases if not is_baseline(item) and item.device_kind != "cpu"),
+        lambda item: (item.case.workload, item.case.regime_id, item.case.device_id),
     )
     return groups.values()
 
@@ -154,20 +154,20 @@ def _contenders(
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
     """A CPU's data is at home: its resident case is the baseline in all regimes. Others pay their own."""
     return [
-        row
-        for row in references
-        if row.case.regime_id == (RESIDENT if row.device_kind == "cpu" else contender.case.regime_id)
+        item
+        for item in references
+        if item.case.regime_id == (RESIDENT if item.device_kind == "cpu" else contender.case.regime_id)
     ]
 
 
 def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
     """Return the case with the least time; of equal ones the first by id. None if none has a time."""
-    timed = [(row.time.estimate, row.id, row) for row in rows if row.time is not None]
+    timed = [(item.time.estimate, item.id, item) for item in rows if item.time is not None]
     return min(timed)[2] if timed else None
 
 
 def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
-    return fastest([row for row in rows if row.case.form == "library"])
+    return fastest([item for item in rows if item.case.form == "library"])
 
 
 def pair(
@@ -183,14 +183,14 @@ def pair(
     return Speedup(
         id=case.id, baseline_id=baseline.id, kind=kind, ratio=ratio.estimate, lo=ratio.low,
         hi=ratio.high, ci_kind=ratio.kind, headline=headline, case=case, baseline=baseline,
-        label=gravest([row.label for row in (baseline, case) if row.label is not None]),
+        label=gravest([item.label for item in (baseline, case) if item.label is not None]),
     )  # fmt: skip
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
     """Return `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms or CPUs, tables name
     each."""
-    devices = group_by((row.baseline for row in rows), lambda case: case.case.device_id)
+    devices = group_by((item.baseline for item in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
         cases = devices.get(device_id, [])
@@ -212,9 +212,9 @@ CPU_CONTENDERS = ("torch", NUMBA)
 
 
 def _left_out(run: Run) -> list[str]:
-    found = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
-    found |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled"}
-    return [name for name in CPU_CONTENDERS if name in found]
+    lacking = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
+    lacking |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled"}
+    return [name for name in CPU_CONTENDERS if name in lacking]
 
 
 def _absent(run: Run) -> list[str]:
@@ -226,7 +226,7 @@ def _absent(run: Run) -> list[str]:
 
 
 class CpuCode(NamedTuple):
-    """What computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) where it calls one.
+    """Code that computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) if it calls one.
     `weaker`: numba might be faster, and was not there. `own`: a user's program, which `library` names."""
 
     backend: str
@@ -236,30 +236,33 @@ class CpuCode(NamedTuple):
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
-    """Of the rows that are the CPU's, what computes the most of them first."""
-    cpu = [row for row in rows if row.device_kind == "cpu"]
+    """Return the code of the rows that are the CPU's, that of the most of them first."""
+    cpu = [item for item in rows if item.device_kind == "cpu"]
     blas = {
-        device_id: next((blas_text(one.blas) for one in workers(run, device_id) if one.blas is not None), "")
-        for device_id in {row.case.device_id for row in cpu}
+        device_id: next(
+            (blas_text(worker.blas) for worker in workers(run, device_id) if worker.blas is not None), ""
+        )
+        for device_id in {item.case.device_id for item in cpu}
     }
     lacking = NUMBA in _left_out(run)
 
-    def code(row: CaseResult) -> CpuCode:
-        if row.case.backend == "numpy" and row.case.form == "library" and row.kernel:
-            return CpuCode("numpy", row.kernel, own=True)
-        library = NUMBA if _by_numba(row) else blas[row.case.device_id] if _by_blas(row) else ""
-        return CpuCode(row.case.backend, library, weaker=lacking and not library)
+    def code(item: CaseResult) -> CpuCode:
+        if item.case.backend == "numpy" and item.case.form == "library" and item.kernel:
+            return CpuCode("numpy", item.kernel, own=True)
+        library = NUMBA if _by_numba(item) else blas[item.case.device_id] if _by_blas(item) else ""
+        return CpuCode(item.case.backend, library, weaker=lacking and not library)
 
-    return tuple(found for found, _ in Counter(map(code, cpu)).most_common())
+    return tuple(item for item, _ in Counter(map(code, cpu)).most_common())
 
 
-def _by_blas(row: CaseResult) -> bool:
-    """As the file says; as the op declares where the file is older, if this installation has the op."""
-    if row.blas is not None:
-        return row.blas
-    case = row.case
-    known = declaration(case.op)
-    return known is not None and known.by_blas(case.backend, case.form, case.dtype)
+def _by_blas(item: CaseResult) -> bool:
+    """Tell whether a BLAS computes the case: as the file says; where that is older, as the op declares, if this
+    installation has it."""
+    if item.blas is not None:
+        return item.blas
+    case = item.case
+    op = declaration(case.op)
+    return op is not None and op.by_blas(case.backend, case.form, case.dtype)
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
@@ -311,8 +314,8 @@ def _device_text(run: Run, device_id: str, form: str, cases: Sequence[CaseResult
     return f"{backend} {form}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
 
 
-def _by_numba(row: CaseResult | Measurement) -> bool:
-    return (row.kernel or "").startswith(NUMBA)
+def _by_numba(item: CaseResult | Measurement) -> bool:
+    return (item.kernel or "").startswith(NUMBA)
 
 
 def _threads(records: Sequence[WorkerRecord]) -> int | None:

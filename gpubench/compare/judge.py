@@ -83,7 +83,7 @@ class CaseValues(NamedTuple):
         )  # fmt: skip
 
 
-class Twin(msgspec.Struct, frozen=True, kw_only=True):
+class CasePair(msgspec.Struct, frozen=True, kw_only=True):
     """One case on both sides."""
 
     base: CaseValues
@@ -132,13 +132,13 @@ def labels(*cases: CaseResult) -> tuple[Label, ...]:
     return tuple(label for label in GRAVITY if any(label in case.findings for case in cases))
 
 
-def can_fire(family: Sequence[Twin], alpha: float) -> bool:
+def can_fire(family: Sequence[CasePair], alpha: float) -> bool:
     """Tell whether any samples at all could have made one of these cases SLOWER."""
     factor = len(_groups(family))
     return any(factor * _least_p(twin) <= alpha for twin in family if not twin.throttled)
 
 
-def judge(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
+def judge(twins: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
     """Return the verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of
     sessions."""
     family = [twin for twin in twins if twin.testable and not twin.muted]
@@ -152,7 +152,7 @@ def judge(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ..
     )  # fmt: skip
 
 
-def _row(twin: Twin, new: int, effect: float | None, **verdict: Any) -> JudgedCase:
+def _row(twin: CasePair, new: int, effect: float | None, **verdict: Any) -> JudgedCase:
     base, other = twin.base.case, twin.new.case
     assert base.time is not None
     assert other.time is not None
@@ -171,7 +171,7 @@ def _row(twin: Twin, new: int, effect: float | None, **verdict: Any) -> JudgedCa
 LEAST_SCATTER = 8
 
 
-def _reach(twins: Sequence[Twin], alpha: float) -> float:
+def _reach(twins: Sequence[CasePair], alpha: float) -> float:
     """Return by how much the intervals of cases with few sessions grow, so that all of them hold together.
 
     They are tested together (Bonferroni). Where the cases scatter further around 1 than their intervals say, the priors
@@ -185,11 +185,11 @@ def _reach(twins: Sequence[Twin], alpha: float) -> float:
     return max(1.0, scatter) * stats.prior_quantile(1 - alpha / 2 / len(few)) / stats.prior_quantile(0.975)
 
 
-def _half(twin: Twin) -> float:
+def _half(twin: CasePair) -> float:
     return math.log(twin.ratio.high / twin.ratio.estimate)
 
 
-def _judge_few(twin: Twin, reach: float) -> dict[str, Any]:
+def _judge_few(twin: CasePair, reach: float) -> dict[str, Any]:
     """Judge a case with too few sessions for a rank test, by its interval with the prior.
 
     The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
@@ -203,7 +203,7 @@ def _judge_few(twin: Twin, reach: float) -> dict[str, Any]:
     return {"verdict": verdict, "reason": reason, "sessions_needed": MIN_SESSIONS}
 
 
-def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:
+def changes(twins: Sequence[CasePair]) -> tuple[DeviceChange, ...]:
     """Return for each device how all its common cases changed together, ops being the observations.
 
     What a session has in common on a device is not seen with few sessions; the prior says it.
@@ -215,7 +215,7 @@ def changes(twins: Sequence[Twin]) -> tuple[DeviceChange, ...]:
     return tuple(_change(device_id, cases) for device_id, cases in sorted(devices.items()))
 
 
-def _change(device_id: str, twins: Sequence[Twin]) -> DeviceChange:
+def _change(device_id: str, twins: Sequence[CasePair]) -> DeviceChange:
     ops = group_by(twins, lambda twin: twin.base.case.case.op).values()
     means = [stats.mean_log(twin.ratio.estimate for twin in same) for same in ops]
     sessions = [
@@ -238,7 +238,7 @@ def _change(device_id: str, twins: Sequence[Twin]) -> DeviceChange:
 POWER, TRIMMING = 0.80, 1.05
 
 
-def spread(twin: Twin) -> float | None:
+def spread(twin: CasePair) -> float | None:
     """The standard deviation of the logarithms of the low ends between sessions of one side, both sides together."""
     sides = twin.low.logs()
     degrees = sum(map(len, sides)) - 2
@@ -249,7 +249,7 @@ def spread(twin: Twin) -> float | None:
     return math.sqrt(math.fsum(squares) / degrees)
 
 
-def smallest_effect(twin: Twin, alpha: float, family: int) -> float | None:
+def smallest_effect(twin: CasePair, alpha: float, family: int) -> float | None:
     """The change, as a share, that POWER of the comparisons with this spread, these sessions and so many cases would
     call SLOWER; None where none could.
 
@@ -266,12 +266,12 @@ def smallest_effect(twin: Twin, alpha: float, family: int) -> float | None:
     return math.expm1(max(tested, math.log1p(twin.threshold) + error * beyond))
 
 
-def _least_p(twin: Twin) -> float:
+def _least_p(twin: CasePair) -> float:
     """Return the smallest adjusted p of any samples: a share of the permutations, of which not all may be drawn."""
     return max(stats.smallest_p(len(twin.base.low), len(twin.new.low)), 1 / (MAX_RELABELLINGS + 1))
 
 
-def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
+def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
     """Sessions are permuted as a whole, so a case that missed some of them is in a family of its own kind."""
     groups = group_by(
         sorted(family, key=lambda twin: twin.id),
@@ -280,7 +280,7 @@ def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
     return list(groups.values())
 
 
-def _adjust(family: Sequence[Twin]) -> dict[str, tuple[float, float]]:
+def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
     """Return (p that it is slower, p that it is faster) of each case, adjusted over the family."""
     groups, adjusted = _groups(family), {}
     for group in groups:
@@ -291,7 +291,7 @@ def _adjust(family: Sequence[Twin]) -> dict[str, tuple[float, float]]:
     return adjusted
 
 
-def _test(twin: Twin, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
+def _test(twin: CasePair, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
     """Judge a case by its tests; `adjusted` are its p-values, unless it is in no family."""
     inner, p = twin.low.shift(SAME_ALPHA), twin.low.p
     largest = (max(p[0], adjusted[0]), max(p[1], adjusted[1])) if adjusted else p
@@ -305,7 +305,7 @@ def _test(twin: Twin, adjusted: tuple[float, float] | None, alpha: float) -> dic
 
 
 def _verdict(
-    twin: Twin, inner: tuple[float, float, float], p: tuple[float, float], alpha: float
+    twin: CasePair, inner: tuple[float, float, float], p: tuple[float, float], alpha: float
 ) -> tuple[VerdictWord, str | None]:
     if twin.throttled:
         return "UNSURE", "throttled"
@@ -327,7 +327,7 @@ def _verdict(
     return ("UNSURE", "shape") if medians.has_moved(limit) or slow_ends.has_moved(limit) else ("SAME", None)
 
 
-def _sessions_needed(twin: Twin, inner: tuple[float, float, float]) -> int | None:
+def _sessions_needed(twin: CasePair, inner: tuple[float, float, float]) -> int | None:
     """Return the sessions a side after which the interval should be narrow enough, as its width falls with their root.
 
     None where more sessions are no remedy: there would be too many of them.

@@ -15,7 +15,7 @@ from gpubench.analysis.machine import machine_line
 from gpubench.analysis.samples import observations
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import INTERLEAVED
-from gpubench.compare.judge import CaseValues, Twin, fewest_samples, judge
+from gpubench.compare.judge import CasePair, CaseValues, fewest_samples, judge
 from gpubench.compare.pairing import side, values_of, within
 from gpubench.curves import stats
 from gpubench.result.run import Fingerprints, Run
@@ -144,7 +144,8 @@ def _both_ways(
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
     """Return the verdicts on this permutation, and so, mirrored, on the one with both sides exchanged."""
     twins = [
-        Twin(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED) for case in cases
+        CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
+        for case in cases
     ]
     there, back = {}, {}
     for item in judge(twins, alpha, 0):

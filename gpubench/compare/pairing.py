@@ -16,7 +16,7 @@ from gpubench.base import units
 from gpubench.base.errors import InputError
 from gpubench.base.units import truncate
 from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, DifferenceScope, JudgedCase
-from gpubench.compare.judge import CaseValues, Twin, fewest_samples, labels
+from gpubench.compare.judge import CasePair, CaseValues, fewest_samples, labels
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS
 from gpubench.result.run import Fingerprints, Measurement, Run
@@ -29,7 +29,7 @@ class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
     """`twins` can be compared; `refused` have numbers that mean different things, or one in base that cannot be true;
     the rest has one number."""
 
-    twins: tuple[Twin, ...]
+    twins: tuple[CasePair, ...]
     refused: tuple[JudgedCase, ...]
     missing: tuple[AbsentCase, ...]
     failed: tuple[AbsentCase, ...]
@@ -97,7 +97,7 @@ def pair_cases(
             else:
                 first = fewest_samples(known, other)
                 twins.append(
-                    Twin(
+                    CasePair(
                         base=values_of(base, known, first), new=values_of(new, other, first), muted=muted,
                         threshold=options.threshold(known.case, takes_turns),
                     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpubench.analysis.analyse import analyse
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions
-from gpubench.compare.judge import CaseValues, Twin, max_t, smallest_effect
+from gpubench.compare.judge import CasePair, CaseValues, max_t, smallest_effect
 from gpubench.compare.pairing import take_turns
 from gpubench.compare.two_runs import compare
 from gpubench.report.comparison import render
@@ -563,7 +563,7 @@ def test_the_smallest_effect_grows_with_spread_and_cases_and_falls_with_sessions
         low = {i: 1e-3 * math.exp(sigma * (i % 3 - 1)) for i in range(3 * k)}
         row = analyse(a_run([timed(CASES[0], list(low.values()))], 3 * k)).cases[0]
         return smallest_effect(
-            Twin(
+            CasePair(
                 base=CaseValues(row, low, low, low, {}),
                 new=CaseValues(row, low, low, low, {}),
                 threshold=threshold,
