@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpubench.fleet.survey import Figure, compared  # noqa: E402
+from gpubench.fleet.survey import Figure, compare_gpus  # noqa: E402
 from gpubench.result.store import save  # noqa: E402
 from tests.unit.fleet.fleets import fleet_runs  # noqa: E402
 
@@ -129,7 +129,7 @@ def false_alarms(count: int, cv: float, tail: Callable[[random.Random], float], 
     fleets = max(5, figures // (count * len(CASES)))
     found = 0
     for _ in range(fleets):
-        peers = compared(synthetic(count, cv, tail, draw))
+        peers = compare_gpus(synthetic(count, cv, tail, draw))
         found += len({one.gpu for one in peers.verdicts if one.confirmed})
     return found / fleets
 
@@ -140,7 +140,7 @@ def detection(count: int, cv: float, short: float, figures: int) -> float:
     fleets = min(400, max(20, figures // (count * len(CASES))))
     found = 0
     for _ in range(fleets):
-        peers = compared(synthetic(count, cv, gauss, draw, short))
+        peers = compare_gpus(synthetic(count, cv, gauss, draw, short))
         found += any(one.gpu == "00000" and one.confirmed and one.case == CASES[0] for one in peers.verdicts)
     return found / fleets
 

@@ -66,12 +66,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inventory_of(nodes: Iterable[ListedNode], *, expected: int | None = None) -> Inventory:
-    """What the nodes add up to. `expected`: how many of them are needed to be complete (None: all)."""
+    """Return what the nodes add up to. `expected`: how many of them are needed to be complete (None: all)."""
     listed = sorted(nodes, key=lambda node: (WORST_FIRST.index(node.reason or "complete"), node.name))
     answered = [node for node in listed if node.reason is None]
-    wanted = len(listed) if expected is None else expected
+    needed = len(listed) if expected is None else expected
     return Inventory(
-        nodes_expected=wanted, nodes_answered=len(answered), complete=len(answered) >= wanted,
+        nodes_expected=needed, nodes_answered=len(answered), complete=len(answered) >= needed,
         gpus=sum(gpu.usable is not False for node in answered for gpu in node.gpus), nodes=listed,
         groups=_groups(answered), drift=find_drift((node.name, node.software) for node in listed),
     )  # fmt: skip
@@ -112,9 +112,9 @@ def _groups(nodes: Sequence[ListedNode]) -> list[EqualNodes]:
     ]  # fmt: skip
 
 
-def _equal(one: ListedNode, other: ListedNode) -> bool:
-    least, most = sorted((one.memory_bytes or 0, other.memory_bytes or 0))
-    return _looks(one) == _looks(other) and most - least <= SAME_MEMORY * most
+def _equal(node: ListedNode, other: ListedNode) -> bool:
+    least, most = sorted((node.memory_bytes or 0, other.memory_bytes or 0))
+    return _looks(node) == _looks(other) and most - least <= SAME_MEMORY * most
 
 
 def _looks(node: ListedNode) -> tuple[str, int, list[str]]:

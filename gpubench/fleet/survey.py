@@ -59,12 +59,12 @@ def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift
 
 def system_versions(machine: Machine) -> dict[str, str]:
     """The versions of the machine's kernel and of the drivers of its GPUs, and the newest CUDA that those serve."""
-    found = {"kernel": fact(machine, "platform", "kernel")}
+    versions = {"kernel": fact(machine, "platform", "kernel")}
     for gpu in machine.gpus:
-        found["CUDA"] = found.get("CUDA") or fact(gpu, "driver", "cuda")
+        versions["CUDA"] = versions.get("CUDA") or fact(gpu, "driver", "cuda")
         name = fact(gpu, "driver", "name")
-        found[f"driver {name}"] = fact(gpu, "driver", "version") if name else None
-    return {what: str(version) for what, version in found.items() if version}
+        versions[f"driver {name}"] = fact(gpu, "driver", "version") if name else None
+    return {what: str(version) for what, version in versions.items() if version}
 
 
 # What tells a slow GPU: its arithmetic, its memory, and its link in both directions.
@@ -157,7 +157,7 @@ class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """What comparing GPUs of one fleet finds, the worst first. `k` grows with the number of `looks`."""
+    """The verdicts on the GPUs of one fleet, the worst first. `k` grows with the number of `looks`."""
 
     tolerance: float
     looks: int
@@ -187,20 +187,20 @@ def figures(run: Run, node: str) -> list[Figure]:
     """The figures of the run's GPUs in the cases that can tell a slow one, in the order of the file."""
     devices = {device.id: device for device in run.devices if device.kind == "gpu"}
     gpus = {gpu.id: gpu for gpu in run.machine.gpus}
-    found = []
+    rates = []
     for outcome in run.outcomes:
         case = outcome.case
         device = devices.get(case.device_id)
-        wanted = case.op in OPS and (case.queued or case.op in ("upload", "download"))
-        if device is None or not wanted or case.variant:
+        telling = case.op in OPS and (case.queued or case.op in ("upload", "download"))
+        if device is None or not telling or case.variant:
             continue
         gpu = gpus.get(device.gpu_id or "")
-        found.append(_figure(run, outcome, device, gpu, node))
-    return found
+        rates.append(_figure(run, outcome, device, gpu, node))
+    return rates
 
 
 def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: str) -> Figure:
-    row = case_result(run, outcome, device_kind(device.id, {device.id: device.kind}), {})
+    result = case_result(run, outcome, device_kind(device.id, {device.id: device.kind}), {})
     case = outcome.case
     kernel = outcome.kernel_hash if isinstance(outcome, Measurement) else None
     driver = str((fact(gpu, "driver", "version") if gpu else None) or device.driver or "")
@@ -213,27 +213,29 @@ def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: s
     return Figure(
         node=node, gpu=gpu_key(gpu, node) if gpu else f"{node}/{device.id}", device=device.id,
         started_at=run.started_at, bdf=fact(gpu, "bdf"), case=f"{case.workload}/{case.form_id}/{case.regime_id}",
-        group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(row),
+        group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(result),
         throttle=tuple(sorted({reason for block in blocks for reason in block.throttle})),
-        reason=_reason(outcome, row) if gpu else "it matches no GPU that detection found",
+        reason=_reason(outcome, result) if gpu else "it matches no GPU that detection found",
     )  # fmt: skip
 
 
-def _rates(row: CaseResult) -> tuple[float, ...]:
+def _rates(result: CaseResult) -> tuple[float, ...]:
     return tuple(
-        1 / median(samples) for _, samples in sorted(row.sessions.items()) if len(samples) >= FEWEST_SAMPLES
+        1 / median(samples) for _, samples in sorted(result.sessions.items()) if len(samples) >= FEWEST_SAMPLES
     )
 
 
-def _reason(outcome: Outcome, row: CaseResult) -> str | None:
+def _reason(outcome: Outcome, result: CaseResult) -> str | None:
     """Why a figure does not count: GPUs that all measured nothing are not alike."""
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
-        return f"{what}: {row.detail or row.reason}"
-    doubt = next((name for name in _NOT_COMPARED if name in row.findings), None)
+        return f"{what}: {result.detail or result.reason}"
+    doubt = next((name for name in _NOT_COMPARED if name in result.findings), None)
     if doubt is not None:
         return doubt
-    return None if row.time is not None and _rates(row) else f"failed: {row.detail or 'too few samples'}"
+    return (
+        None if result.time is not None and _rates(result) else f"failed: {result.detail or 'too few samples'}"
+    )
 
 
 # ---------------------------------------------------------------- figures -> verdicts
@@ -241,7 +243,7 @@ def _reason(outcome: Outcome, row: CaseResult) -> str | None:
 _Name = tuple[str, str, int]  # what is alike, the driver, the size
 
 
-def compared(
+def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
     """Return the verdicts of a fleet's figures. `known_good`: those of a saved fleet, with which each GPU and each
@@ -252,10 +254,10 @@ def compared(
     counted = {figure.gpu for group in judged for figure in group}
     looks = sum(map(len, judged))
     k = growing_k(looks)
-    rows, verdicts = [], []
+    peer_groups, verdicts = [], []
     for (alike, _, size), group in sorted(groups.items()):
-        row, slow = _judge(group, before.get((alike, "", size), []), k, tolerance)
-        rows.append(row)
+        peers, slow = _judge(group, before.get((alike, "", size), []), k, tolerance)
+        peer_groups.append(peers)
         verdicts += slow
     gravest: dict[tuple[str, str], SlowGpu] = {}  # of one GPU and case
     for verdict in sorted(verdicts, key=_order):
@@ -265,7 +267,7 @@ def compared(
         {figure.gpu for group in before.values() for figure in group},
     )
     return Peers(
-        tolerance=tolerance, looks=looks, k=k, verdicts=tuple(gravest.values()), groups=tuple(rows),
+        tolerance=tolerance, looks=looks, k=k, verdicts=tuple(gravest.values()), groups=tuple(peer_groups),
         not_compared=tuple(_left_out(figures, groups, counted)), compared=len(counted),
         new=tuple(sorted(now - then)) if known_good is not None else (),
         gone=tuple(sorted(then - now)),
@@ -304,7 +306,7 @@ def _judge(
     uniform = is_uniform(len(short), len(group))
     chance = 0.0 if threshold is None or sigma == 0 else 1 - NormalDist().cdf(threshold / sigma)
     own = {figure.gpu: figure.rate for figure in before}
-    row = PeerGroup(
+    peers = PeerGroup(
         case=worst.case, group=worst.group, peers=len(group), median_per_s=middle, low_per_s=min(rates),
         high_per_s=max(rates), worst=worst.gpu, sigma=sigma, threshold=threshold, suspects=len(short),
         expected_by_chance=len(group) * chance, uniform=uniform,
@@ -317,7 +319,7 @@ def _judge(
         for figure in group
         if figure.gpu in own and 1 - figure.rate / own[figure.gpu] > tolerance
     ]
-    return row, slow
+    return peers, slow
 
 
 def _verdict(
@@ -400,21 +402,21 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slow(self) -> int:
         """GPUs with a verdict that is more than a suspicion."""
-        return len({one.gpu for one in self.peers.verdicts if one.confirmed})
+        return len({verdict.gpu for verdict in self.peers.verdicts if verdict.confirmed})
 
     @property
     def bad_nodes(self) -> list[str]:
         """Nodes without a result, and those with a slow GPU; a suspect makes no node bad."""
-        return sorted({row.name for row in self.nodes if row.word not in _USABLE} | self._with_slow_gpu())
+        return sorted({node.name for node in self.nodes if node.word not in _USABLE} | self._with_slow_gpu())
 
     @property
     def ok_nodes(self) -> list[str]:
         """Whole nodes on which nothing is slow."""
         slow = self._with_slow_gpu()
-        return sorted(row.name for row in self.nodes if row.word == "complete" and row.name not in slow)
+        return sorted(node.name for node in self.nodes if node.word == "complete" and node.name not in slow)
 
     def _with_slow_gpu(self) -> set[str]:
-        return {one.node for one in self.peers.verdicts if one.confirmed}
+        return {verdict.node for verdict in self.peers.verdicts if verdict.confirmed}
 
     def judges(self, known_good: bool) -> bool:
         """Whether a slow GPU could be found at all."""
@@ -433,24 +435,24 @@ class FleetSurvey:
     def add(self, node: Node) -> None:
         """Keep what counts of `node`."""
         seen: dict[str, str] = {}  # GPU -> how its newest run calls it
-        found: list[Figure] = []
+        measured: list[Figure] = []
         for run in node.runs:
-            found += figures(run, node.name)
+            measured += figures(run, node.name)
             seen |= {
                 gpu_key(gpu, node.name): gpu.id for gpu in run.machine.gpus if gpu.usable.value is not False
             }
-        known = {one.gpu for one in found}
+        with_figures = {figure.gpu for figure in measured}
         now = {gpu_key(gpu, node.name) for gpu in node.result.machine.gpus} if node.result else set()
         for gpu, name in seen.items():
             if gpu not in now:
                 self._without.append(
                     NotCompared(node=node.name, gpu=gpu, device=name, reason="the newest run does not see it")
                 )
-            elif gpu not in known:
+            elif gpu not in with_figures:
                 self._without.append(
                     NotCompared(node=node.name, gpu=gpu, device=name, reason="nothing was measured on it")
                 )
-        self.figures += [one for one in found if one.gpu in now or one.gpu not in seen]
+        self.figures += [figure for figure in measured if figure.gpu in now or figure.gpu not in seen]
         self._rows.append(
             NodeRow(name=node.name, key=node.key, word=_word(node), why=node.error, gpus=len(seen))
         )
@@ -465,18 +467,18 @@ class FleetSurvey:
         tolerance: float = TOLERANCE,
         known_good: Iterable[Figure] | None = None,
     ) -> FleetReport:
-        """What was found. `expected`: the nodes that there should be."""
-        peers = compared(self.figures, tolerance=tolerance, known_good=known_good)
+        """Return what the nodes add up to. `expected`: the nodes that there should be."""
+        peers = compare_gpus(self.figures, tolerance=tolerance, known_good=known_good)
         without = (*self._without, *peers.not_compared)
         peers = msgspec.structs.replace(
-            peers, not_compared=tuple(sorted(without, key=lambda one: (one.node, one.device, one.gpu)))
+            peers, not_compared=tuple(sorted(without, key=lambda gpu: (gpu.node, gpu.device, gpu.gpu)))
         )
-        rows = sorted(self._rows, key=lambda row: (WORST_FIRST.index(row.word), row.name))
-        complete = sum(row.word == "complete" for row in rows)
-        wanted = len(rows) if expected is None else expected
+        rows = sorted(self._rows, key=lambda node: (WORST_FIRST.index(node.word), node.name))
+        complete = sum(node.word == "complete" for node in rows)
+        needed = len(rows) if expected is None else expected
         return FleetReport(
-            nodes_expected=wanted, nodes_complete=complete, complete=complete >= wanted,
-            nodes_collected=sum(row.word in _USABLE for row in rows), gpus=sum(row.gpus for row in rows),
+            nodes_expected=needed, nodes_complete=complete, complete=complete >= needed,
+            nodes_collected=sum(node.word in _USABLE for node in rows), gpus=sum(node.gpus for node in rows),
             peers=peers, expected_by_chance=peers.expected_by_chance, nodes=tuple(rows),
             drift=find_drift(self._versions),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from gpubench.cli.options import SelectionOptions
 
 
 class ScalingOptions(SelectionOptions):
-    """What several GPUs gain over one."""
+    """The options about what several GPUs gain over one."""
 
     scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
         "once, strong shares it out among gangs of them. "

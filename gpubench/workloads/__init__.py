@@ -14,7 +14,7 @@ WING = Wing(
     sections=("gpubench.workloads.stages", "gpubench.workloads.placement"),
     warnings={
         "stage-mismatch": "gpubench.workloads.stages:mismatched",
-        "placement-mismatch": "gpubench.workloads.placement:mismatched",
+        "placement-mismatch": "gpubench.workloads.placement:list_mismatches",
     },
     shared_calls={"placements": "gpubench.workloads.placement:placements"},
     two_sides={"stages": "gpubench.workloads.placing:PlacingSession"},

@@ -92,22 +92,22 @@ class Placement(SharedCall, frozen=True, kw_only=True):
 def placements(analysis: Analysis) -> tuple[Placement, ...]:
     """Return a row for each placed case that is shown and has a time."""
     rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
-    return tuple(row for row in rows if row is not None)
+    return tuple(placement for placement in rows if placement is not None)
 
 
-def mismatched(analysis: Analysis) -> list[str]:
+def list_mismatches(analysis: Analysis) -> list[str]:
     """Return the cases whose prediction misses the measured time."""
-    return [row.id for row in placements(analysis) if row.mismatch]
+    return [call.id for call in placements(analysis) if call.mismatch]
 
 
-def _judge(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[CaseResult]) -> Placement | None:
+def _judge(run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]) -> Placement | None:
     """Return None for a split, and where no session has both sides alone. `cases` are those of the workload."""
     main = main_blocks(run, outcome)
     placement = next(
         (b.placement for blocks in main.values() for b in blocks if b.placement is not UNSET), None
     )
     choosing = main_blocks(run, outcome, "sweep")
-    alone = {i: _beside(blocks) for i, blocks in main.items() if i in row.blocks}
+    alone = {i: _beside(blocks) for i, blocks in main.items() if i in result.blocks}
     alone = {i: sides for i, sides in alone.items() if sides}
     estimating = {i: sides for i, sides in alone.items() if i not in choosing}
     sessions = estimating or alone
@@ -115,49 +115,53 @@ def _judge(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Case
         return None
     sides = {
         side: _single(
-            row, cases, side, SideAlone(None, {i: known[side] for i, known in sessions.items()}, row.prior)
+            result,
+            cases,
+            side,
+            SideAlone(None, {i: times[side] for i, times in sessions.items()}, result.prior),
         )
         for side in SIDES
     }
-    shared = SideAlone(row.id, {i: row.blocks[i] for i in sessions}, row.prior)
-    contest = Contest(row, shared, sides, in_sample=not estimating)
+    shared = SideAlone(result.id, {i: result.blocks[i] for i in sessions}, result.prior)
+    contest = Contest(result, shared, sides, in_sample=not estimating)
     placing = outcome.placings[-1] if outcome.placings else None
     predicted_s = placing.predicted_s.get(placement) if placing is not None else None
     stages = _stages(placing, placement, predicted_s) if placing is not None and predicted_s else ()
     reason = _reason_against(contest, placing)
     return Placement(
-        **contest.fields(recommended=reason is None), params=dict(row.case.params), placement=placement, stages=stages,
+        **contest.fields(recommended=reason is None), params=dict(result.case.params), placement=placement,
+        stages=stages,
         copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None, reason=reason,
         cpu_only_s=sides["cpu"].seconds, gpu_only_s=sides["gpu"].seconds, predicted_s=predicted_s,
         measured_s=shared.seconds, better=contest.better,
         mismatch=abs(shared.seconds / predicted_s - 1) > SHARE if predicted_s else False,
-        tried=_tried(run, outcome, placing) if placing is not None else (),
-        baseline_device=_device(row, cases, contest.better, sides[contest.better]),
+        tried=_trials(run, outcome, placing) if placing is not None else (),
+        baseline_device=_device(result, cases, contest.better, sides[contest.better]),
     )  # fmt: skip
 
 
 def _beside(blocks: Iterable[Block]) -> dict[str, tuple[float, ...]]:
     """Return the times of each side alone beside the blocks. Returns nothing unless both can divide others."""
-    known = [block.beside_s for block in blocks if block.beside_s is not UNSET]
-    known = [times for times in known if all(times.get(side, 0.0) > 0 for side in SIDES)]
-    return {side: tuple(times[side] for times in known) for side in SIDES} if known else {}
+    stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
+    whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in SIDES)]
+    return {side: tuple(times[side] for times in whole) for side in SIDES} if whole else {}
 
 
-def _device(row: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
+def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
     """Return where that side alone ran: the faster case, the GPU of the two, or the fastest CPU beside it."""
     if alone.id is not None:
         return alone.id.rpartition("@")[2]
     if side == "gpu":
-        return row.case.shared_with
-    cpus = [(case.time.estimate, case.case.device_id) for case in cases if case.time and is_cpu(case, row)]
+        return result.case.shared_with
+    cpus = [(case.time.estimate, case.case.device_id) for case in cases if case.time and is_cpu(case, result)]
     return min(cpus)[1] if cpus else None
 
 
-def _single(row: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
+def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
     """Return one side alone: the placement, or a faster case that has its result on the host, too."""
     same = is_cpu if side == "cpu" else is_gpu
-    comparable = side == "cpu" or not row.case.resident
-    single = fastest_alone((case for case in cases if comparable and same(case, row)), beside.sessions)
+    comparable = side == "cpu" or not result.case.resident
+    single = fastest_alone((case for case in cases if comparable and same(case, result)), beside.sessions)
     return beside if single is None or beside.seconds <= single.seconds else single
 
 
@@ -190,7 +194,7 @@ def _copies_s(stages: Sequence[PlacedStage], predicted_s: float) -> float:
     return predicted_s * rest if rest > 1e-9 else 0.0
 
 
-def _tried(run: Run, outcome: Measurement, placing: Placing) -> tuple[tuple[str, float, float | None], ...]:
+def _trials(run: Run, outcome: Measurement, placing: Placing) -> tuple[tuple[str, float, float | None], ...]:
     blocks = [block for blocks in main_blocks(run, outcome, "sweep").values() for block in blocks]
     tried = []
     for placement, predicted_s in placing.predicted_s.items():
@@ -241,64 +245,68 @@ def placement_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw a table for each workload, size, regime and device: for a terminal at the largest size of each."""
     rows = shown = placements(analysis)
     if not options.every_size:
-        by_name = group_by(rows, lambda row: series_name(row.case.case))
-        largest = {name: max(row.n for row in same) for name, same in by_name.items()}
-        shown = tuple(row for row in rows if largest[series_name(row.case.case)] == row.n)
+        by_name = group_by(rows, lambda call: series_name(call.case.case))
+        largest = {name: max(call.n for call in same) for name, same in by_name.items()}
+        shown = tuple(call for call in rows if largest[series_name(call.case.case)] == call.n)
     lines = [_MEANING] if rows else []
-    lines += [_IN_SAMPLE] if any(row.selected_in_sample for row in shown) else []
+    lines += [_IN_SAMPLE] if any(call.selected_in_sample for call in shown) else []
     if len(shown) < len(rows):
         lines.append("The largest size of each workload; all sizes: --sections hybrid.")
-    tables = tuple(_table(analysis, row, options.time_unit) for row in shown)
+    tables = tuple(_table(analysis, call, options.time_unit) for call in shown)
     return Section(title=TITLE, lines=tuple(lines), tables=tables)
 
 
-def _table(analysis: Analysis, row: Placement, unit: str) -> Table:
+def _table(analysis: Analysis, call: Placement, unit: str) -> Table:
     body: list[tuple[str, ...]] = [
         (stage.stage, seconds_text(stage.cpu_s, unit), seconds_text(stage.gpu_s, unit), stage.placed_on,
          share_text(stage.share))
-        for stage in row.stages
+        for stage in call.stages
     ]  # fmt: skip
-    if row.copies_s is not None and row.predicted_s:
-        share = share_text(row.copies_s / row.predicted_s)
-        body.append(("copies, launches", "-", "-", seconds_text(row.copies_s, unit), share))
-    measured = seconds_text(row.measured_s, unit)
+    if call.copies_s is not None and call.predicted_s:
+        share = share_text(call.copies_s / call.predicted_s)
+        body.append(("copies, launches", "-", "-", seconds_text(call.copies_s, unit), share))
+    measured = seconds_text(call.measured_s, unit)
     whole = (
-        Cell(f"{measured}!", "bad") if row.mismatch else Cell(measured, "good" if row.recommended else "plain")
+        Cell(f"{measured}!", "bad")
+        if call.mismatch
+        else Cell(measured, "good" if call.recommended else "plain")
     )
-    sides = (seconds_text(row.cpu_only_s, unit), seconds_text(row.gpu_only_s, unit))
+    sides = (seconds_text(call.cpu_only_s, unit), seconds_text(call.gpu_only_s, unit))
     return Table(
         heads("stage", number("CPU"), number("GPU"), "placed on", number("share")),
-        (*(cells(*line) for line in body), cells("whole", *sides, whole, "")), legend=_legend(row, unit),
-        title=f"{series_name(row.case.case)}, n {size_text(row.case).partition(' ')[0]}, {data_text(row.case.case)}",
-        note=devices_text(analysis, [row.device_id]),
+        (*(cells(*line) for line in body), cells("whole", *sides, whole, "")), legend=_legend(call, unit),
+        title=f"{series_name(call.case.case)}, n {size_text(call.case).partition(' ')[0]}, {data_text(call.case.case)}",
+        note=devices_text(analysis, [call.device_id]),
     )  # fmt: skip
 
 
-def _legend(row: Placement, unit: str) -> str:
+def _legend(call: Placement, unit: str) -> str:
     times = {
-        "cpu-only": row.cpu_only_s,
-        "gpu-only": row.gpu_only_s,
-        "predicted": row.predicted_s,
-        "measured": row.measured_s,
+        "cpu-only": call.cpu_only_s,
+        "gpu-only": call.gpu_only_s,
+        "predicted": call.predicted_s,
+        "measured": call.measured_s,
     }
     parts = [f"{name} {seconds_text(seconds, unit)}" for name, seconds in times.items() if seconds is not None]
-    gain = f"gain {ratio_text(row.interval)}{'*' if row.selected_in_sample else ''}: {_verdict(row)}"
-    return "; ".join([", ".join([*parts, gain]), *([_MISMATCH] if row.mismatch else [])])
+    gain = f"gain {ratio_text(call.interval)}{'*' if call.selected_in_sample else ''}: {_verdict(call)}"
+    return "; ".join([", ".join([*parts, gain]), *([_MISMATCH] if call.mismatch else [])])
 
 
-def _verdict(row: Placement) -> str:
-    if row.reason is None:
+def _verdict(call: Placement) -> str:
+    if call.reason is None:
         return "the placement pays"
-    words = f"{row.reason}, {REASONS[row.reason]}"
+    words = f"{call.reason}, {REASONS[call.reason]}"
     # A gain that one session tells, or that noise hides, is no win of a side.
-    wins = row.reason in ("one-side-dominates", "transfer-bound", "overhead-bound", "software") or row.gain < 1
-    return f"{row.better}-only wins ({words})" if wins else words
+    wins = (
+        call.reason in ("one-side-dominates", "transfer-bound", "overhead-bound", "software") or call.gain < 1
+    )
+    return f"{call.better}-only wins ({words})" if wins else words
 
 
-def _csv_stages(row: Placement) -> Iterable[Mapping[str, CsvValue]]:
+def _csv_stages(call: Placement) -> Iterable[Mapping[str, CsvValue]]:
     """Yield the stages; `predicted_s` is what each was predicted to take."""
-    for stage in row.stages if row.predicted_s is not None else ():
-        share = {"predicted_s": stage.share * (row.predicted_s or 0.0)}
+    for stage in call.stages if call.predicted_s is not None else ():
+        share = {"predicted_s": stage.share * (call.predicted_s or 0.0)}
         yield {"stage": stage.stage, "placed_on": stage.placed_on, **share}
 
 

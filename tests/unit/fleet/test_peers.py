@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k
-from gpubench.fleet.survey import SEVERE, Figure, compared, figures
+from gpubench.fleet.survey import SEVERE, Figure, compare_gpus, figures
 from tests.unit.fleet.fleets import node_run
 
 
@@ -27,7 +27,7 @@ def healthy(count: int, *, spread: float = 0.001, sessions: int = 2, case: str =
 
 
 def words(found: list[Figure], **options: object) -> dict[str, str]:
-    return {one.gpu: one.word for one in compared(found, **options).verdicts}  # type: ignore[arg-type]
+    return {one.gpu: one.word for one in compare_gpus(found, **options).verdicts}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -50,24 +50,24 @@ def test_one_session_of_two_that_is_short_is_a_suspicion():
 
 def test_the_verdict_does_not_depend_on_the_order_of_the_nodes():
     found = [*healthy(40), figure("bad", 80.0, 80.0), figure("odd", 0.0, reason="failed: out of memory")]
-    first = compared(found)
+    first = compare_gpus(found)
     for seed in range(5):
         random.Random(seed).shuffle(found)
-        assert compared(found) == first
+        assert compare_gpus(found) == first
 
 
 def test_what_failed_is_listed_and_never_compared():
     """Four GPUs without a result are not alike."""
-    found = compared([figure(name, reason="failed: device lost") for name in "abcd"])
+    found = compare_gpus([figure(name, reason="failed: device lost") for name in "abcd"])
     assert (found.compared, found.groups, len(found.not_compared)) == (0, (), 4)
     assert all("device lost" in one.reason for one in found.not_compared)
-    mixed = compared([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
+    mixed = compare_gpus([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
     assert [(one.gpu, one.reason) for one in mixed.not_compared] == [("000", "copy failed: wrong")]
 
 
 def test_fewer_peers_than_a_verdict_takes_give_none():
     few = [*healthy(FEWEST_PEERS - 2), figure("bad", 50.0, 50.0)]
-    found = compared(few)
+    found = compare_gpus(few)
     assert (found.verdicts, found.groups[0].threshold, found.groups[0].uneven) == ((), None, True)
     assert "verdict takes" in found.not_compared[0].reason
     assert words([*few, figure("one more", 100.0, 100.0)]) == {"bad": "severe"}
@@ -79,7 +79,7 @@ def test_equal_gpus_have_no_spread_and_the_tolerance_holds():
 
 
 def test_half_of_a_fleet_that_is_slow_is_told_as_a_group():
-    found = compared([*healthy(10), *(figure(f"s{i}", 70.0, 70.0) for i in range(7))])
+    found = compare_gpus([*healthy(10), *(figure(f"s{i}", 70.0, 70.0) for i in range(7))])
     assert found.verdicts == ()
     assert (found.groups[0].uniform, found.groups[0].uneven, found.groups[0].suspects) == (False, True, 7)
 
@@ -87,16 +87,16 @@ def test_half_of_a_fleet_that_is_slow_is_told_as_a_group():
 def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
     good = healthy(8)
     now = [msgspec.structs.replace(one, rates=(90.0, 90.0), driver="2") for one in good[1:]]
-    found = compared([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
+    found = compare_gpus([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
     assert {one.gpu for one in found.verdicts} == {one.gpu for one in good[1:]}
     assert all(one.known_good and one.word == "slow" for one in found.verdicts)
     assert (found.new, found.gone) == (("new",), ("000",))
     assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
-    assert compared(now).verdicts == ()
+    assert compare_gpus(now).verdicts == ()
 
 
 def test_sizes_that_searches_ended_at_are_not_mixed():
-    found = compared([*healthy(5), figure("other", 20.0, 20.0, size=4096)])
+    found = compare_gpus([*healthy(5), figure("other", 20.0, 20.0, size=4096)])
     assert (found.verdicts, found.groups[0].peers) == ((), 5)
     assert found.not_compared[0].reason == "its peers measured another size"
 
@@ -117,12 +117,12 @@ def test_k_grows_with_the_number_of_looks():
 
 def test_chance_is_told_for_the_spread_that_was_measured():
     draw = random.Random(1)
-    found = compared([figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)])
+    found = compare_gpus([figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)])
     group = found.groups[0]
     assert group.sigma == pytest.approx(0.02, rel=0.2)
     assert group.threshold == pytest.approx(3.5 * group.sigma)
     assert found.expected_by_chance == pytest.approx(200 * 2.33e-4, rel=0.1)
-    assert compared(healthy(200, spread=0)).expected_by_chance == 0
+    assert compare_gpus(healthy(200, spread=0)).expected_by_chance == 0
 
 
 def test_figures_name_a_gpu_by_its_uuid():
