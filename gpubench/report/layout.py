@@ -106,7 +106,8 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
     if isinstance(part, str):
         return change(part)
     if isinstance(part, tuple | list):
-        return tuple(each_text(item, change) for item in part)
+        items = tuple(each_text(item, change) for item in part)
+        return type(part)(*items) if hasattr(part, "_fields") else items
     if isinstance(part, msgspec.Struct):
         fields = {name: each_text(getattr(part, name), change) for name in part.__struct_fields__}
         return msgspec.structs.replace(part, **fields)
