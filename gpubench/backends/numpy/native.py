@@ -399,29 +399,30 @@ def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
 _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 
-@scalar
-def run_pass(plan, p, start, stop, slot):
-    call(
-        plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8], plan[p, 9]
-    )  # fmt: skip
-
-
 @runner(parallel=True)
 def share(plan):
     """Run the passes in order, each in its slices, one a thread; slices begin at multiples of the granule."""
     for p in range(plan.shape[0]):
         units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
         if slices == 1:
-            run_pass(plan, p, 0, units, 0)
+            call(
+                plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, units, 0, plan[p, 8], plan[p, 9]
+            )
         else:
             longest = (units + slices * granule - 1) // (slices * granule) * granule
             for slot in prange(slices):
                 start = min(slot * longest, units)
-                run_pass(plan, p, start, min(start + longest, units), slot)
+                stop = min(start + longest, units)
+                call(
+                    plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8],
+                    plan[p, 9],
+                )  # fmt: skip
 
 
 @runner()
 def alone(plan):
     """Run the passes in the calling thread, each in one slice."""
     for p in range(plan.shape[0]):
-        run_pass(plan, p, 0, plan[p, 5], 0)
+        call(
+            plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, plan[p, 5], 0, plan[p, 8], plan[p, 9]
+        )
