@@ -29,6 +29,11 @@ _CUDA_WORDS = {
     r"\bworkgroupBarrier\b": "__syncthreads",
 }
 
+_WGSL_TYPES = """alias real = {real};
+alias stored = {stored};
+fn wide(v: stored) -> real {{ return real(v); }}
+fn narrow(v: real) -> stored {{ return stored(v); }}"""
+
 
 class Twin(msgspec.Struct, frozen=True):
     """A kernel in both languages.
@@ -83,12 +88,12 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
         body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
         kinds = {"stored": storage.stored, "real": storage.real}
         before = [
-            f"alias real = {storage.real};\nalias stored = {storage.stored};",
-            "fn wide(v: stored) -> real { return real(v); }\nfn narrow(v: real) -> stored { return stored(v); }",
             "fn clamped(i: u32, last: u32) -> u32 { return min(i, last); }",
             *(f"var<workgroup> {name}: array<real, {length}>;" for name, length in self.shared.items()),
             self.wgsl,
         ]
+        if "stored" in self.buffers.values():  # f16 by itself has to be enabled, even where it is only named
+            before.insert(0, _WGSL_TYPES.format(real=storage.real, stored=storage.stored))
         buffers = {name: kinds.get(kind, kind) for name, kind in self.buffers.items()}
         lines = f"  let block = group.y * groups.x + group.x;\n{body.strip(chr(10))}"
         text = shader(buffers, self.threads, lines, params=params, before="\n".join(before), writes=self.writes)
