@@ -286,3 +286,11 @@ def test_a_tile_of_vectors_fits_the_device(dtype, device):
     assert tile is not None
     assert tile.threads <= device.max_workgroup_threads
     assert 16 * ITEMSIZE["float32"] // 4 * vectors(dtype).width * tile.threads <= device.max_workgroup_bytes
+
+
+@pytest.mark.parametrize("name", ["embedding", "embedding_at", "cache_append", "sum_rows", "token_append"])
+def test_halves_are_enabled_where_they_are_named(name):
+    device = msgspec.structs.replace(WEBGPU, float16=True)
+    program = kernels.load(name).kernel("wgpu", "float16").build({"n": 300}, "float16", device)
+    for step in program.passes:
+        assert step.source.startswith("enable f16;") == ("f16" in re.findall(r"\w+", step.source))
