@@ -98,12 +98,15 @@ LARGEST_BLOCK = 5
 
 
 # A launch that takes so much longer than it should hangs.
-HANG_S, SLOW = 5.0, 10.0
+HANG_S, SLOW = 3.0, 10.0
+# A compiler may take long.
+BUILDING = ("compile", "autotune")
 
 
 def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
     """Whether a worker did not answer before the budget ended, and need not hang."""
-    return gone.reason == "timeout" and budget.over and gone.phase_s < HANG_S + SLOW * launch_s
+    late = gone.reason == "timeout" and budget.over
+    return late and (gone.phase in BUILDING or gone.phase_s < HANG_S + SLOW * launch_s)
 
 
 class CaseRun:
@@ -438,7 +441,7 @@ class CaseRun:
         if isinstance(request, protocol.Prepare):
             return min(limit_s, budget.patience_s)
         if isinstance(request, protocol.Sample):
-            return min(limit_s, budget.patience_s + HANG_S + SLOW * self.call_s * (self.case.calls or 1))
+            return min(limit_s, budget.patience_s + 2 * HANG_S + SLOW * self.call_s * (self.case.calls or 1))
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:

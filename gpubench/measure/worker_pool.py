@@ -99,7 +99,7 @@ class Worker:
             try:
                 line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                detail = f"no answer within {deadline_s:g} s while in phase {self.phase or 'start'}"
+                detail = f"no answer within {round(deadline_s, 1):g} s while in phase {self.phase or 'start'}"
                 raise self._end("timeout", detail) from None
             if line is None:
                 raise self._crash()

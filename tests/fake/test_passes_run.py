@@ -145,8 +145,8 @@ def lose(monkeypatch, gone, late_s):
     return runner.run(spec(8.0, 2**22), lambda event: None, lambda run: None)
 
 
-def gone(reason, phase_s=0.0):
-    return worker_pool.WorkerGone(reason, "it ended", "first launch", "", phase_s)
+def gone(reason, phase_s=0.0, phase="first launch"):
+    return worker_pool.WorkerGone(reason, "it ended", phase, "", phase_s)
 
 
 def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkeypatch):
@@ -163,6 +163,7 @@ def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkey
         (gone("worker-crashed"), Failure, "worker-crashed"),
         (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"),
         (gone("timeout", 1.0), Skip, "budget"),
+        (gone("timeout", case_run.HANG_S + 1, "compile"), Skip, "budget"),
     ],
 )
 def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_again(
@@ -170,7 +171,7 @@ def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_agai
 ):
     """More time would not help: only what may be slow is out of time."""
     finished = lose(monkeypatch, how, 100.0)
-    (told,) = [o for o in finished.outcomes if "first launch" in f"{getattr(o, 'phase', '')} {o.detail}"]
+    (told,) = [o for o in finished.outcomes if how.phase in f"{getattr(o, 'phase', '')} {o.detail}"]
     assert (type(told), told.reason, told.case.device_id) == (kind, reason, "fake:gpu")
     assert finished.exit_reason == ("failed" if kind is Failure else "nothing-measured")
 

@@ -426,5 +426,5 @@ def test_a_block_that_hangs_is_not_waited_for_long_after_the_budget(monkeypatch)
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: 7.0))
     worker, _ = slowly_measured(monkeypatch, wanted, block_s=0.0, launch_s=1e-6, left=Budget(8.0))
     assert worker.deadlines[protocol.Prepare] == 1.0 + budget.LAST_S
-    assert worker.deadlines[protocol.Sample] <= 1.0 + case_run.HANG_S + budget.LAST_S + 1e-3
+    assert worker.deadlines[protocol.Sample] <= 1.0 + 2 * case_run.HANG_S + budget.LAST_S + 1e-3
     assert worker.deadlines[protocol.Finish] == 600.0, "what was sampled is checked"
