@@ -59,7 +59,7 @@ from gpubench.report.sections.problems import merged
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
 from gpubench.result import store
 from gpubench.result.case import WAITED
-from gpubench.result.run import Run
+from gpubench.result.run import Failure, Run
 
 KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
@@ -279,6 +279,9 @@ def _unmeasured(run: Run, answered: MachineAnswer) -> list[str]:
         return []
     if not (answered.rows or answered.forms or answered.times):
         over = answered.absence is not None and OUT_OF_TIME in answered.absence.causes
+        over = over and not any(
+            isinstance(outcome, Failure) for outcome in run.outcomes
+        )  # more time mends none
         budget = run.settings.budget_s
         return [f"{budget:g} s end before anything is timed: raise --budget."] if over and budget else []
     sizes = [f"{op} at {named_size_text(n, extent)}" for op, n, extent in answered.late]

@@ -920,3 +920,15 @@ def test_rows_and_tokens_of_a_network_are_counted_one_by_one():
     assert "elements" not in sentence(run)
     assert "at 4096" in text
     assert "4 K" not in text
+
+
+def test_a_hang_within_a_small_budget_is_no_lack_of_time():
+    case = op_case("gelu", 1024)
+    hung = Failure(
+        id=case.id, case=case, reason="timeout", detail="no answer within 4 s while in phase first launch"
+    )
+    run = answer_run([hung, skipped(op_case("gelu", 64), reason="budget")])
+    run = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, budget_s=2.0))
+    text = " ".join(screen(run))
+    assert "no answer within 4 s" in text
+    assert "raise --budget" not in text
