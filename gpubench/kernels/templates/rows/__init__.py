@@ -27,16 +27,15 @@ _WIDTH = 256
 EPSILON = 1e-5  # added to the mean of squares: a row of equal elements has a norm, too
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """How the params of an op say what its rows are: `shape(params)` is how many, and how long. The others are those of
-    the op; `part` is that of its split."""
+class RowShape(msgspec.Struct, frozen=True):
+    """How the params of an op say what its rows are."""
 
-    shape: Callable[[Params], tuple[int, int]]
-    params: str
+    shape: Callable[[Params], tuple[int, int]]  # how many rows, and how long they are
+    params: str  # of the op, like the next three
     options: dict[str, str]
     sizes: Ladder
     fits: Callable[[Params], str | None]
-    part: Callable[[Params, int], Params]
+    part: Callable[[Params, int], Params]  # of the op's split
 
 
 def _columns(params: Params) -> int:
@@ -72,13 +71,13 @@ def across(params: Params) -> Shape:
     return rows(params)[1:]
 
 
-CUT_INTO_ROWS = Rows(
+CUT_INTO_ROWS = RowShape(
     shape=lambda params: (params["n"] // _columns(params), _columns(params)),
     params="number of elements (a multiple of 1024 gives rows of 1024)",
     options={"columns": "length of a row; it has to divide n (default: the largest divisor up to 1024)"},
     sizes=Ladder(low=2**10, high=2**24, granule=1024), fits=_fits, part=_rows_of,
 )  # fmt: skip
-OF_WIDTH = Rows(
+OF_WIDTH = RowShape(
     shape=rows, params="number of rows", options={"width": f"length of a row ({_WIDTH})"},
     sizes=Ladder(low=1, high=65536),
     fits=lambda params: None if rows(params)[1] >= 1 else "a row has at least one element", part=counted_by("n"),
@@ -87,7 +86,7 @@ OF_WIDTH = Rows(
 
 def rowwise(
     name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
-    of: Rows = CUT_INTO_ROWS, **declaration: Any,
+    of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
     """The op whose output is as long as its inputs, and whose rows do not depend on each other. An input that is a
     weight is one row for all. `declaration` is the rest of the op."""
