@@ -178,10 +178,10 @@ class Passes:
         self._every = [Rungs(item, constraints) for item in series]  # also those of which memory holds no size
         self._ladders = {rungs.series.key: rungs for rungs in self._every if rungs.sizes}
         self._races: dict[str, Race] = {}
-        self._wishes: dict[str, Wish | None] = {}
+        self._wishes: dict[str, list[Wish]] = {}
         self._halved: dict[str, RunWarning] = {}
         self._names = own_names(item.op.name for item in series)
-        self._doubted: set[tuple[str, int, Slot]] = set()
+        self._repeated: set[tuple[str, int, Slot]] = set()
 
     def known(self, series: Series) -> Rows:
         """Return what was measured of a series, by size and contender."""
@@ -315,7 +315,8 @@ class Passes:
         while self._left_s() > 0:
             left_s = self._left_s()
             wishes = [
-                self._wish(rungs, may_repeat=turn >= len(self._ladders)) for rungs in self._ladders.values()
+                self._wish(rungs, left_s / MARGIN, may_repeat=turn >= len(self._ladders))
+                for rungs in self._ladders.values()
             ]
             chosen = _best([wish for wish in wishes if wish is not None], left_s / MARGIN)
             if chosen:
@@ -331,12 +332,16 @@ class Passes:
         yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
-        """The workloads of a wish, the largest first."""
+        """The workloads of a wish, the largest first. The op makes another one then, also where a filter left nothing
+        of this one."""
+        self._wishes.pop(wish.rungs.series.key, None)
         rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
+        rows = self.points.rows(rungs.series)
         for n in sorted(slots, reverse=True):
             rungs.tops += n == rungs.top and n in rungs.asked
             rungs.asked.add(n)
             names = slots[n]
+            self._repeated |= {(rungs.series.key, n, name) for name in names & rows.get(n, {}).keys()}
             yield from only(
                 workload(rungs.series, n, self._scope),
                 lambda case, names=names: case.variant is None and slot(case) in names,  # type: ignore[misc]
@@ -344,13 +349,13 @@ class Passes:
 
     # ---------------------------------------------------------------- what an op asks for
 
-    def _wish(self, rungs: Rungs, *, may_repeat: bool) -> Wish | None:
-        """The best step of an op; None where no size would narrow a threshold, and its top is known well."""
+    def _wish(self, rungs: Rungs, left_s: float, *, may_repeat: bool) -> Wish | None:
+        """The best step of an op that fits; None where no size would narrow a threshold, and its top is known well."""
         key = rungs.series.key
         if key not in self._wishes:
-            self._wishes[key] = self._doubtful(rungs) or self._new_sizes(rungs)
-        wishes = (self._wishes[key], self._top_again(rungs) if may_repeat else None)
-        return max(filter(None, wishes), key=RATE, default=None)
+            self._wishes[key] = [*filter(None, (self._doubtful(rungs), self._new_sizes(rungs)))]
+        wishes = (*self._wishes[key], self._top_again(rungs) if may_repeat else None)
+        return max((wish for wish in wishes if wish and wish.cost_s <= left_s), key=RATE, default=None)
 
     def _doubtful(self, rungs: Rungs) -> Wish | None:
         """Contenders that took much longer than it takes at a larger size, once more: something else may have had its
@@ -360,9 +365,8 @@ class Passes:
         for n, times in sorted(self.points.rows(rungs.series).items(), reverse=True):
             for name, sessions in times.items():
                 shortest = min(itertools.chain(*sessions.values()))
-                key = (rungs.series.key, n, name)
-                if shortest > stats.INTERRUPTED * least.get(name, math.inf) and key not in self._doubted:
-                    self._doubted.add(key)
+                late = shortest > stats.INTERRUPTED * least.get(name, math.inf)
+                if late and (rungs.series.key, n, name) not in self._repeated:
                     slots.setdefault(n, set()).add(name)
                 least[name] = min(shortest, least.get(name, math.inf))
         return self._worth(rungs, slots, DOUBT_WEIGHT) if slots else None

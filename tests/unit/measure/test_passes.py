@@ -309,6 +309,23 @@ def test_what_took_longer_than_a_larger_size_is_measured_once_more(late):
     assert max(count for n, count in sizes.items() if n != 2**24) == 2
 
 
+def test_new_sizes_do_not_wait_for_a_doubt_that_there_is_no_time_for():
+    def cpu(n, crossing):
+        return 3.0 if n == 2**13 else cpu_s(n, crossing)
+
+    sizes = Simulation(["add"], cpu=cpu, noise=(0.03, 0.03)).run().sizes("add")
+    assert sizes.count(2**13) == 1
+    assert sizes[: sizes.index(2**20 + 1)].count(2**24) == 1, "they come before the top again"
+
+
+def test_sizes_that_a_filter_leaves_out_between_others_end_the_search():
+    simulation = Simulation(
+        ["add"], keep=lambda case: not 2**13 < case.params["n"] < 2**20, noise=(0.03, 0.03)
+    ).run()
+    assert simulation.now < 5
+    assert simulation.threshold("add").state == "at"
+
+
 def test_a_new_size_has_two_blocks_and_in_a_named_budget_four():
     for whole, blocks in ((False, 2), (True, 4)):
         simulation = Simulation(["add"], noise=(0.05, 0.05), whole=whole, budget_s=10.0).run()
