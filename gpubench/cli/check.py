@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,12 +13,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from gpubench.base import processes
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
-from gpubench.base.units import format_seconds, parse_duration
+from gpubench.base.units import counted, format_seconds, parse_duration
 from gpubench.cli.options import CheckOptions, ComparisonOptions
 
 # What a session takes beside its samples: processes start, libraries are imported, inputs are made.
 START_S = 6.0
+# How long an interrupted run may take to end by itself, and to save its session after a signal.
+OWN_END_S, SAVING_S = 1.0, 15.0
 _ESTIMATE = re.compile(r"(?:budget|at most about) ([\d.]+) ?(ns|us|ms|s|min|h)\b")
 
 
@@ -29,20 +34,40 @@ class Version(NamedTuple):
     result: Path
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run gpubench there. Its outputs to continuous integration are those of the comparison alone."""
-        environ = {name: value for name, value in os.environ.items() if name not in ("GITHUB_OUTPUT",)}
-        return subprocess.run(
-            [self.program, "run", *arguments], cwd=self.folder, env=environ, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+        """Run gpubench there. Raises UsageError if the program cannot be started.
+
+        Its outputs to continuous integration are those of the comparison alone.
+        """
+        environ = {name: value for name, value in os.environ.items() if name != "GITHUB_OUTPUT"}
+        command = [self.program, "run", *arguments]
+        try:
+            child = subprocess.Popen(
+                command, cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(
+                "no-environment",
+                f"{self.name}: {self.program} cannot be started",
+                why=error.strerror or str(error),
+            ) from error
+        with child:
+            try:
+                stdout, stderr = child.communicate()
+            except BaseException:
+                _end(child)
+                raise
+        return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
     def measure(self, *arguments: str) -> None:
         """Add a session to the result. A case that breaks is for the comparison to judge. Raises GpubenchError."""
+        before = _written(self.result)
         ended = self.run(
             "--quick", "--sessions", "1", "--annotations", "never", "--no-progress", "--format", "plain",
             *arguments, "--append", str(self.result),
         )  # fmt: skip
-        if ended.returncode > ExitCode.FAILED:
+        # A run that was killed has a negative code; one that could not save ends as one with a broken case.
+        if ended.returncode not in (ExitCode.OK, ExitCode.FAILED) or _written(self.result) == before:
             raise self.failed(ended)
 
     def failed(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
@@ -51,62 +76,85 @@ class Version(NamedTuple):
         said = [line for line in lines if line.startswith(("error:", "  why:"))] or lines[-2:]
         error = GpubenchError(
             "check-failed",
-            f"{self.name} could not be measured: {self.program} ended with exit code {ended.returncode}",
+            f"{self.name} could not be measured: {self.program} {processes.ending(ended.returncode)}",
             why=" ".join(" ".join(said).split()) or "it said nothing",
             hint=f"run it alone: {self.program} run",
         )  # fmt: skip
-        known = ended.returncode in [int(code) for code in ExitCode]
+        known = ended.returncode in {int(code) for code in ExitCode} - {ExitCode.OK}
         error.exit_code = ExitCode(ended.returncode) if known else ExitCode.FAILED
         return error
 
 
 def check(options: CheckOptions) -> int:
     """Measure two environments in turns, session by session, and compare them: exit 3 for a regression."""
-    from gpubench.cli.compare import check as checked
-    from gpubench.cli.compare import compare
+    from gpubench.cli.compare import compare, prepare
 
-    arguments = options.plan or []
+    programs = (
+        _program("BASE", options.base, options.base_folder),
+        _program("NEW", options.new, options.new_folder),
+    )
     results = _results(options)
     comparison = ComparisonOptions(
         **{name: getattr(options, name) for name in ComparisonOptions.declared if name not in ("base", "new")},
         base=str(results / "base.json"), new=[str(results / "new.json")],
     )  # fmt: skip
-    checked(comparison)  # a misspelt gate is told before anything is measured
-    base = _version("BASE", options.base, options.base_folder, results / "base.json")
-    new = _version("NEW", options.new, options.new_folder, results / "new.json")
-    _tell(f"{_estimate(new, arguments, options.sessions)} Results: {results}")
+    base, new = Version(*programs[0], results / "base.json"), Version(*programs[1], results / "new.json")
+    try:
+        prepared = prepare(comparison)  # a misspelt gate is told before anything is measured
+        _measure(base, new, options)
+    except BaseException:
+        if any(version.result.exists() for version in (base, new)):
+            _tell(options, f"ended early: what was measured is in {results}")
+        elif options.results_dir is None:
+            with contextlib.suppress(OSError):
+                results.rmdir()
+        raise
+    return compare(comparison, prepared)
+
+
+def _measure(base: Version, new: Version, options: CheckOptions) -> None:
+    """Measure the sessions of both versions in turns. Raises GpubenchError."""
+    arguments = options.plan or []
+    _tell(options, f"{_estimate(new, arguments, options.sessions)} Results: {new.result.parent}")
     began = time.monotonic()
     for number in range(1, options.sessions + 1):
         base.measure(*arguments)
         new.measure(*arguments, "--like", str(base.result))
         left_s = (time.monotonic() - began) / number * (options.sessions - number)
-        if left_s:
-            _tell(f"{number} of {options.sessions} sessions a side, about {format_seconds(left_s)} left")
-    return compare(comparison)
+        if left_s and not options.no_progress:
+            _tell(
+                options, f"{number} of {options.sessions} sessions a side, about {format_seconds(left_s)} left"
+            )
 
 
 def _results(options: CheckOptions) -> Path:
     """Return the folder of both results, a new one unless it is named. Raises UsageError if it has some."""
+    from gpubench.result import store
+
+    folder = Path("results") if options.results_dir is None else options.results_dir.resolve()
+    store.check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     if options.results_dir is None:
-        parent = Path("results")
-        parent.mkdir(exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="check-", dir=parent)).resolve()
-    folder = options.results_dir.resolve()
+        return Path(tempfile.mkdtemp(prefix="check-", dir=folder)).resolve()
     old = [name for name in ("base.json", "new.json") if (folder / name).exists()]
     if old:
         raise UsageError(
             "cannot-save", f"--results-dir: {options.results_dir} has a {old[0]}",
             why="the sessions of two checks are not mixed", hint="name another folder, or remove the file",
         )  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _version(name: str, place: str, folder: Path | None, result: Path) -> Version:
-    """Return the version at `place`: an environment's folder, or a program. Raises UsageError if there is none."""
+def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path]:
+    """Return `name`, the program at `place` (an environment's folder, or a program) and the folder to run it in.
+
+    Raises UsageError if there is none.
+    """
     path = Path(place)
     candidates = [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if path.is_dir() else [path]
-    program = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if os.name == "nt":
+        candidates.reverse()
+    program = next((str(path.absolute()) for path in candidates if path.is_file()), None) or shutil.which(place)
     if program is None:
         raise UsageError(
             "no-environment", f"{name}: there is no gpubench in {place}",
@@ -119,7 +167,28 @@ def _version(name: str, place: str, folder: Path | None, result: Path) -> Versio
             "no-environment", f"--{name.lower()}-folder: {folder} is no folder",
             why=f"the runs of {name} would begin there",
         )  # fmt: skip
-    return Version(name, str(program.absolute()), where, result)
+    return name, program, where
+
+
+def _written(result: Path) -> tuple[int, int] | None:
+    """Return what changes whenever the file is written; None if there is none."""
+    try:
+        state = result.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Let an interrupted run save its session. The Ctrl-C of a terminal reaches it too; another signal does not."""
+    try:
+        child.communicate(timeout=OWN_END_S)
+    except subprocess.TimeoutExpired:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=SAVING_S)
+    finally:
+        child.kill()
 
 
 def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
@@ -129,8 +198,9 @@ def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
         raise version.failed(planned)
     told = _ESTIMATE.search(planned.stdout)
     session_s = START_S + (parse_duration(f"{told[1]}{told[2]}") if told else 0.0)
-    return f"{sessions} sessions of each version in turns, about {format_seconds(2 * sessions * session_s)}."
+    return f"{counted(sessions, 'session')} of each version in turns, about {format_seconds(2 * sessions * session_s)}."
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _tell(options: CheckOptions, text: str) -> None:
+    if not options.quiet:
+        print(text, file=sys.stderr, flush=True)

@@ -6,41 +6,61 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.cli.options import ComparisonOptions
 
 if TYPE_CHECKING:
+    from gpubench.cli.ci import CiChannels
     from gpubench.compare.comparison import CompareOptions, Comparison, Thresholds
+    from gpubench.report.layout import RenderOptions
     from gpubench.result.case import Case
     from gpubench.result.run import Run
 
 
-def compare(options: ComparisonOptions) -> int:
-    """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
+class Prepared(NamedTuple):
+    """The options of a comparison as checked values, and where its report goes."""
+
+    format: str
+    style: RenderOptions
+    channels: CiChannels
+    checked: CompareOptions
+
+
+def prepare(options: ComparisonOptions) -> Prepared:
+    """Check what needs no result. Raises UsageError and InputError."""
     from gpubench.cli import ci, rendering
-    from gpubench.compare.two_runs import compare as comparing
-    from gpubench.report.ci import of_comparison
-    from gpubench.report.comparison import FORMATS, render
-    from gpubench.report.layout import RenderOptions
+    from gpubench.report.comparison import FORMATS
     from gpubench.result import store
 
-    output, files = options.output, [options.base, *options.new]
+    output = options.output
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
     style = rendering.look(options, to_terminal=to_terminal, time_unit=options.time_unit)
-    plain = RenderOptions(time_unit=options.time_unit)
-    channels = ci.channels(options, os.environ)
-    checked = check(options)
-    if [*map(_path, files), options.thresholds].count("-") > 1:
-        raise UsageError("stdin-twice", why="standard input holds one result")
+    prepared = Prepared(name, style, ci.channels(options, os.environ), check(options))
     if output is not None:
         store.check_writable(output)
+    return prepared
+
+
+def compare(options: ComparisonOptions, prepared: Prepared | None = None) -> int:
+    """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
+    from gpubench.cli import rendering
+    from gpubench.compare.two_runs import compare as comparing
+    from gpubench.report.ci import of_comparison
+    from gpubench.report.comparison import render
+    from gpubench.report.layout import RenderOptions
+
+    files = [options.base, *options.new]
+    if [*map(_path, files), options.thresholds].count("-") > 1:
+        raise UsageError("stdin-twice", why="standard input holds one result")
+    name, style, channels, checked = prepared or prepare(options)
     base, *new = [_loaded(text) for text in files]
     require_matches(options, [run for _, run in (base, *new)])
     found = comparing(base, new, checked)
-    rendering.write(channels.comment(render(found, name, style), name), output)
+    plain = RenderOptions(time_unit=options.time_unit)
+    rendering.write(channels.comment(render(found, name, style), name), options.output)
     channels.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(files[-1]))
     return _ended(found, checked)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +137,65 @@ def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environmen
     )
     assert (gate.returncode, "slowest" in gate.stderr) == (2, True)
     assert not list(tmp_path.rglob("base.json"))
+
+
+BROKEN = {
+    "is no program": (None, 2, "cannot be started"),
+    "is killed": ("kill -9 $$", 1, "was ended by SIGKILL"),
+    "saves nothing": (
+        "echo 'error: cannot save the results' >&2; exit 1",
+        1,
+        "why: error: cannot save the results",
+    ),
+    "is not UTF-8": ("printf 'error: \\201 is lost' >&2; exit 5", 5, "is lost"),
+    "measures nothing": ("exit 0", 1, "it said nothing"),
+}
+
+
+@pytest.mark.parametrize(("script", "code", "said"), BROKEN.values(), ids=BROKEN)
+def test_a_base_that_cannot_be_run_is_told_at_once(environments, starter, tmp_path, script, code, said) -> None:
+    program = tmp_path / "base"
+    program.write_text("no program" if script is None else planned(script))
+    program.chmod(0o644 if script is None else 0o755)
+    new = tmp_path / "new" / "Scripts" / "gpubench.exe"  # as Windows has it
+    new.parent.mkdir(parents=True)
+    new.write_text(planned("exit 77"))
+    new.chmod(0o755)
+    ended = starter.run("check", "base", "new", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
+    assert (ended.returncode, "error: BASE" in ended.stderr, said in ended.stderr) == (code, True, True), (
+        ended.stderr
+    )
+    assert "Traceback" not in ended.stderr
+    assert not list((tmp_path / "results").iterdir())
+
+
+@pytest.mark.parametrize("options", [("-o", "absent/report.md"), ("--results-dir", "base"), ("--summary",)])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(starter, tmp_path, options) -> None:
+    program = tmp_path / "base"
+    program.write_text(planned("touch measured"))
+    program.chmod(0o755)
+    ended = starter.run("check", "base", "base", *options, cwd=tmp_path, env=environment(tmp_path))
+    assert (ended.returncode, options[0].replace("-o", "--output") in ended.stderr) == (2, True), ended.stderr
+    assert not (tmp_path / "measured").exists()
+
+
+def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tmp_path) -> None:
+    program = tmp_path / "base"
+    program.write_text(
+        planned(
+            'trap "touch kept/base.json; exit 143" TERM; sleep 0.5; touch began; sleep 60 >&- 2>&- & wait $!'
+        )
+    )
+    program.chmod(0o755)
+    words = ("check", "base", "base", "--results-dir", "kept", "-q")
+    with starter.begin(*words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE) as check:
+        while not (tmp_path / "began").exists():
+            assert check.poll() is None
+        check.send_signal(signal.SIGINT)
+        assert (check.wait(30), check.stderr.read()) == (130, "")
+    assert (tmp_path / "kept" / "base.json").exists()
+
+
+def planned(script: str) -> str:
+    """Return a program that has a plan, and whose runs are `script`."""
+    return f'#!/bin/sh\ncase "$*" in *--dry-run) exit 0;; esac\n{script}\n'
