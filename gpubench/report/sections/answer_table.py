@@ -4,7 +4,7 @@ CPU's forms where there is no GPU, and times alone where no CPU was timed. Each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench.analysis.analyse import Analysis
@@ -35,17 +35,39 @@ def bare_table(
 
 def thresholds_table(answer: MachineAnswer) -> Table:
     """Return a row for each op: `pays from` and the gain in two situations. The size of the gains stands in the
-    heading, and beside a gain of another size."""
+    heading, and beside a gain of another size; where most are of other sizes, each row has its own."""
     counted: Extent = "plain" if all(entry.extent == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
+    common = {regime: _commonest(answer, regime) for regime in answer.regimes}
+    tops: list[int | None] = [None] * len(rows)
+    if _scattered(answer, common):
+        columns.append(Column("size", right=True))
+        for i, (entry, line) in enumerate(zip(answer.rows, rows, strict=True)):
+            n = max((gain.n for regime in answer.regimes if (gain := _gain_of(entry, regime))), default=None)
+            tops[i] = None if n is None else entry.elements(n)
+            line.append(Cell("" if n is None else size_text(n, entry.extent)))
     for regime in answer.regimes:
-        group, n = situation_text(regime), _commonest(answer, regime)
+        group, n = situation_text(regime), None if any(tops) else common[regime]
         at = "gain" if n is None else f"at {size_text(n, counted)}"
         columns += [Column("pays from", right=True, group=group), Column(at, group=group)]
-        for entry, line in zip(answer.rows, rows, strict=True):
+        for entry, line, top in zip(answer.rows, rows, tops, strict=True):
             cell = entry.cells.get(regime)
-            line += [threshold_cell(cell, cell_text(cell, entry.extent)), _gain(entry, cell, n)]
+            line += [threshold_cell(cell, cell_text(cell, entry.extent)), _gain(entry, cell, top or n)]
     return bare_table(columns, said_once(rows, 1))
+
+
+def _gain_of(entry: AnswerRow, regime: str) -> Gain | None:
+    cell = entry.cells.get(regime)
+    return None if cell is None else cell.gain
+
+
+def _scattered(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
+    """Return whether most gains are of another size than the commonest one of their situation."""
+    at_common = [
+        entry.elements(gain.n) == n
+        for regime, n in common.items() for entry in answer.rows if (gain := _gain_of(entry, regime))
+    ]  # fmt: skip
+    return 2 * sum(at_common) < len(at_common)
 
 
 def _gain(entry: AnswerRow, cell: AnswerCell | None, told: int | None) -> Cell:

@@ -192,6 +192,20 @@ def test_a_threshold_without_an_upper_end_says_from_where_on():
     assert f"the GPU does not pay below {low} (" in sentence(ops([open_top], shifts=APART))
 
 
+def test_gains_of_many_sizes_have_a_column_for_them():
+    """A gain of its own size beside most of one size; a column where no size is that of most."""
+
+    def tops(*sizes):
+        return screen(ops([{1024: 0.1, 8192: 0.4, top: 20.0} for top in sizes]))
+
+    few = tops(2**20, 2**20, 2**20, 2**18)
+    assert any("at 1 M" in line for line in few)
+    assert any(line.endswith("x at 256 K") for line in few)
+    many = tops(2**20, 2**19, 2**18, 2**17)
+    assert not any(" at " in line for line in many if line.startswith(("add", "chain")))
+    assert [line.split()[1:3] for line in many if line.startswith("add ")] == [["1", "M"]]
+
+
 def test_how_sure_the_thresholds_are_stands_below_the_table():
     sharp, wide = rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0), {1024: 0.1, 16777216: 20.0}
     run = ops([sharp, rising(VECTOR, 30_000), rising(VECTOR, 40_000), wide, WINS])
