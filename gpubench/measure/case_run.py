@@ -180,12 +180,13 @@ class CaseRun:
             self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
 
     def _run_late(self, detail: str) -> None:
-        """End the case for which the budget has no time."""
+        """End the case for which the budget has no time: what it had before stands."""
         self.over, self.prepared = True, None
-        if self.before is None or isinstance(self.before, Planned):
-            hint = REASONS["budget"].remedy
-            skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
-            self.runtime.recorder.put(skip)
+        hint = REASONS["budget"].remedy
+        skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
+        self.runtime.recorder.put(
+            skip if self.before is None or isinstance(self.before, Planned) else self.before
+        )
 
     def begin(self) -> None:
         """Announce the case, and prepare it."""

@@ -162,7 +162,7 @@ class _Runner:
         self._pace = Pace()
         self._begun = 0
         self._budget = Budget(self.settings.budget_s, spec.began, spec.once_s)
-        self._sessions = spec.sessions
+        self._sessions = self._sharing = spec.sessions
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
         self._schedule = Schedule(spec, self.recorder, self.progress)
@@ -240,6 +240,8 @@ class _Runner:
         self._budget.once_s += pool.once_s
         if self._begun == 1:
             self._budget.forgive(START_SHARE)
+            if self._search_left_s() <= 0:  # one session that measures is worth more than several that do not
+                self._sharing = 1
         self.recorder.clocks(pool.clocks)
         self.recorder.session(pool.entered(record))
         unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
@@ -366,13 +368,13 @@ class _Runner:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
     def _search_left_s(self) -> float:
-        """The search may use the first session's share of the budget."""
+        """The search may use the first session's share of the budget; all of it where its start took that share."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or split_search.asked(
             self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
         share -= sum(companion.share for companion in self._companions)
-        return self._budget.left_s(share / max(self._sessions, 1))
+        return self._budget.left_s(share / max(self._sharing, 1))
 
     def _remaining_s(self) -> float | None:
         """Until the end: the budget's rest, or the pace so far times the cases that are left."""
@@ -414,7 +416,7 @@ class StepRun:
         """Prepare, check and time the cases, and ask for the checks behind them."""
         began = time.monotonic()
         runtime, runs = self._runtime, self._runs
-        runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)})
+        runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)}, runtime.budget)
         for run in runs:
             run.leave_out()
         waiting = {run.case.workload for run in runs if not run.over}

@@ -442,14 +442,14 @@ class WorkerPool:
         if worker is not None:
             worker.kill()
 
-    def reallocate(self, device_ids: Collection[str]) -> None:
+    def reallocate(self, device_ids: Collection[str], budget: Budget = ENDLESS) -> None:
         """Have the workers of these devices place what comes next in fresh memory."""
         requests = {
             device_id: [protocol.Reallocate(id=worker.next_id)]
             for device_id, worker in self.workers.items()
             if device_id in device_ids
         }
-        self._ask_all(requests)
+        self._ask_all(requests, budget)
 
     def take_losses(self, device_ids: Collection[str]) -> dict[str, Loss]:
         """Return the losses of these devices that nobody was told of yet."""

@@ -99,9 +99,13 @@ def measured(finished):
     return {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
 
 
-def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer():
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer(sessions):
+    """Also where its first session alone would have no time left."""
     asked = spec(4.0, 2**22)
-    late = msgspec.structs.replace(asked, began=asked.began - 100)
+    settings = msgspec.structs.replace(asked.settings, sessions=sessions)
+    run = msgspec.structs.replace(asked.run, settings=settings)
+    late = msgspec.structs.replace(asked, run=run, began=asked.began - 100)
     sizes = measured(runner.run(late, lambda event: None, lambda run: None))
     assert len(sizes) > 1
 

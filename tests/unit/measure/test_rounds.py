@@ -16,7 +16,7 @@ from gpubench.measure.case_run import Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
 from gpubench.measure.points import Pace
 from gpubench.measure.recorder import Progress, Recorder, settled_block
-from gpubench.measure.worker_pool import DeviceGone
+from gpubench.measure.worker_pool import DeviceGone, WorkerGone
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine
 from gpubench.result.run import (
@@ -169,7 +169,7 @@ class NoDevice:
     def holds(self, device_id, worker):
         return False
 
-    def reallocate(self, device_ids):
+    def reallocate(self, device_ids, budget):
         pass
 
 
@@ -192,6 +192,24 @@ def measure(runtime, case):
     step = runner.StepRun(runtime, Step((Workload(kernels.load("add"), {"n": 64}, "float32", (case,)),), MAIN))
     step.sample()
     assert step.finish()
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_and_is_dropped(earlier):
+    check = Check(ok=True, max_error=0, limit=1, scale="value")
+    blocks = [counted("main", 1)] * earlier
+    before = Measurement(id=CASE.id, case=CASE, flops=1, bytes=1, op_hash="0", check=check, blocks=blocks)
+    recorder = Recorder(empty_run(before), lambda run: None)
+    runtime = Runtime(
+        pool=NoDevice(), recorder=recorder, settings=Settings(), sink=lambda event: None,
+        progress=Progress(1, 1, lambda: None), session=0, budget=Budget(1.0), kinds=Gpus(),
+    )  # fmt: skip
+    workload = Workload(kernels.load("add"), {"n": 64}, "float32", (CASE,))
+    run = case_run.CaseRun(CASE, runtime, workload, before=before if earlier else None)
+    recorder.add(CASE.id, blocks=counted("main", 1))
+    run.lose(WorkerGone("timeout", "no answer", "prepare", "", phase_s=0.5))
+    outcome = recorder.outcome(CASE.id)
+    assert outcome == before if earlier else (outcome.reason == "budget")
 
 
 def without_device(recorder, case, session):
@@ -278,7 +296,7 @@ class OneWorker:
     def holds(self, device_id, worker):
         return worker is self._worker
 
-    def reallocate(self, device_ids):
+    def reallocate(self, device_ids, budget):
         self.reallocated.append(device_ids)
 
 
