@@ -26,7 +26,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """What the package offers, each loaded on first use: importing the package costs nothing."""
+    """Load a name of the package on first use: importing the package costs nothing."""
     import importlib
 
     if name == "detect":  # a package that can be called

@@ -75,7 +75,7 @@ class RequiredUnavailable(GpubenchError):
 
 
 class BadPlugin(GpubenchError):
-    """What another package brings along is broken: it costs itself, and ends a command that asks for nothing else."""
+    """A broken thing of another package: it costs itself, and ends a command that asks for nothing else."""
 
 
 class BackendError(Exception):

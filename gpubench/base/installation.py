@@ -1,4 +1,4 @@
-"""Where this gpubench came from, a checkout or a package index, and what its user types to install it.
+"""The origin of this gpubench, a checkout or a package index, and the command that installs it.
 
 Every text that tells somebody to install gpubench or an extra of it takes the command from here. And the folders that a
 platform keeps for its user's programs.
@@ -184,7 +184,7 @@ def _pip(arguments: str) -> str:
 
 
 def _normalized(name: str) -> str:
-    """As the package index compares names."""
+    """Return a name as the package index compares it."""
     import re
 
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -231,7 +231,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
 
 
 class Kind(NamedTuple):
-    """Where one kind of file goes: variables of Windows and XDG, folders of macOS and XDG below the home."""
+    """The place of one kind of file: variables of Windows and XDG, folders of macOS and XDG below the home."""
 
     windows: str
     macos: str

@@ -1,5 +1,5 @@
-"""What gpubench says under a code: each reason, each warning and each error, with its sentence and its remedy; and
-what `detect` says of a mode or of a GPU, in one sentence that has both.
+"""The sentences of gpubench under their codes: each reason, each warning and each error, with its sentence and its
+remedy; and what `detect` says of a mode or of a GPU, in one sentence that has both.
 
 A code never changes: result files and scripts hold it. The code that says it, the report and docs/troubleshooting.md
 read these tables; a test finds a code that has no entry where it is written. Imports nothing of ours.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 
 class Entry(NamedTuple):
-    """What a code means, and what to do about it where the place that says it knows nothing better."""
+    """The meaning of a code, and what to do about it where the place that says it knows nothing better."""
 
     sentence: str
     remedy: str

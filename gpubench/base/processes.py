@@ -92,7 +92,7 @@ class Excerpt:
         return self._count - len(self._first) - len(self._last)
 
     def text(self) -> str:
-        """What is kept, with a line in the place of what is not."""
+        """Return what is kept, with a line in the place of what is not."""
         gap = f"\n[{self.left_out} bytes left out]\n".encode() if self.left_out else b""
         return b"".join((self._first, gap, self._last)).decode("utf-8", "replace").strip()
 
@@ -257,7 +257,7 @@ def foreign(text: str) -> str:
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What became of a child that was asked once. `status` is None for one that did not end in time.
+    """The end of a child that was asked once. `status` is None for one that did not end in time.
 
     `took_s` is the time until it had written everything, in seconds.
     """

@@ -73,7 +73,7 @@ def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run]
 
 
 def _key(op: str, dtype: str, params: str | None) -> Key | None:
-    """What is asked for; None for an op that nobody declares."""
+    """Return the key that is asked for. Returns None for an op that nobody declares."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.result.case import LONG_DTYPES

@@ -1,4 +1,4 @@
-"""What a continuous integration asks of `run`, `report` and `compare`, which are gates, and what it is told: summary,
+"""Gates of `run`, `report` and `compare` for continuous integration, and what it is told: summary,
 messages, outputs, comment."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
 class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to tell, checked before anything is measured. `summary` and `outputs` are files to append to."""
+    """The channels to tell, checked before anything is measured. `summary` and `outputs` are files to append to."""
 
     summary: str | None
     outputs: str | None
@@ -96,7 +96,7 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 
 def _below_limit(path: str, text: str) -> str:
-    """What of `text` may be added to the summary of this step; what it has already stays."""
+    """Return what of `text` may be added to the summary of this step; what it has already stays."""
     from gpubench.report import ci as fitting
 
     size, ended = _written(path)

@@ -135,7 +135,7 @@ def _loaded(text: str) -> tuple[str, Run]:
 
 
 def _path(text: str) -> str:
-    """What of `[LABEL=]FILE` is the file."""
+    """Return the file of `[LABEL=]FILE`."""
     label, equals, path = text.partition("=")
     return path if equals and label and not os.path.exists(text) else text
 

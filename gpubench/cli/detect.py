@@ -158,7 +158,7 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
 
 
 def _measured(options: DetectOptions) -> Path | None:
-    """Where measured results are: named by the user, else the folder of `gpubench run` on this machine."""
+    """Return where measured results are: named by the user, else the folder of `gpubench run` on this machine."""
     path = options.results
     if path is not None:
         if not os.path.exists(path):
@@ -237,7 +237,7 @@ def _require(machine: Machine, wanted: str, *, here: bool) -> None:
 
 
 def _asked(backend: str, wanted: str) -> Lack | None:
-    """What its worker says of a backend that detection has no probe for, or of one of its devices."""
+    """Return what its worker says of a backend that detection has no probe for, or of one of its devices."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
 

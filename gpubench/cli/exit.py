@@ -94,7 +94,7 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 
 def _exit_code(exit: SystemExit) -> int:
-    """As the interpreter understands it: nothing is success, and a text is an error message."""
+    """Return the exit code as the interpreter understands it: nothing is success, and a text is an error message."""
     if exit.code is None or isinstance(exit.code, int):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)

@@ -63,7 +63,7 @@ def _refuse_measuring(options: NoiseOptions) -> None:
 
 
 def _stored(file: str, options: SelectionOptions) -> Run:
-    """What --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
+    """Return what --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
     import msgspec
 
     from gpubench.result import selectors, store

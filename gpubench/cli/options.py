@@ -413,7 +413,7 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
 
 
 class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
-    """What counts as a regression, and how a comparison is written."""
+    """Options for what counts as a regression, and for how a comparison is written."""
 
     format: str | None = option("table|plain|markdown|json|csv", OUTPUT,
         "Default: table on a terminal, else plain text.")

@@ -1,4 +1,4 @@
-"""What a run says: first what it measures, how long that takes and whether others use the machine; then, while it
+"""The words of a run: first what it measures, how long that takes and whether others use the machine; then, while it
 measures, a live line or plain lines on stderr, or events as JSON lines."""
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def about(seconds: float) -> str:
 
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
-    """What `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
+    """Return what `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
     before = cpu_load.read()
     told_s: list[float] = []
 
@@ -132,7 +132,7 @@ WIDTH = 100
 
 
 class Display:
-    """What is shown while a run goes on: nothing, here. A Sink."""
+    """A Sink that shows how a run goes on: nothing, here."""
 
     def say(self, text: str) -> None:
         """A line that concerns the whole run: the plan, and what limits it."""
@@ -154,7 +154,7 @@ class Display:
 def display(
     *, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None
 ) -> Display:
-    """Whatever fits: nothing, a live display, or plain lines."""
+    """Return the display that fits: nothing, a live display, or plain lines."""
     stream = surviving(stream or sys.stderr)
     if quiet or no_progress:
         return Display()
@@ -189,7 +189,8 @@ class Counter:
         return self.grows or 10 * number >= self.total
 
     def more(self, cases: int) -> str:
-        """What to say where the plan has more cases than it had; empty where it has not, or where that is known."""
+        """Return the text for a plan that has more cases than it had; empty where it has not, or where that is
+        known."""
         added, self.total = cases - self.total, max(cases, self.total)
         return f"{added} more cases, {cases} in all" if added > 0 and not self.grows else ""
 
@@ -361,7 +362,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """What changes comes first: a narrow terminal cuts the end."""
+        """Draw what changes first: a narrow terminal cuts the end."""
         if more := self._cases.more(event.cases):
             self._note = more
         session = (

@@ -36,7 +36,7 @@ class ReportStyle(msgspec.Struct, frozen=True):
     screen: bool = False
 
     def final_screen(self, analysis: Analysis, saved: Sequence[str]) -> str:
-        """What a run ends with on standard output."""
+        """Return the text with which a run ends on standard output."""
         import shutil
 
         from gpubench import report
@@ -101,7 +101,7 @@ def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOpti
 
 
 def for_a_page(options: RenderOptions) -> RenderOptions:
-    """The same without what a terminal brings, and with all columns."""
+    """Return these options without what a terminal brings, and with all columns."""
     return msgspec.structs.replace(options, width=_PLAIN_WIDTH, color=False, columns=())
 
 

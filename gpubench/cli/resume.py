@@ -31,7 +31,7 @@ FREE_FIELDS = ("sessions", "budget_s")
 
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
-    """What measuring asks for; `tell` is told as soon as the words are read.
+    """Return what measuring asks for; `tell` is told as soon as the words are read.
 
     Raises UsageError if an option of the command line contradicts the file, InputError if the file is not usable, is of
     another machine, or was measured in another way.
@@ -80,7 +80,8 @@ def result_file(append: str | None) -> str | None:
 
 
 def _existing(append: str | None) -> Run | None:
-    """What the file holds; where a run was killed that wrote it, what that run left beside it. None: no file yet."""
+    """Return what the file holds; where a run was killed that wrote it, what that run left beside it. Returns None if
+    there is no file yet."""
     if append is None:
         return None
     left = store.unfinished(append)

@@ -68,7 +68,7 @@ def run(options: RunOptions) -> int:
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
-    """What is measured, and that gates and baseline can be judged by it."""
+    """Return what is measured, once gates and baseline can be judged by it."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)

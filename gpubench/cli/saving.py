@@ -1,4 +1,4 @@
-"""Where a run's result goes: result files while it is measured, reports once it is over."""
+"""The places of a run's result: result files while it is measured, reports once it is over."""
 
 from __future__ import annotations
 

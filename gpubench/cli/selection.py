@@ -128,7 +128,7 @@ def parse_forms(text: str | None) -> list[str]:
 
 
 def parse_regimes(text: str | None) -> list[str]:
-    """Those of a GPU; `resident` stands for both of data that stays; None: all."""
+    """Return the regimes of a GPU; `resident` stands for both of data that stays. Returns all for None."""
     if text is None:
         return list(REGIMES)
     named = [require_choice(word, (*REGIMES, RESIDENT), "--regimes") for word in words(text, "--regimes")]

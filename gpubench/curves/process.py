@@ -72,13 +72,13 @@ class Warp(NamedTuple):
 
     @classmethod
     def even(cls, low: float, rate: float) -> Warp:
-        """The same `rate` of variance everywhere, from 0 at `low`."""
+        """Return a warp with one `rate` of variance everywhere, from 0 at `low`."""
         return cls((low, low + 1), (0.0, rate))
 
     @classmethod
     def guarded(cls, points: Sequence[Point], rate: float) -> Warp:
-        """As `even`, but where the time between two points changes by more than the slopes beside them and chance tell,
-        the whole excess may be one step, which may lie anywhere in the gap."""
+        """Return a warp like `even`; where the time between two points changes by more than slopes and chance tell, the
+        whole excess may be one step, which may lie anywhere in the gap."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
@@ -92,7 +92,7 @@ class Warp(NamedTuple):
 
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
-    """What ln(seconds) rises from point `i` to the next beyond the slopes below and above.
+    """Return how much ln(seconds) rises from point `i` to the next beyond the slopes below and above.
 
     0 where its square is not `sure` times the variance that chance explains, or where the gap beside it rises more: a
     single point that lies off is no step. 0 also in a gap that is too wide for the slopes beside it to tell.

@@ -186,8 +186,8 @@ def _size(x: float) -> float:
 
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
-    """Where the last stretch from loss to win begins, and whether the case surely wins below it: then it begins at the
-    surest loss above the last such win."""
+    """Return where the last stretch from loss to win begins, and whether the case surely wins below it: then it begins
+    at the surest loss above the last such win."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
         return 0, False
@@ -210,7 +210,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Where `rising` passes `share`; minus infinity if it begins above it, infinity if it never does."""
+    """Return where `rising` passes `share`; minus infinity if it begins above it, infinity if it never does."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):

@@ -71,7 +71,7 @@ class RayEngine:
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """What starts a Ray of our own, which nobody enters without the token that is made here."""
+        """Return what starts a Ray of our own, which nobody enters without the token that is made here."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -94,8 +94,8 @@ class RayEngine:
         }  # fmt: skip
 
     def nodes(self) -> list[EngineNode]:
-        """Those that Ray says are alive, as it may for a minute too long. One without CPUs and GPUs leads, and runs
-        nothing."""
+        """Return the nodes that Ray says are alive, as it may for a minute too long. One without CPUs and GPUs leads,
+        and runs nothing."""
         found = [
             EngineNode(
                 id=one["NodeID"], host=str(one["NodeManagerHostname"]), cpus=float(one["Resources"].get("CPU", 0)),
@@ -177,6 +177,6 @@ def _reason(error: Exception) -> NodeReason:
 
 
 def _words(error: Exception) -> str:
-    """What Ray says, on one line: its messages hold stack traces and colours."""
+    """Return what Ray says, on one line: its messages hold stack traces and colours."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:600] or type(error).__name__

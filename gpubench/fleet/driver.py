@@ -126,7 +126,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """What starts a task on a node and passes its messages along. Of an id there is one task at a time.
+    """The starter of tasks on nodes, which passes their messages along. An id has one task at a time.
 
     Only `poll` may wait, and no longer than it is told; `cancel` forgets the task, whatever becomes of it.
     """
@@ -225,7 +225,7 @@ class FleetDriver:
         self.engine.start(node, found.placed.arguments)
 
     def _take(self, found: _Progress, arrival: Arrival) -> None:
-        """Whatever a node sends may be wrong: it costs that node."""
+        """Take what a node sends. It may be wrong: that costs that node."""
         if arrival.message is None:
             self._end(found, arrival.reason or "died", arrival.why)
             return
@@ -380,7 +380,7 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """What a fleet is made of; `journal` holds the machine of each node that answered."""
+    """Return the parts of a fleet; `journal` holds the machine of each node that answered."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time

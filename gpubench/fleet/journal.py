@@ -1,4 +1,4 @@
-"""What arrives from nodes, kept at once: events in `fleet.jsonl`, results in `fleet.d/`, one file a node.
+"""The messages of nodes, kept as they arrive: events in `fleet.jsonl`, results in `fleet.d/`, one file a node.
 
 Whoever kills the driver loses nothing that arrived: `gpubench merge fleet.d/*` makes the fleet of it. What nodes send
 is foreign: it is bounded before it is written, and checked as every file before it is used.
@@ -134,7 +134,7 @@ class FleetJournal:
         return why
 
     def path(self, node: str) -> Path:
-        """Where the node's result stands."""
+        """The path of the node's result."""
         return self.folder / f"{file_stem(node, node)}{_RESULTS}"
 
     def _arriving(self, node: str) -> Path:

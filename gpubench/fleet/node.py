@@ -1,4 +1,4 @@
-"""What runs on a node: the ordinary `gpubench run` or `gpubench detect` as a child, and what it writes, sent on.
+"""The program of a node: the ordinary `gpubench run` or `gpubench detect` as a child, and what it writes, sent on.
 
 A message is bytes: one byte for its kind, then the text. Nothing of ours is pickled, and nothing here knows an engine.
 """
@@ -50,7 +50,7 @@ class ChildEnd(msgspec.Struct, frozen=True):
 
 
 def identity() -> NodeIdentity:
-    """Of this process: the version of gpubench, and the beginning of a digest of its source."""
+    """Return the identity of this process: the version of gpubench, and the beginning of a digest of its source."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -90,7 +90,7 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """What a child says while it goes on. Its lines are events, unless somebody is to `keep` them."""
+    """Yield what a child says while it goes on. Its lines are events, unless somebody is to `keep` them."""
     said = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -123,7 +123,7 @@ class PartFile:
         self._file: int | None = None  # its number on the disk
 
     def news(self) -> Iterator[bytes]:
-        """What was written since the last call, in messages."""
+        """Return what was written since the last call, in messages."""
         with contextlib.suppress(FileNotFoundError), disk.open_regular(self._path) as file:
             state = os.fstat(file.fileno())
             if state.st_ino != self._file or state.st_size < self._read:
@@ -136,7 +136,8 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """That of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the library."""
+    """Return the environment of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the
+    library."""
     found = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):

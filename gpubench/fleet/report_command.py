@@ -177,7 +177,7 @@ def _outcome(found: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOut
 
 
 def _figures_of(path: str) -> list[Figure]:
-    """Those of a saved fleet, or of one node's result. Raises InputError."""
+    """Return the figures of a saved fleet, or of one node's result. Raises InputError."""
     from gpubench.cli.report import document
     from gpubench.fleet.nodes import Fleet
     from gpubench.fleet.survey import figures

@@ -130,7 +130,7 @@ def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]
 
 
 def load_untried(name: str) -> Op:
-    """The same in a process that may break: no trial comes first. Raises KeyError and PluginError."""
+    """Load an op in a process that may break: no trial comes first. Raises KeyError and PluginError."""
     if name in names():
         return _built_in(name)
     from gpubench.kernels.contract import foreign

@@ -45,7 +45,7 @@ def _out(params: Params) -> Shape:
 
 
 def _flops(params: Params) -> int:
-    """Of the half that is needed: two products, and subtract, exp, add, divide and the maximum of each score."""
+    """Count the half that is needed: two products, and subtract, exp, add, divide and the maximum of each score."""
     of = _heads(params)
     pairs = of.n * (of.n + 1) // 2
     return 4 * of.width * pairs + 5 * of.heads * pairs

@@ -49,7 +49,7 @@ def _out(params: Params) -> Shape:
 
 
 def _flops(params: Params) -> int:
-    """Of the taps inside the image: 3 S - 2 of 3 S along each side."""
+    """Count the taps inside the image: 3 S - 2 of 3 S along each side."""
     channels, filters, side = _sides(params)
     return 2 * params["n"] * filters * channels * (3 * side - 2) ** 2
 
@@ -75,7 +75,7 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
-    """The same for a few images at a time, which stay in the caches: half the time."""
+    """Compute a few images at a time, which stay in the caches: half the time."""
     starts = range(0, max(1, len(x)), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
@@ -134,7 +134,7 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 
 
 class _Tile(NamedTuple):
-    """What a group of threads computes: so many pixels, one a thread while it loads, by the square of `lanes` filters;
+    """The share of a group of threads: so many pixels, one a thread while it loads, by the square of `lanes` filters;
     a thread multiplies `lanes` of both. The channels are shared among the `groups` of a block."""
 
     pixels: int

@@ -68,7 +68,7 @@ def _torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """That of a product, where each element of the row has the error of its norm."""
+    """Return the scale of a product, where each element of the row has the error of its norm."""
     row = _NORM.tolerance.scale
     assert row is not None
     return norms(xp, row(xp, x[-1:], g, c), w)

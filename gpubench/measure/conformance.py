@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True):
     refused: dict[str, str]
 
     def add(self, other: Report) -> None:
-        """What another device showed."""
+        """Add the findings of another device."""
         self.findings.extend(other.findings)
         self.checked.extend(other.checked)
         self.refused.update(other.refused)
@@ -78,7 +78,7 @@ def usual_sizes(op: Op) -> Sequence[int]:
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the suite tries: each op at `sizes`, with inputs of each of `kinds` and `seeds`.
+    """The trials of the suite: each op at `sizes`, with inputs of each of `kinds` and `seeds`.
 
     `around`: transfers, memory and the clock, too. `exhaust` also asks for more memory than there is.
     """
@@ -122,7 +122,7 @@ def suite(
 
 
 def inherited(kind: type) -> dict[str, object]:
-    """What a class and its bases define, by name."""
+    """Return what a class and its bases define, by name."""
     return {name: value for one in reversed(kind.mro()) for name, value in vars(one).items()}
 
 
@@ -143,7 +143,7 @@ class _Trial:
 
     @contextlib.contextmanager
     def promise(self, what: str, op: str = "") -> Iterator[None]:
-        """Whatever is raised inside breaks the promise."""
+        """Count whatever is raised inside as a broken promise."""
         try:
             yield
         except Exception as error:
@@ -164,7 +164,7 @@ class _Trial:
         )
 
     def contract(self, found: object, base: type) -> None:
-        """Of that base, and without a public method that neither the base nor a protocol has."""
+        """Check that it is of that base, without a public method that neither the base nor a protocol has."""
         self.is_a(base, found)
         known = sorted(
             {
@@ -216,7 +216,8 @@ class _Trial:
                 self.session.free(buffer)
 
     def ways(self) -> None:
-        """What a session may offer beside its own calls: a way to move data in each form, memory past the pool."""
+        """Yield what a session may offer beside its own calls: a way to move data in each form, memory past the
+        pool."""
         for form in FORMS:
             with self.promise(f"upload and download in the {form} form"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
@@ -314,7 +315,7 @@ class _Trial:
         return False
 
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
-        """What `use` makes of the workload's inputs and reference; True if they cannot be prepared."""
+        """Return what `use` makes of the workload's inputs and reference; True if they cannot be prepared."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             workspace = kind_of(op)(self.session, op, case, *drawn, self.folder)
             used = use(workspace)

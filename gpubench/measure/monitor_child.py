@@ -88,7 +88,7 @@ def _backend(device_id: str) -> Backend:
 
 
 def staying(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Who is on the devices and stays: a worker of the session before may still be on its way out."""
+    """Return who is on the devices and stays: a worker of the session before may still be on its way out."""
     found = look()
     for pause_s in PAUSES_S:
         if not any(users.computing or users.unseen for users in found.values()):

@@ -64,7 +64,8 @@ def _rates(row: CaseResult) -> CollectiveResult | None:
 
 
 def bus_factor(case: Case) -> float | None:
-    """What turns bytes a second of the case into those of the busiest link; None: no op of that name is there."""
+    """Return the factor from bytes a second of the case to those of the busiest link. Returns None if there is no such
+    op."""
     known, ranks = declaration(case.op), case.params.get("ranks", 0)
     return known.collective.bus(ranks) if known is not None and known.collective and ranks > 0 else None
 

@@ -96,7 +96,7 @@ class GangSession(
         return first.supports(op, one)
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """That of the first rank, in the form in which the ranks send."""
+        """Return the array of the first rank, in the form in which the ranks send."""
         return self._ranks.sessions[0].host_array(shape, dtype, form)
 
     def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
@@ -190,7 +190,7 @@ class GangBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """Of GPUs each pair, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
+        """List each pair of GPUs, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
         found = [gang for name in backends.built_in() for gang in _gangs(_members(name))]
         self.default_devices = tuple(
             gang.id.removeprefix(f"{GANG}:") for gang in found if _usual(gang.id, found)
@@ -269,7 +269,7 @@ CHUNK = 8
 
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
-    """Where the share of each rank begins and ends: as equal as whole granules let them be. Raises ValueError if there
+    """Return the begin and end of each rank's share: as equal as whole granules let them be. Raises ValueError if there
     are fewer granules than ranks."""
     step = granule(units)
     whole = units // step
@@ -320,7 +320,7 @@ class Ranks:
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
-        """What is out of date on each rank."""
+        """Send what is out of date on each rank."""
         works = [partial(entered, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 

@@ -109,7 +109,7 @@ class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangGains(msgspec.Struct, frozen=True, kw_only=True):
-    """What several GPUs gain."""
+    """The gains of several GPUs."""
 
     weak: tuple[Weak, ...] = ()
     strong: tuple[Strong, ...] = ()
@@ -141,7 +141,7 @@ def scaling(analysis: Analysis) -> GangGains:
 
 
 def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
-    """None where no single GPU of the gang's backend was measured in a session of the gang's."""
+    """Return the gain of one session. Returns None if no single GPU of the gang's backend was measured in it."""
     inner, case = row.case.device_id.split(":")[1], row.case
     ranks = len(gang_ranks(case.device_id))
     # Ranks in host memory are the CPU's.
@@ -214,7 +214,7 @@ PARTS: tuple[Part, ...] = ("alone", "early", "late")
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU told of itself in a part of the work: medians, and all reasons for a lowered clock."""
+    """The state of one GPU in a part of the work: medians, and all reasons for a lowered clock."""
 
     device_id: str
     part: Part

@@ -96,15 +96,15 @@ def _shared(run: Run) -> set[str]:
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """By how much the rate of each falls short: of the median of four GPUs or more, of the fastest of fewer."""
+    """Return by how much the rate of each falls short: of the median of four GPUs or more, of the fastest of fewer."""
     rates = {id: 1 / median(ours) for id, ours in blocks.items()}
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
     return {id: 1 - rate / like for id, rate in rates.items()}
 
 
 def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwin]:
-    """Those that both halves of the blocks, and the whole, call slow; none where so many are that the GPUs are not
-    alike."""
+    """Return those that both halves of the blocks, and the whole, call slow; none where so many are that the GPUs are
+    not alike."""
     whole = {id: one.blocks_s for id, one in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [{id: ours[part] for id, ours in whole.items()} for part in (slice(middle), slice(middle, None))]

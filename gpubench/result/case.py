@@ -111,7 +111,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def shared_with(self) -> str | None:
-        """Of a case that is split over the CPU and another device that device's id (`cupy:0` of `hybrid:cupy:0`)."""
+        """The GPU of a split case: `cupy:0` for `hybrid:cupy:0`."""
         return inner_device(self.device_id)
 
     @property

@@ -21,7 +21,7 @@ Status = Literal[
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """What another source said about the same thing."""
+    """The value of another source for the same thing."""
 
     value: bool | int | float | str | list[int] | None
     source: str
@@ -435,7 +435,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine is made of. `live` is false for recorded input, `took_s` is detection's own time."""
+    """The parts of one machine. `live` is false for recorded input, `took_s` is detection's own time."""
 
     name: Literal["gpubench-detect"] = "gpubench-detect"
     schema_version: int = SCHEMA_VERSION

@@ -33,7 +33,7 @@ class Blas(Record, frozen=True, kw_only=True):
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True):
-    """What one worker process was, and what its device costs without any work."""
+    """One worker process, and what its device costs without any work."""
 
     device_id: str
     threads: int | None = None
@@ -46,7 +46,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
 
 
 class Ceiling(Record, frozen=True, kw_only=True):
-    """What one device reached in one session with a kernel that does nothing else: memory's rate, or that of arithmetic
+    """The peak of one device in one session by a kernel that does nothing else: memory's rate, or that of arithmetic
     in one dtype, or what its link moved from and to page-locked memory; where there is none, `reason` says why.
     `own`: not of other backends, which reach tensor cores.
     """
@@ -178,7 +178,7 @@ class Device(Record, frozen=True, kw_only=True):
 
     @property
     def resident_regime(self) -> RegimeKind:
-        """That of launches in a row with one wait, on data that is there."""
+        """The regime `resident-queued`: many launches, one wait, data already on the device."""
         return RESIDENT if self.kind == "cpu" else QUEUED
 
     @property
@@ -218,12 +218,12 @@ class Block(Record, frozen=True, kw_only=True):
 
     @property
     def cut(self) -> float | str | None:
-        """What runs where, of a case that is shared by two sides."""
+        """The assignment of the work of a case that two sides share."""
         return self.fraction if self.placement is UNSET else self.placement
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """Where the time of one case goes in one session (seconds).
+    """The time breakdown of one case in one session, in seconds.
 
     `weights_s` was paid once in the session, by all sizes together, to bring `weights_bytes` of weights to the device.
     With `result_s` the parts are steps of the timed calls, and that step fetches the output as soon as the kernel is
@@ -251,7 +251,7 @@ StageClock = Literal["host", "event", "pass-timestamp", "waited"]
 
 
 class StageTimes(Record, frozen=True, kw_only=True):
-    """Where the time of a workload goes in one session (seconds): `stages` are its names in order, each once.
+    """The time breakdown of a workload in one session, in seconds: `stages` are its names in order, each once.
 
     Lists have a value for each round, those of `alone_s` and `chain_s` by stage: `alone_s` of the stage by itself,
     `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
@@ -278,8 +278,8 @@ class StageTimes(Record, frozen=True, kw_only=True):
 
 
 class Placing(Record, frozen=True, kw_only=True):
-    """By what one session chose where the stages of a workload run (seconds): `stages` are their names, one for each
-    letter of a placement, and every list has a value for each round.
+    """The times by which one session chose where the stages of a workload run, in seconds: `stages` are their names,
+    one for each letter of a placement, and every list has a value for each round.
 
     `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it;
     `cpu_whole_s` and `gpu_whole_s` of that chain without clock readings, with its wait. `up_s` and `down_s` are of one
@@ -324,7 +324,7 @@ class Stop(Record, frozen=True, kw_only=True):
 
 
 class SessionFailure(Record, frozen=True, kw_only=True):
-    """What broke a case in one session. Sessions in which it ran and was right keep their blocks."""
+    """The failure of a case in one session. Sessions in which it ran and was right keep their blocks."""
 
     session: int
     reason: Reason
@@ -403,7 +403,7 @@ Outcome = Measurement | Skip | Failure | Planned
 
 
 def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
-    """What broke the case, session by session; the file leaves the field out where nothing did."""
+    """Return the failures of the case, session by session; the file leaves the field out where nothing did."""
     return (getattr(outcome, "failures", None) or []) if outcome is not None else []
 
 
@@ -428,7 +428,7 @@ def warning(
 
 
 class Selection(Record, frozen=True, kw_only=True):
-    """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
+    """The choice of what is measured. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
 
     `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone.
     `variants` are named kernels that are measured beside the default one of their form; `tf32` among them stands for

@@ -32,8 +32,8 @@ class StageCost(NamedTuple):
 
 
 class PlacementCosts(NamedTuple):
-    """What a prediction is made of. `up_s` and `down_s` have the seconds of one copy of a value, `enter_s` is an empty
-    launch and its wait, `given` the sides on which a value is at first, `wanted` ends on the host."""
+    """The costs that make a prediction. `up_s` and `down_s` have the seconds of one copy of a value, `enter_s` is an
+    empty launch and its wait, `given` the sides on which a value is at first, `wanted` ends on the host."""
 
     steps: Sequence[StageCost]
     up_s: Mapping[str, float]
@@ -43,7 +43,7 @@ class PlacementCosts(NamedTuple):
     wanted: Sequence[str]
 
     def without_copies(self) -> PlacementCosts:
-        """The same where a copy takes no time."""
+        """Return these costs where a copy takes no time."""
         return self._replace(up_s=dict.fromkeys(self.up_s, 0.0), down_s=dict.fromkeys(self.down_s, 0.0))
 
 

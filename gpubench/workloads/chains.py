@@ -75,7 +75,7 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 def _writing(session: Session, one: Placed) -> Placed:
-    """Where the library call is the kernel, it has a form that writes to a given array."""
+    """Return the form of a library call that writes to a given array, where that call is the kernel."""
     stage, op, case = one
     if case.form != "library" or op.kernel(session.device.backend, case.dtype) is None:
         return one
@@ -144,7 +144,7 @@ class Chain:
         return self._launches[key][0]
 
     def _build(self) -> None:
-        """What the stages need, side by side. Raises BuildError."""
+        """Build what the stages need, side by side. Raises BuildError."""
         own = {case.id: (op, case) for _, op, case in self._placed if op.host is None}
         if isinstance(self._session, BuildsAhead):
             self._session.build(list(own.values()))

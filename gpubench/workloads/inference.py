@@ -99,8 +99,8 @@ WEIGHTS: dict[str, Values] = {
 
 
 def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
-    """By one pass over the prompt and the device's own tokens: how far the logit of each token lies below the largest
-    one, over the largest number among them. Of the prompt each id has to be right."""
+    """Return, by one pass over the prompt and the device's own tokens, how far the logit of each token lies below the
+    largest one, over the largest number among them. Of the prompt each id has to be right."""
     given = dict(zip(WEIGHTS, weights, strict=True))
     found = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
     found[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf

@@ -1,4 +1,4 @@
-"""Of which cases of a workload the stages are timed: few sizes, once for each device and session."""
+"""The cases of a workload whose stages are timed: few sizes, once for each device and session."""
 
 from __future__ import annotations
 

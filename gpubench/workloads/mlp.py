@@ -71,8 +71,8 @@ BACKWARD = (
 
 
 def flipped(gradient: str) -> Callable[..., Array]:
-    """By how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign, hence
-    whether anything flows back through them."""
+    """Return by how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign,
+    hence whether anything flows back through them."""
 
     def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
         w1, b1, w2, b2 = weights

@@ -134,7 +134,7 @@ class Value:
         return self.own() if self._array is None else self._array
 
     def own(self) -> Array:
-        """As `array`, but never the caller's: a launch writes to it."""
+        """Return `array`, never the caller's own: a launch writes to it."""
         if not self._own:
             import numpy as np
 

@@ -1,6 +1,6 @@
-"""Where the time of a workload goes: its stages alone and in the chain, and whether they add up to the whole.
+"""The time breakdown of a workload: its stages alone and in the chain, and whether they add up to the whole.
 
-Where the time of a workload goes, stage by stage: for a terminal at the largest size of each, in full at all.
+The section shows it stage by stage: for a terminal at the largest size of each, in full at all.
 """
 
 from __future__ import annotations

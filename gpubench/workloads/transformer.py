@@ -29,7 +29,7 @@ def width(params: Params) -> int:
 
 
 def given(params: Params) -> int:
-    """As many tokens as the size says."""
+    """Return as many tokens as the size says."""
     return params["n"]
 
 

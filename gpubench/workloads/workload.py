@@ -106,7 +106,7 @@ class _Stages:
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
-        """Those of every stage on the device."""
+        """Return the dtypes of every stage on the device."""
         first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
@@ -160,7 +160,7 @@ class _Stages:
         )
 
     def role(self, value: str) -> Role:
-        """Of an input: whether the host reads it, or it flows."""
+        """Return the role of an input: whether the host reads it, or it flows."""
         roles = {operand.role for stage in self.stages for name, operand in self._used(stage) if name == value}
         return "host" if "host" in roles else "activation"
 
@@ -228,7 +228,7 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """What the first stage says that has no shape."""
+        """Return what the first stage says that has no shape."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 
@@ -242,7 +242,7 @@ class _Stages:
 
 
 def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
-    """Where the other array is: PyTorch would take memory of the host."""
+    """Return zeros where the other array is: PyTorch would take memory of the host."""
     if hasattr(beside, "new_zeros"):
         return beside.new_zeros(shape, dtype=dtype)
     return xp.zeros(shape, dtype=dtype)

@@ -25,7 +25,7 @@ EARLIER = "; it was written for an earlier contract: docs/extending.md says what
 
 
 class PluginError(Exception):
-    """What is wrong with an entry point, in one sentence."""
+    """A fault of an entry point, in one sentence."""
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:

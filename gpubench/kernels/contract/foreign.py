@@ -79,7 +79,7 @@ def try_out(names: Iterable[str]) -> None:
 
 
 def _result(ended: processes.Ended) -> str:
-    """What the trial says: an empty text if it went well."""
+    """Return what the trial says: an empty text if it went well."""
     if ended.status is None:
         return f"its import did not end within {TRIAL_S:g} s"
     try:
@@ -143,7 +143,7 @@ def guarded(op: Op) -> Op:
 
 
 def _unfit(op: Op, params: Params) -> str | None:
-    """What `op.fits` says; a Defect where a function of the op raises, or returns what it must not."""
+    """Return what `op.fits` says; a Defect where a function of the op raises, or returns what it must not."""
     what = "fits"
     try:
         unfit = op.fits(params)

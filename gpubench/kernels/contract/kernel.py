@@ -12,7 +12,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a device allows. Kernels choose tiles from these numbers, never from a vendor's name.
+    """The limits of a device. Kernels choose tiles from these numbers, never from a vendor's name.
 
     `clusters`: blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above).
     """
@@ -117,7 +117,7 @@ class NumbaPass(msgspec.Struct, frozen=True):
 
 
 class NumpyPass(msgspec.Struct, frozen=True):
-    """What NumPy does behind compiled passes, such as a product: `build(np, blocks)` returns
+    """The work of NumPy behind compiled passes, such as a product: `build(np, blocks)` returns
     `launch(operands, output)`. `operands` name inputs and arrays that the passes have written."""
 
     build: Callable[..., Callable[..., None]]

@@ -1,4 +1,4 @@
-"""What an op declares: shapes, costs, its array expression, its reference and its kernels.
+"""The declaration of an op: shapes, costs, its array expression, its reference and its kernels.
 
 One declaration feeds listing, planning, the memory guard, execution, the correctness gate and the rates.
 Units: sizes in elements, `flops` in floating-point operations per launch, `bytes` in bytes per launch.
@@ -127,7 +127,7 @@ class Operand(msgspec.Struct, frozen=True):
         return self.role == "activation"
 
     def stored(self, dtype: Dtype) -> Stored:
-        """What its elements are in a case of that dtype."""
+        """Return the dtype of its elements in a case of that dtype."""
         return self.dtype or dtype
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
@@ -218,12 +218,12 @@ class Overhead(msgspec.Struct, frozen=True):
         return self.call in ("upload", "download")
 
     def bytes(self, params: Params) -> int:
-        """What one call moves."""
+        """Return the bytes that one call moves."""
         return params["n"] if self.moves else 0
 
 
 class Collective(Overhead, frozen=True, kw_only=True):
-    """What the ranks of a gang do with their buffers: n is the bytes of the largest buffer that a rank holds.
+    """The exchange of the ranks of a gang: n is the bytes of the largest buffer that a rank holds.
 
     `exchange(links, sent, got)` enqueues it on all ranks. `sends(count, ranks)` and `gets` are the elements of a rank's
     two buffers, where the largest has `count`. `expected(value, rank, ranks, i, part)` is element `i` of what the rank
@@ -243,7 +243,7 @@ class Collective(Overhead, frozen=True, kw_only=True):
     both: bool = False
 
     def bytes(self, params: Params) -> int:
-        """Of the algorithm: n, in each direction."""
+        """Return the bytes of the algorithm: n, in each direction."""
         return params["n"] * (2 if self.both else 1)
 
 
@@ -254,7 +254,7 @@ class Defect(str):
 
 
 def always_fits(params: Params) -> str | None:
-    """None: every combination of params has a shape."""
+    """Return None: every combination of params has a shape."""
     return None
 
 
@@ -390,7 +390,7 @@ class Op(msgspec.Struct, frozen=True):
 
     @property
     def collective(self) -> Collective | None:
-        """What it does on a gang; None: it is about one device."""
+        """The exchange on a gang. None means that it is about one device."""
         return self.overhead if isinstance(self.overhead, Collective) else None
 
     @property
@@ -405,12 +405,12 @@ class Op(msgspec.Struct, frozen=True):
 
     @property
     def updated(self) -> dict[int, int]:
-        """Of the outputs that lie in the buffer of an input: their place, and the input's."""
+        """The outputs that lie in the buffer of an input: their place, and the input's."""
         places = {operand.name: i for i, operand in enumerate(self.inputs)}
         return {i: places[operand.name] for i, operand in enumerate(self.outputs) if operand.name in places}
 
     def judged(self, output: Operand) -> Tolerance:
-        """What one of the outputs is compared with."""
+        """Return what one of the outputs is compared with."""
         return output.tolerance or self.tolerance
 
     def at(self, params: Params) -> Op:
@@ -529,7 +529,7 @@ class Op(msgspec.Struct, frozen=True):
         return sum(operand.bytes(params, dtype) for operand in self.outputs)
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
-        """What a device holds for one launch: all operands, and what lies between stages."""
+        """Return the bytes that a device holds for one launch: all operands, and what lies between stages."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
         return sum(operand.bytes(params, dtype) for operand in held.values())
 

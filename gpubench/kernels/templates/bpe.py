@@ -83,7 +83,7 @@ class Beginning(NamedTuple):
 
 @cache
 def beginning(count: int) -> Beginning:
-    """That of `count` tokens."""
+    """Return the beginning of `count` tokens."""
     text = _text()
     times, left = 0, count
     if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once

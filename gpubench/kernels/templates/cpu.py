@@ -1,5 +1,5 @@
-"""What the CPU's tuned forms share. Compiled ones (numba): the types of a kernel, and which numbers of threads are
-worth a trial. NumPy's: slices that threads take, scratch that stays in cache, halves as float32."""
+"""The parts that the CPU's tuned forms share. Compiled ones (numba): the types of a kernel, and which numbers of
+threads are worth a trial. NumPy's: slices that threads take, scratch that stays in cache, halves as float32."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):
-    """What runs a function over slices (start, stop) of at most `grain`, on so many threads."""
+    """A runner of a function over slices (start, stop) of at most `grain`, on so many threads."""
 
     threads: int
 
@@ -93,7 +93,7 @@ class Blocks(Protocol):
         """All slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """The same for a function that multiplies: BLAS has one thread meanwhile, in each of the threads."""
+        """Run a function that multiplies over slices: BLAS has one thread meanwhile, in each of the threads."""
 
 
 class ThreadScratch:

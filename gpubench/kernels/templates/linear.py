@@ -185,6 +185,6 @@ def build_cuda(
 def product(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
 ) -> wgsl.Product:
-    """What WGSL multiplies."""
+    """Return the product that WGSL computes."""
     n, m, k = sides(params)
     return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)

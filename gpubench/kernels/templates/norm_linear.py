@@ -143,7 +143,7 @@ def _cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> Cud
 
 
 def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Those of the layer. Raises Unsupported."""
+    """Return the candidates of the layer. Raises Unsupported."""
     product(("x", "w"), False, epilogue, params, dtype).require(limits)
     found = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
     return tuple(Candidate(one.name, partial(_wgsl, epilogue, params, dtype, limits, one)) for one in found)

@@ -43,7 +43,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def functions(self) -> list[str]:
-        """What `decoded` and `encoded` call."""
+        """Return the functions that `decoded` and `encoded` call."""
         return [_UNPACK] if self.parts == 2 else []
 
     def decoded(self, unit: str) -> tuple[str, ...]:

@@ -238,7 +238,7 @@ class _Trial:
         return min(launch_seconds(self._session, self._launch, repeat) for _ in range(count))
 
     def answer(self) -> Array:
-        """What the last launch wrote."""
+        """Return what the last launch wrote."""
         return _answer(self._session, self._launch, self._shape, self._dtype)
 
     def release(self) -> None:
@@ -255,7 +255,7 @@ def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
 
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
-    """What the last launch wrote."""
+    """Return what the last launch wrote."""
     found = nan_array(shape, dtype)
     session.download(launch.output, found)
     return found

@@ -53,7 +53,7 @@ class CpuTurns:
 
 
 def current_cpu() -> int | None:
-    """None where the C library does not tell."""
+    """Return the CPU that this thread runs on. Returns None where the C library does not tell."""
     try:
         found = int(ctypes.CDLL(None).sched_getcpu())
     except (OSError, AttributeError, TypeError):

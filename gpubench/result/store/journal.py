@@ -141,7 +141,7 @@ _MOST_NAMES = 1 << 16  # bytes of a holder's name and command that are read
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds a lock, as the lock's file tells."""
+    """The holder of a lock, as the lock's file tells."""
 
     pid: int
     host: str

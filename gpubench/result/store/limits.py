@@ -1,4 +1,4 @@
-"""What a document may hold. Every file that is read passes here, so that it is reported or refused within seconds.
+"""The bounds of a document. Every file that is read passes here, so that it is reported or refused within seconds.
 
 The bounds lie above every real run and below what a report of 10 s and 1 GiB can be made of. Text is looked at before
 it is decoded, because decoding alone may take all memory; a result once more after it.

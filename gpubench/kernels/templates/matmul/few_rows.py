@@ -51,7 +51,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> tuple[str, ...]:
-        """What is read of the norm beside the rows."""
+        """Return what is read of the norm beside the rows."""
         return ("g", "c") if self.normed else ()
 
     @property
@@ -64,7 +64,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """As few columns as whole sectors allow; more where the device has enough groups."""
+        """Return as few columns as whole sectors allow; more where the device has enough groups."""
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)
@@ -76,7 +76,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
 
 class ColumnBlock(msgspec.Struct, frozen=True):
-    """What a group of threads computes: `units` of `width` columns side by side for `rows` rows, with `shares` threads
+    """The share of a group of threads: `units` of `width` columns side by side for `rows` rows, with `shares` threads
     along k behind each unit. Where the weights are turned a unit is one column, and `width` elements are neighbours
     along k."""
 
@@ -91,7 +91,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
         return self.units if self.turned else self.units * self.width
 
     def norm(self, product: WeightedRows) -> RowNorm | None:
-        """That of the rows, where the product has one."""
+        """Return the norm of the rows, where the product has one."""
         return RowNorm(self.rows, product.k, self.units * self.shares, self.shares) if product.normed else None
 
 
@@ -114,7 +114,7 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
 
 
 def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
-    """What a block holds, rows to be normed among it."""
+    """Return the bytes that a block holds, rows to be normed among them."""
     if (norm := of.norm(product)) is None:
         return 0  # sums alone: they fit
     size = 8 if product.dtype == "float64" else 4
@@ -244,7 +244,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
 
 
 def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> int:
-    """What a group holds: the sums of its threads, and rows to be normed."""
+    """Return the bytes that a group holds: the sums of its threads, and rows to be normed."""
     size = 8 if storage.real == "f64" else 4
     sums = size * threads * of.rows * (1 if of.turned else storage.lanes * storage.parts)
     norm = of.norm(product)
@@ -319,7 +319,7 @@ def _wgsl_normed(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm) -
 
 
 def _wgsl_products(of: ColumnBlock, storage: Storage, x: Storage, units: Sequence[str]) -> list[str]:
-    """What a unit `w` of weights adds to the totals, with the unit of each row that meets it."""
+    """Return what a unit `w` of weights adds to the totals, with the unit of each row that meets it."""
     lines = []
     for row, unit in enumerate(units):
         lines.append(f"    let x{row} = {unit};")

@@ -25,11 +25,11 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """What a group reads of A or B, which has `extent` rows or columns beside K. `turned`: a line of memory goes along
-    K, and holds k / 4 vec4s. Else it goes along the extent; it is `loose` if it is read element by element. `begin` is
-    the text of the group's first row or column, counted in vec4s unless it is `turned`. `inside`: no group looks past
-    an edge. k is a multiple of 4 where the operand is turned. `gather` is the beginning of a call that reads four
-    neighbours of a line, where memory has no such line."""
+    """The reads of a group from A or B, which has `extent` rows or columns beside K. `turned`: a line of memory goes
+    along K, and holds k / 4 vec4s. Else it goes along the extent; it is `loose` if it is read element by element.
+    `begin` is the text of the group's first row or column, counted in vec4s unless it is `turned`. `inside`: no group
+    looks past an edge. k is a multiple of 4 where the operand is turned. `gather` is the beginning of a call that reads
+    four neighbours of a line, where memory has no such line."""
 
     name: Literal["a", "b"]
     tile: Tile
@@ -71,7 +71,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def carried(self) -> list[Carried]:
-        """What each thread carries: squares of 4 x 4 to be turned where they come out even, else single vec4s."""
+        """Return what each thread carries: squares of 4 x 4 to be turned where they come out even, else single
+        vec4s."""
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
@@ -108,7 +109,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"({first}{' * 4u' if self._squares else ''} + {one.ahead}u)"
 
     def functions(self) -> list[str]:
-        """What reads four neighbours of a loose line. Past its end the last element is repeated."""
+        """Return the function that reads four neighbours of a loose line. Past its end the last element is repeated."""
         if not self.loose:
             return []
         lanes = (f"{self.name}_[start + min(4u * place + {q}u, {self.extent - 1}u)]" for q in range(4))
@@ -130,7 +131,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return steps // 4 if self.turned else steps * self.across
 
     def addresses(self, start: int) -> list[str]:
-        """Where the first vec4 lies in memory, and where it goes in workgroup memory, whose tile begins at `start`."""
+        """Return where the first vec4 lies in memory, and where it goes in workgroup memory, whose tile begins at
+        `start`."""
         first = self.carried[0]
         line, at = self._line(first), f"{start}u + " if start else ""
         lines = []

@@ -109,14 +109,14 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def a(self) -> OperandTile:
-        """Of A."""
+        """Loads of A per thread."""
         begin = "(top >> 2u)" if self.ta else "top"
         loose = "a" in self.loose
         return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
 
     @property
     def b(self) -> OperandTile:
-        """Of B, or of the patches."""
+        """Loads of B, or of the patches, per thread."""
         begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
         gather = "patches_at(group.z" if self.patches else ""
         return OperandTile(
@@ -241,8 +241,8 @@ def _thread(layout: Layout) -> list[str]:
 
 
 def _place(tile: Tile) -> list[str]:
-    """Where a member of a team has its block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their
-    reads of both tiles fall into different banks of workgroup memory."""
+    """Return where a member of a team has its block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4:
+    their reads of both tiles fall into different banks of workgroup memory."""
     if tile.threads_x < 8:
         return [
             f"  let tx = member & {tile.threads_x - 1}u;",

@@ -43,7 +43,7 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Of a row, that a thread holds at most."""
+        """Return the elements of a row that a thread holds at most."""
         return ceil_div(self.k, self.lanes)
 
     @property
@@ -54,7 +54,7 @@ class RowNorm(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ CUDA
 
     def cuda_bytes(self, real_bytes: int) -> int:
-        """What of a block's memory it takes."""
+        """Return the bytes of a block's memory that it takes."""
         return real_bytes * (self.held_rows * self.k + 2 * ceil_div(self.threads, 32))
 
     def cuda_head(self) -> str:
@@ -68,7 +68,7 @@ const int AHEAD = {ahead};
     # ------------------------------------------------------------ WGSL
 
     def wgsl_bytes(self, real_bytes: int) -> int:
-        """What of a group's memory it takes."""
+        """Return the bytes of a group's memory that it takes."""
         return real_bytes * (self.held_rows * self.k + 2 * self.threads + 2 * self.held_rows * self.chunks)
 
     @property

@@ -57,7 +57,7 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def padded(self) -> tuple[int, int]:
-        """What a tile reads as vec4s."""
+        """Return what a tile reads as vec4s."""
         return (self.extent, self.deep) if self.turned else (self.deep, 4 * ceil_div(self.extent, 4))
 
     @property
@@ -91,7 +91,7 @@ class Product(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[Lines]:
-        """Of A and B. Patches come from an image."""
+        """Return the lines of A and B. Patches come from an image."""
         a = Lines("a", self.a, not self.ta, self.m, self.k, self.deep)
         return [a] if self.patches else [a, Lines("b", self.b, self.tb, self.n, self.k, self.deep)]
 
