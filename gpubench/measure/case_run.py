@@ -176,6 +176,7 @@ class CaseRun:
         """End the case whose worker ended: it is out of time, or broken."""
         if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
             self._run_late(f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}")
+            self._announce()
         else:
             self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
 

@@ -61,7 +61,7 @@ def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
 
 
 def test_given_sizes_have_their_blocks_and_no_others_come(run):
-    sizes, _ = blocks_by_size(run(*SEARCH, "--sizes", "4k,64k").outcomes)
+    sizes, _ = blocks_by_size(run(*SEARCH, "--sizes", "4k,64k", "--max-time", "60s").outcomes)
     assert sorted(sizes) == [4096, 65536]
     assert min(sizes.values()) >= 8
 

@@ -15,7 +15,7 @@ from gpubench.measure.budget import LEAST_BLOCKS, Budget, stop_reason
 from gpubench.measure.case_run import Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
 from gpubench.measure.points import Pace
-from gpubench.measure.recorder import Progress, Recorder, settled_block
+from gpubench.measure.recorder import CaseDone, Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import DeviceGone, WorkerGone
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine
@@ -199,15 +199,16 @@ def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_
     check = Check(ok=True, max_error=0, limit=1, scale="value")
     blocks = [counted("main", 1)] * earlier
     before = Measurement(id=CASE.id, case=CASE, flops=1, bytes=1, op_hash="0", check=check, blocks=blocks)
-    recorder = Recorder(empty_run(before), lambda run: None)
+    recorder, events = Recorder(empty_run(before), lambda run: None), []
     runtime = Runtime(
-        pool=NoDevice(), recorder=recorder, settings=Settings(), sink=lambda event: None,
+        pool=NoDevice(), recorder=recorder, settings=Settings(), sink=events.append,
         progress=Progress(1, 1, lambda: None), session=0, budget=Budget(1.0), kinds=Gpus(),
     )  # fmt: skip
     workload = Workload(kernels.load("add"), {"n": 64}, "float32", (CASE,))
     run = case_run.CaseRun(CASE, runtime, workload, before=before if earlier else None)
     recorder.add(CASE.id, blocks=counted("main", 1))
     run.lose(WorkerGone("timeout", "no answer", "prepare", "", phase_s=0.5))
+    assert [type(event) for event in events] == [CaseDone], "each case that began ends"
     outcome = recorder.outcome(CASE.id)
     assert outcome == before if earlier else (outcome.reason == "budget")
 
