@@ -15,8 +15,11 @@ from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
 from gpubench.result import store
 from tests.unit.report.answer_runs import (
+    WAITED,
+    answer_run,
     no_gpu_run,
     one_op_run,
+    op_rows,
     suite_run,
 )
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
@@ -376,6 +379,27 @@ def contrast(one, other):
 
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def test_a_narrow_page_cuts_no_letter_of_the_map_and_no_long_name_of_an_operation(opened):
+    gains = {64: 2.0, 1024: 9.0}
+    rows = [row for op in ("multi_head_attention", "add", "ffn") for row in op_rows(op, {WAITED: gains})]
+    for device in ("numpy:0", "cupy:0"):
+        long = msgspec.structs.replace(
+            case("matmul", device=device), params={"n": 64, "k": 1048576, "middle": 268435456}
+        )
+        rows.append(measured(long, 1e-3))
+    page = opened(answer_run(rows), width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    beyond = """() => [...document.querySelectorAll('#r0-map svg')].flatMap(svg => {
+        const box = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll('text')].filter(text => {
+            const at = text.getBoundingClientRect();
+            return at.width && (at.left < box.left - 1.5 || at.right > box.right + 1.5);
+        }).map(text => text.textContent);
+    })"""
+    assert page.locator("#r0-map svg").count()
+    assert not page.evaluate(beyond)
 
 
 @pytest.mark.parametrize("names", [HOSTILE[:3], HOSTILE[3:6], HOSTILE[5:]], ids=["tags", "quotes", "letters"])

@@ -316,17 +316,22 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
 STEP, NARROW_STEP = 30, 17  # points of height for a strip, where a lane has one and where it has several
 PIECES, SHADE = 80, 0.025  # of the axis, and of a tint: inside one of them the colour stays
 _HALF, _WIDE, _LETTERS = 430, 900, 170  # points, and letters of a line, across a picture
+_LEGEND = 260  # points; in a page no longer than the axis, beyond which it is cut
+_LONG: Any = {"expr": f"min({_LEGEND}, width)"}
 _LABEL = "split(datum.label, '\\t')[{}]"  # a lane's key holds its number, its op and its gain
 
 
-def map_specs(view: MapView) -> list[ChartRow]:
-    """Return a spec for each panel, as wide as what holds it; the first has the legend of the colours."""
-    return [_panel(name, rows, view.ends, legend=not i) for i, (name, rows) in enumerate(view.panels.items())]
+def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
+    """Return a spec for each panel, as wide as what holds it; the first has the legend of the colours, so `long`."""
+    return [
+        _panel(name, rows, view.ends, legend=None if i else long)
+        for i, (name, rows) in enumerate(view.panels.items())
+    ]
 
 
 def map_picture(view: MapView) -> ChartRow:
     """Return the whole map as one spec, with its words, for where it travels without a page."""
-    specs = map_specs(view)
+    specs = map_specs(view, _LEGEND)
     words = [*view.origin, *filled(MEANING, _LETTERS, "")]
     return {
         "title": {"text": view.title, "subtitle": words, "anchor": "start"},
@@ -334,7 +339,7 @@ def map_picture(view: MapView) -> ChartRow:
     }  # fmt: skip
 
 
-def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: bool) -> ChartRow:
+def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any) -> ChartRow:
     step = NARROW_STEP if any(entry.side for entry in strips) else STEP
     rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
     names = []
@@ -348,7 +353,7 @@ def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: 
         for kind, part in _rows(entry, ends):
             rows[kind].append({"lane": name, **part})
     tall, low = round(step * 0.75), step * 0.45
-    blur = {"color": _color(legend=legend)}
+    blur = {"color": _color(legend)}
     span = {"x": _size("x", ends, strips), "x2": {"field": "x2"}}
     at = {"x": _size("x", ends, strips)}
     tips = [{"lane": entry["lane"], "x": entry[end]} for entry in rows["spans"] for end in ("x", "x2")]
@@ -395,7 +400,7 @@ def _size(field: str, found: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
     named = {round(found.low * (found.high / found.low) ** share): text for share, text in ticks(found)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
     axis = {
-        "title": axis_text(strips),
+        "title": axis_text(strips).split("; "),
         "values": list(named),
         "labelExpr": f"{text} : ''",
         "grid": False,
@@ -410,15 +415,16 @@ def _size(field: str, found: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
     }
 
 
-def _color(*, legend: bool) -> ChartRow:
-    """Return the colours from the CPU's to the GPU's; the theme says which they are."""
+def _color(length: Any) -> ChartRow:
+    """Return the colours from the CPU's to the GPU's, with a legend if it has a length; the theme says which they
+    are."""
     look = {
-        "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": 260, "gradientThickness": 12,
+        "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],
         "labelExpr": f"datum.value < 0 ? 'CPU {FULL:.0f}x' : datum.value > 0 ? 'GPU {FULL:.0f}x' : 'about equal'",
     }  # fmt: skip
     return {
-        "field": "tint", "type": "quantitative", "legend": look if legend else None,
+        "field": "tint", "type": "quantitative", "legend": look if length else None,
         "scale": {"domain": [-1, 0, 1], "range": "diverging", "interpolate": "rgb"},
     }  # fmt: skip
 
