@@ -100,7 +100,7 @@ def check(options: CheckOptions) -> int:
     )  # fmt: skip
     base, new = Version(*programs[0], results / "base.json"), Version(*programs[1], results / "new.json")
     try:
-        prepared = prepare(comparison)  # a misspelt gate is told before anything is measured
+        comparing = prepare(comparison)  # a misspelt gate is told before anything is measured
         _measure(base, new, options)
     except BaseException:
         if any(version.result.exists() for version in (base, new)):
@@ -109,7 +109,7 @@ def check(options: CheckOptions) -> int:
             with contextlib.suppress(OSError):
                 results.rmdir()
         raise
-    return compare(comparison, prepared)
+    return compare(comparison, comparing)
 
 
 def _measure(base: Version, new: Version, options: CheckOptions) -> None:

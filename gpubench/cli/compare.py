@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubench.result.run import Run
 
 
-class Prepared(NamedTuple):
+class ComparisonPlan(NamedTuple):
     """The options of a comparison as checked values, and where its report goes."""
 
     format: str
@@ -28,7 +28,7 @@ class Prepared(NamedTuple):
     checked: CompareOptions
 
 
-def prepare(options: ComparisonOptions) -> Prepared:
+def prepare(options: ComparisonOptions) -> ComparisonPlan:
     """Check what needs no result. Raises UsageError and InputError."""
     from gpubench.cli import ci, rendering
     from gpubench.report.comparison import FORMATS
@@ -38,13 +38,13 @@ def prepare(options: ComparisonOptions) -> Prepared:
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
     style = rendering.look(options, to_terminal=to_terminal, time_unit=options.time_unit)
-    prepared = Prepared(name, style, ci.channels(options, os.environ), check(options))
+    plan = ComparisonPlan(name, style, ci.channels(options, os.environ), check(options))
     if output is not None:
         store.check_writable(output)
-    return prepared
+    return plan
 
 
-def compare(options: ComparisonOptions, prepared: Prepared | None = None) -> int:
+def compare(options: ComparisonOptions, plan: ComparisonPlan | None = None) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
     from gpubench.cli import rendering
     from gpubench.compare.two_runs import compare as comparing
@@ -55,7 +55,7 @@ def compare(options: ComparisonOptions, prepared: Prepared | None = None) -> int
     files = [options.base, *options.new]
     if [*map(_path, files), options.thresholds].count("-") > 1:
         raise UsageError("stdin-twice", why="standard input holds one result")
-    name, style, channels, checked = prepared or prepare(options)
+    name, style, channels, checked = plan or prepare(options)
     base, *new = [_loaded(text) for text in files]
     require_matches(options, [run for _, run in (base, *new)])
     found = comparing(base, new, checked)
