@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubench.base import processes
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
 from gpubench.base.units import counted, format_seconds, parse_duration
 from gpubench.cli.options import CheckOptions, ComparisonOptions
@@ -72,6 +71,8 @@ class Version(NamedTuple):
 
     def failed(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
         """Return the error of a run that measured nothing, with what it said."""
+        from gpubench.base import processes
+
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.startswith(("error:", "  why:"))] or lines[-2:]
         error = GpubenchError(
