@@ -50,7 +50,7 @@ def source_of(where: str) -> CodeSource:
         path = Path(where).resolve()
         if not path.is_file():
             folder = path.parent
-            near = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
+            near = [file.name for file in folder.glob("*.py") if file.is_file()] if folder.is_dir() else []
             raise UsageError(
                 "bad-function", f"there is no file {where}", why=f"it was looked for in {folder}",
                 hint=suggest(path.name, near) or "give the path of a Python file",

@@ -164,6 +164,8 @@ def test_names_that_nothing_has(gpubench, tmp_path: Path) -> None:
     write(tmp_path, "@gpubench.function\ndef pairwise(xp, x):\n    return x\n")
     assert "did you mean 'pairwise'?" in gpubench("run", "mine.py:pairwis").stderr
     assert "did you mean 'mine.py'?" in gpubench("run", "mime.py").stderr
+    (tmp_path / "folder.py").mkdir()
+    assert "did you mean" not in gpubench("run", "folder.py").stderr
     assert "write --ops matmul" in gpubench("run", "matmul").stderr
     assert "write mine.py\n" in gpubench("run", "mine").stderr
     assert "write mine.py:pairwise" in gpubench("run", "mine.py", "pairwise").stderr

@@ -103,14 +103,15 @@ def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
 
 
 def _cpu_table(analysis: Analysis, unit: str) -> Table:
-    columns = heads(
-        "op", Column("dtype", rank=1), Column("device", rank=4), number("n"),
-        number("library"), number("tuned"), number("compute", 3), number("payload", 2),
-    )  # fmt: skip
     workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
     for ratio in analysis.cases:
         if ratio.device_kind == "cpu" and ratio.time is not None and ratio.case.variant is None:
             workloads.setdefault((ratio.case.workload, ratio.case.device_id), {})[ratio.case.form] = ratio
+    several = len({device_id for _, device_id in workloads}) > 1  # without its device a row is another one's twin
+    columns = heads(
+        "op", Column("dtype", rank=1), Column("device", rank=0 if several else 4), number("n"),
+        number("library"), number("tuned"), number("compute", 3), number("payload", 2),
+    )  # fmt: skip
     body = []
     for forms in workloads.values():
         best = min(forms.values(), key=lambda ratio: (ratio.time.estimate if ratio.time else 0.0, ratio.id))

@@ -162,6 +162,13 @@ def test_the_picture_of_the_map_names_it_with_versions():
     )
 
 
+def test_the_table_of_the_cpu_tells_its_devices_apart_whatever_an_op_is_called():
+    name, devices = "options.a_rather_long_name", ("numpy:0", "torch:cpu")
+    run = answer_run([on(case(name, device=device), 1e-3) for device in devices], devices=(CPU, TORCH))
+    table = render([run], "plain").partition("library and tuned form")[2].partition("\n\n")[0]
+    assert all(device in table for device in devices)
+
+
 def test_the_break_even_table_says_of_each_op_what_computed_it():
     text = " ".join(render([contest()], "plain", sections=("breakeven",)).split())
     assert "CPU, the fastest at each size: numba; matmul: OpenBLAS or PyTorch/MKL; relu: PyTorch " in text
