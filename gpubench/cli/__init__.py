@@ -11,6 +11,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program on `argv` (default: the process's own) and return its exit code."""
     try:
         return _main(argv)
+    except KeyboardInterrupt:  # before or after the guard, while modules are loaded
+        return 130
     except (ImportError, AttributeError) as error:  # before the guard stood: files that are not ours
         from gpubench.base.installation import tell_unexpected
 

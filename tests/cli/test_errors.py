@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpubench import cli
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
 from gpubench.cli import command, exit
 
@@ -77,6 +78,14 @@ def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, verbose: bool = 
 
     monkeypatch.setattr("gpubench.cli.command.run_app", fail)
     return exit.run_guarded([])
+
+
+def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(arguments: list[str]) -> int:
+        raise KeyboardInterrupt  # while a module is loaded
+
+    monkeypatch.setattr(cli, "_run", load)
+    assert cli.main([]) == ExitCode.INTERRUPTED
 
 
 def test_each_exception_has_its_exit_code(
