@@ -52,6 +52,8 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
             hint="start another file: --like FILE measures the plan of a file again",
         )  # fmt: skip
     _refuse_contradictions(options, plan, f"{option} {source}")
+    if known is not None:
+        _require_same_functions(known, f"{option} {source}")
     fresh = _on_same_devices(options, plan, began, tell, again=known is None)
     if known is None:
         count = options.sessions or plan.settings.sessions
@@ -186,6 +188,18 @@ def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
         raise InputError(
             "different-machine", f"{option}: the file is of another machine", why=f"{name}: {difference}"
         )
+
+
+def _require_same_functions(known: Run, option: str) -> None:
+    """Raises InputError naming the first function whose text changed: samples of two texts have no common median."""
+    for outcome in known.outcomes:
+        digest = kernels.load(outcome.case.op).digest
+        if isinstance(outcome, Measurement) and digest and outcome.kernel_hash != digest:
+            raise InputError(
+                "not-comparable", f"{option}: {outcome.case.op} is another function now",
+                why="its text changed after the sessions of the file were measured",
+                hint="start another file: --like FILE measures the plan of a file again",
+            )  # fmt: skip
 
 
 # ---------------------------------------------------------------- options against the file
@@ -323,7 +337,8 @@ def _require_op(op: str, source: str) -> None:
         if dot:
             raise InputError(
                 "unknown-word", f"{source}: {op[:80]!r} is a function of somebody's own",
-                why="its file was not named", hint=f"name it too: gpubench run {file}.py ...",
+                why="its file was not named, or has no such function now",
+                hint=f"name it too: gpubench run {file}.py ...",
             ) from None  # fmt: skip
         _refuse_word(source, "op", op, kernels.names())
     except BadPlugin as error:

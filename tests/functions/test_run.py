@@ -348,6 +348,13 @@ def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path: Path) ->
     without = gpubench("run", "--append", "r.json")
     assert without.returncode == 4
     assert "name it too: gpubench run mine.py" in without.stderr
+    write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-2:]\n")
+    before = (tmp_path / "r.json").read_bytes()
+    changed = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")
+    assert (changed.returncode, "mine.last is another function now" in changed.stderr) == (4, True), (
+        changed.stderr
+    )
+    assert (tmp_path / "r.json").read_bytes() == before
 
 
 FORMULAS = {
