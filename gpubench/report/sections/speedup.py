@@ -107,7 +107,7 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
     for ratio in analysis.cases:
         if ratio.device_kind == "cpu" and ratio.time is not None and ratio.case.variant is None:
             workloads.setdefault((ratio.case.workload, ratio.case.device_id), {})[ratio.case.form] = ratio
-    several = len({device_id for _, device_id in workloads}) > 1  # without its device a row is another one's twin
+    several = len({device_id for _, device_id in workloads}) > 1  # a row needs its device to be told apart
     columns = heads(
         "op", Column("dtype", rank=1), Column("device", rank=0 if several else 4), number("n"),
         number("library"), number("tuned"), number("compute", 3), number("payload", 2),
