@@ -474,6 +474,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "no text": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, driver=b'\\xff', name=None) for d in super().devices()]\nBACKEND = B()", "what no message can hold"),
     "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
     "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract"),
+    "earlier base": ("from gpubench.backends.contract import protocols as p\nclass S(p.Fills): pass", "written for an earlier contract"),
     "forms": (_BACKEND + "class B(Backend):\n    forms = None\nBACKEND = B()", "TypeError"),
 }  # fmt: skip
 

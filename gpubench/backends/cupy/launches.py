@@ -252,7 +252,7 @@ class CudaGraphs:
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """The launches as step; None where a library call among them takes memory, which a graph cannot."""
+        """The launches as one; None where a library call among them takes memory, which a graph cannot."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
         if len(own) < FEWEST or not all(
             isinstance(step, CudaLaunch) and step.steps is not None for step in own

@@ -32,6 +32,7 @@ from gpubench.backends.wgpu.queues import Queue, library
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.base import cpu_load
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.base.installation import install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.result.case import Case
@@ -46,6 +47,8 @@ _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of tod
 _FLUSH_BYTES_SOFTWARE = 64 << 20
 # For the candidates of one kernel and size: to build seven texts of 0.2 s, side by side, and to time them.
 TUNING_S = 3.0
+# Past wgpu-py's own methods goes what no other version has in the same place (docs/decisions, 6).
+WGPU_VERSION = (0, 32)
 IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
@@ -330,8 +333,12 @@ class WgpuSession(
         What the host does comes first, by its own clock."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamped = own and self.stamps is not None and len(own) <= MOST_STAMPED
+        return read_stages(self, steps, own, self._read_stamps if stamped else None)
+
+    def _read_stamps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
+        assert self.stamps is not None
         with vendor_errors():
-            return read_stages(self, steps, own, self.stamps.read_steps if self.stamps and stamped else None)
+            return self.stamps.read_steps(launches)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
         """Record once more what was recorded ahead. A device that is the CPU itself spends a submit with
@@ -538,6 +545,12 @@ class WgpuBackend(Backend):
                 f"wgpu cannot list adapters: {_first_line(error)}",
                 hint=_DRIVER if sys.platform == "linux" else "install the GPU's driver",
             ) from error
+        if wgpu.version_info[:2] != WGPU_VERSION:
+            raise BackendUnavailable(
+                f"wgpu {wgpu.__version__} is installed; gpubench calls what only wgpu "
+                f"{'.'.join(map(str, WGPU_VERSION))} has",
+                hint=install_command(),
+            )
         usable = [a for a in adapters if a.info["backend_type"] in _APIS]
         if not usable:
             raise BackendUnavailable(

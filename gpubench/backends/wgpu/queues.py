@@ -136,7 +136,7 @@ class Queue:
         return _done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
-        """Return what the library is fields, for it to call with the number of a wait."""
+        """Return what the library is given, for it to call with the number of a wait."""
         ffi = self.native.ffi
         fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -232,7 +232,7 @@ class ChunkPipeline:
                 self._error = self._error or error
                 for each in self._chunks:
                     for state in (each.asked, each.open, each.closed):
-                        if not state.done():
+                        with contextlib.suppress(InvalidStateError):  # it is done
                             state.set_exception(self._error)
             raise self._error from None
 

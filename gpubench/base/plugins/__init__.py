@@ -113,8 +113,14 @@ def load(entry: EntryPoint) -> Any:
     except SystemExit as error:
         raise PluginError(f"its import calls sys.exit({error.code!r})") from None
     except Exception as error:
-        earlier = isinstance(error, ImportError) and (error.name or "").startswith("gpubench")
+        earlier = isinstance(error, ImportError | AttributeError) and _lacking(error).startswith("gpubench")
         raise PluginError(f"its import raises {described(error)}" + EARLIER * earlier) from error
+
+
+def _lacking(error: ImportError | AttributeError) -> str:
+    """Return the name of the module that lacks what was asked for; empty if no module does."""
+    name = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
+    return name if isinstance(name, str) else ""
 
 
 def described(error: BaseException) -> str:

@@ -183,6 +183,17 @@ def test_a_loader_that_raises_is_an_absence(monkeypatch):
     assert refused.value.detail == "wgpu cannot list adapters: no loader"
 
 
+def test_another_version_of_wgpu_is_an_absence_with_the_remedy(listed, monkeypatch):
+    import wgpu
+
+    monkeypatch.setattr(wgpu, "version_info", (0, 33, 1))
+    monkeypatch.setattr(wgpu, "__version__", "0.33.1")
+    with pytest.raises(BackendUnavailable) as refused:
+        listed(adapter("card"))
+    assert refused.value.detail.startswith("wgpu 0.33.1 is installed")
+    assert "pip install" in refused.value.hint
+
+
 # ------------------------------------------------------------------- NumPy
 
 

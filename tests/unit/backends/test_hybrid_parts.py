@@ -11,7 +11,32 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench.backends.hybrid import gpu_units, reserved_cores
+from gpubench.backends.shared import sides
 from gpubench.backends.shared.sides import CompanionThread, granule
+
+
+def test_the_kind_of_a_session_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A placed workload asks inside of its timed calls, and the question takes as long as a small kernel."""
+    asked: list[object] = []
+
+    class Asking(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            asked.append(instance)
+            return False
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            asked.append(kind)
+            return False
+
+    class Pair(metaclass=Asking): ...
+
+    class OtherSession: ...
+
+    monkeypatch.setattr(sides, "ScriptedPair", Pair)
+    array: Any = object()
+    for _ in range(3):
+        assert sides.view_of(OtherSession(), array) is array  # type: ignore[arg-type]
+    assert len(asked) == 1
 
 
 @given(st.integers(2, 1 << 30), st.floats(0, 1))

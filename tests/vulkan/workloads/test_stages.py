@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
+from gpubench.backends.contract import HostCall
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
@@ -77,3 +78,12 @@ def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_pat
     distinct = {(step.source, step.entry) for step in passes_of(workspace.op, case, session.limits)}
     assert len(built) == len(distinct) > 4
     assert threading.main_thread() not in built
+
+
+def test_what_a_stage_of_the_host_raises_is_no_loss_of_the_device(session):
+    def fail():
+        raise RuntimeError("no tokens")
+
+    output = session.allocate((4,), "float32")
+    with pytest.raises(RuntimeError, match="no tokens"):
+        session.stage_times([(HostCall(session, fail, output), output)])
