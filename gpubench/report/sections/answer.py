@@ -135,7 +135,7 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
         if len(troubles) > 1 and len(troubles) + kept > room:
             troubles = [cut(f"{len(troubles)} kinds of failures: gpubench report --sections skipped", width)]
         while sum(len(lines) for _, lines in notes) > room - len(troubles):
-            last = max(rank for rank, _ in notes)
+            last = max((rank for rank, _ in notes), default=NEEDED)
             if last == NEEDED:
                 break
             notes = [note for note in notes if note[0] != last]
