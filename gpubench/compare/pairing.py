@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -182,15 +182,21 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
 
 def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
     """Return the differences of two fingerprints: machine, devices, software."""
-    scopes: tuple[DifferenceScope, ...] = ("machine", "device", "software")
-    return tuple(
-        difference
+    scopes: tuple[DifferenceScope, ...] = ("machine", "device")
+    # A fact or a device that one side lacks is no difference of the other's.
+    common = [
+        _fields(index, scope, getattr(base, scope).known, getattr(new, scope).known, common=True)
         for scope in scopes
-        # A fact, device or package that one side lacks is no difference of the other's.
-        for difference in _fields(
-            index, scope, getattr(base, scope).known, getattr(new, scope).known, common=scope != "software"
-        )
-    )
+    ]
+    packages = _fields(index, "software", base.software.known, new.software.known, common=False)
+    devices = {*base.device.known, *new.device.known}
+    return (*itertools.chain(*common), *(package for package in packages if not _is_idle(package, devices)))
+
+
+def _is_idle(package: Difference, devices: Collection[str]) -> bool:
+    """Return whether a package that one side lacks drives no device on either: `--like` asks for those in use alone."""
+    driven = any(package.field in device.split(":") for device in devices)
+    return None in (package.base, package.value) and ":" not in package.field and not driven
 
 
 def case_differences(

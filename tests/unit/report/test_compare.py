@@ -15,7 +15,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.judge import CasePair, CaseValues, max_t, smallest_effect
-from gpubench.compare.pairing import take_turns
+from gpubench.compare.pairing import print_differences, take_turns
 from gpubench.compare.two_runs import compare
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
@@ -431,13 +431,32 @@ def test_another_machine_is_bad_input_unless_allowed():
     assert "different-machine" in {notice.code for notice in result.warnings}
 
 
+@pytest.mark.parametrize(
+    ("devices", "told"), [({"numpy:0": "c"}, []), ({"numpy:0": "c", "wgpu:0": "g"}, ["wgpu"])]
+)
+def test_a_package_that_drives_nothing_may_be_on_one_side_alone(devices, told):
+    """`run --like FILE` asks for the backends of the file's cases, so it does not look for others."""
+    run, _ = pair()
+    prints = [
+        msgspec.structs.replace(
+            run.fingerprint,
+            device=msgspec.structs.replace(run.fingerprint.device, fields=devices),
+            software=msgspec.structs.replace(run.fingerprint.software, fields=fields),
+        )
+        for fields in ({"numpy": "2.2", "wgpu": "0.32.0"}, {"numpy": "2.2"})
+    ]
+    assert [difference.field for difference in print_differences(*prints, 0)] == told
+
+
+def with_numpy(run, version):
+    software = msgspec.structs.replace(run.fingerprint.software, fields={"numpy": version})
+    return msgspec.structs.replace(run, fingerprint=msgspec.structs.replace(run.fingerprint, software=software))
+
+
 def test_other_software_and_kernels_are_listed_and_compared():
     base, new = pair()
     other = [msgspec.structs.replace(row, kernel_hash="abc") for row in new.outcomes]
-    prints = msgspec.structs.replace(
-        new.fingerprint, software=msgspec.structs.replace(new.fingerprint.software, fields={"numpy": "2.2"})
-    )
-    result = found(base, msgspec.structs.replace(new, outcomes=other, fingerprint=prints))
+    result = found(with_numpy(base, "2.1"), with_numpy(msgspec.structs.replace(new, outcomes=other), "2.2"))
     assert {(row.scope, row.field) for row in result.differences} == {
         ("software", "numpy"),
         ("kernel", "kernel_hash"),
