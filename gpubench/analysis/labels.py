@@ -16,7 +16,7 @@ from gpubench.analysis.samples import (
 )
 from gpubench.base.messages import WarningCode
 from gpubench.curves.stats import first_sample_z, median, order_correlation, spread_share
-from gpubench.result.case import TF32
+from gpubench.result.case import FUNCTIONS, TF32
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import (
     LINK_BYTES,
@@ -116,7 +116,8 @@ def implausible(
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
     # The device is part of what the caller waits for. Both are noisy, and a default run has one sample of the device
     # and two of the wall time: only if all of the device lie well above all of the wall time is there no doubt.
-    clock = _device_clock(run, outcome)
+    # Between the events of a function's many kernels the device waits for the host, so that they tell the host's time.
+    clock = None if outcome.case.group == FUNCTIONS else _device_clock(run, outcome)
     hot = [value for values in device_samples(blocks, "hot") for value in values] if clock else []
     longest_s = max((value for own in blocks.values() for value in wall_samples(own)), default=math.inf)
     if clock and hot and outcome.case.queued and min(hot) > OVER_MEASURED * longest_s + clock.step_s:

@@ -88,7 +88,7 @@ class Version(NamedTuple):
 
 def check(options: CheckOptions) -> int:
     """Measure two environments in turns, session by session, and compare them: exit 3 for a regression."""
-    from gpubench.cli.compare import compare, prepare
+    from gpubench.cli.compare import compare_files, prepare
 
     programs = (
         _program("BASE", options.base, options.base_folder),
@@ -110,7 +110,7 @@ def check(options: CheckOptions) -> int:
             with contextlib.suppress(OSError):
                 results.rmdir()
         raise
-    return compare(comparison, comparing)
+    return compare_files(comparison, comparing)
 
 
 def _measure(base: Version, new: Version, options: CheckOptions) -> None:

@@ -44,8 +44,16 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
     return plan
 
 
-def compare(options: ComparisonOptions, plan: ComparisonPlan | None = None) -> int:
+def compare(options: ComparisonOptions) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
+    files = [options.base, *options.new]
+    if [*map(_path, files), options.thresholds].count("-") > 1:
+        raise UsageError("stdin-twice", why="standard input holds one result")
+    return compare_files(options, prepare(options))
+
+
+def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
+    """Compare the files of the options as planned. Return the exit code."""
     from gpubench.cli import rendering
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.ci import of_comparison
@@ -53,9 +61,7 @@ def compare(options: ComparisonOptions, plan: ComparisonPlan | None = None) -> i
     from gpubench.report.layout import RenderOptions
 
     files = [options.base, *options.new]
-    if [*map(_path, files), options.thresholds].count("-") > 1:
-        raise UsageError("stdin-twice", why="standard input holds one result")
-    name, style, channels, checked = plan or prepare(options)
+    name, style, channels, checked = plan
     base, *new = [_loaded(text) for text in files]
     require_matches(options, [run for _, run in (base, *new)])
     found = comparing(base, new, checked)

@@ -455,13 +455,14 @@ class CheckOptions(JudgingOptions):
         default=5, brief=True)
     base_folder: Path | None = option("DIR", WHERE, "Where BASE runs, as a checkout of the version before. Default: "
         "here.", brief=True)
-    new_folder: Path | None = option("DIR", WHERE, "Where NEW runs. Default: here.", brief=True)
+    new_folder: Path | None = option("DIR", WHERE, "Where NEW runs. Default: here.")
     results_dir: Path | None = option("DIR", OUTPUT, "Where base.json and new.json are kept. Default: a new folder "
-        "in results.", brief=True)
+        "in results.")
     purpose = "Has a new version become slower? Two environments, in turns."
     examples = (
         "gpubench check old/ new/ -- --ops add,matmul --sizes 64k,1M",
         "gpubench check old/ new/ --base-folder ../main -- bench_functions.py",
+        "gpubench check old/ new/ --threshold 10 -o table.md -- --ops add",
     )
 
 

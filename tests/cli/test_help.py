@@ -55,7 +55,8 @@ def test_the_examples_are_command_lines_that_gpubench_takes(gpubench: Any, comma
     for line in commands()[command].examples:
         _, _, words = line.rpartition("gpubench ")
         words, _, _ = words.partition(" >")
-        ended = gpubench(*shlex.split(words.removesuffix(')"')), "--show-config")
+        words, dashes, rest = words.removesuffix(')"').partition(" -- ")
+        ended = gpubench(*shlex.split(f"{words} --show-config {dashes}{rest}"))
         assert ended.returncode == 0, ended.stderr
 
 

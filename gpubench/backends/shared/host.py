@@ -141,11 +141,12 @@ def others_run() -> bool:
 def _processor_clock() -> Callable[[], float]:
     """Return the clock of this process' processor time. Windows' `process_time` goes in steps of 1/64 s, whatever its
     resolution says; its count of cycles is finer, here in seconds at 1 GHz: no CPU of today spins more slowly."""
-    if sys.platform != "win32":
-        return time.process_time
     import ctypes
 
-    query = getattr(ctypes, "WinDLL")("kernel32").QueryProcessCycleTime  # noqa: B009 - Linux has no WinDLL
+    library = getattr(ctypes, "WinDLL", None)
+    if sys.platform != "win32" or library is None:
+        return time.process_time
+    query = library("kernel32").QueryProcessCycleTime
     count, this_process = ctypes.c_uint64(), ctypes.c_void_p(-1)
 
     def read() -> float:

@@ -102,7 +102,7 @@ def shader(
     """The whole text of a kernel: `buffers` by name in binding order, with the type of their elements, of which it
     writes those in `writes`; `params`, words that name the u32 of the uniform `p`; what stands `before` the entry point
     of so many `threads`, and its `body`."""
-    lines = ["enable f16;"] if any("f16" in kind for kind in buffers.values()) else []
+    lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
     if params:
         lines.append(f"struct Params {{ {' '.join(f'{name}: u32,' for name in params.split())} }}")
     lines += [
