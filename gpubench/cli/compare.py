@@ -39,6 +39,8 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
     name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
     style = rendering.look(options, to_terminal=to_terminal, time_unit=options.time_unit)
     plan = ComparisonPlan(name, style, ci.channels(options, os.environ), check(options))
+    if [*map(_path, (options.base, *options.new)), options.thresholds].count("-") > 1:
+        raise UsageError("stdin-twice", why="standard input holds one result")
     if output is not None:
         store.check_writable(output)
     return plan
@@ -46,9 +48,6 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
 
 def compare(options: ComparisonOptions) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
-    files = [options.base, *options.new]
-    if [*map(_path, files), options.thresholds].count("-") > 1:
-        raise UsageError("stdin-twice", why="standard input holds one result")
     return compare_files(options, prepare(options))
 
 

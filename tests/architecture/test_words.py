@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -38,8 +39,16 @@ NOT_DONE = {
 }  # fmt: skip
 
 
-def definitions() -> Iterator[tuple[str, str, ast.Module | ast.ClassDef | ast.FunctionDef]]:
-    """Yield the room, the place and the node of each module, class and function."""
+Definition = tuple[str, str, ast.Module | ast.ClassDef | ast.FunctionDef]
+
+
+@functools.cache
+def definitions() -> list[Definition]:
+    """Return the room, the place and the node of each module, class and function."""
+    return list(_definitions())
+
+
+def _definitions() -> Iterator[Definition]:
     for path in sorted(ROOT.rglob("*.py")):
         place = path.relative_to(ROOT)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

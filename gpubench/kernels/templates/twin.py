@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
             *(f"var<workgroup> {name}: array<real, {length}>;" for name, length in self.shared.items()),
             self.wgsl,
         ]
-        if "stored" in self.buffers.values():  # f16 by itself has to be enabled, even where it is only named
+        if "stored" in self.buffers.values():  # others convert nothing
             before.insert(0, _WGSL_TYPES.format(real=storage.real, stored=storage.stored))
         buffers = {name: kinds.get(kind, kind) for name, kind in self.buffers.items()}
         lines = f"  let block = group.y * groups.x + group.x;\n{body.strip(chr(10))}"

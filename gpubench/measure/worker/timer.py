@@ -111,7 +111,7 @@ class Timer(Timed):
         op = workspace.op
         self.sent = [i for i, operand in enumerate(op.inputs) if operand.travels]
         # What a call allocates, found here: to ask for it costs a call as much as a launch.
-        self._fresh = calls_library(op, case)
+        self._fresh = calls_library(op, case)  # each launch returns an array of its own
         self._sent_shapes = [(i, *self._shape(op.inputs[i])) for i in self.sent]
         self._output_shapes = [] if self._fresh else [self._shape(operand) for operand in op.outputs]
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
@@ -256,11 +256,11 @@ class Timer(Timed):
 
     def _spoil(self) -> None:
         """Nothing that an earlier launch wrote may pass for this one's answer."""
-        if calls_library(self.workspace.op, self.case):
+        if self._fresh:
             self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
         if self.case.regime != "transfer-always":
             self.workspace.output(self.case)
-        elif not calls_library(self.workspace.op, self.case):
+        elif not self._fresh:
             # The pool hands these out again, and in which order is its own business. The output that the other
             # regimes share stays as it is: what they left in it is still to be checked.
             buffers, output = self.take()

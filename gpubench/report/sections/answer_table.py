@@ -80,8 +80,7 @@ def _gain(entry: AnswerRow, cell: AnswerCell | None, told: int | None) -> Cell:
 
 
 def _commonest(answer: MachineAnswer, regime: str) -> int | None:
-    gains = [(entry, entry.cells[regime].gain) for entry in answer.rows if regime in entry.cells]
-    sizes = Counter(entry.elements(gain.n) for entry, gain in gains if gain is not None)
+    sizes = Counter(entry.elements(gain.n) for entry in answer.rows if (gain := _gain_of(entry, regime)))
     return max(sizes, key=lambda n: (sizes[n], n)) if sizes else None
 
 
