@@ -164,10 +164,12 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
 
 
-def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
-    """Return what the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
+def answer(analysis: Analysis, *, by_device: bool = False, backend: str | None = None) -> MachineAnswer:
+    """Return what the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend;
+    `backend`: of this one, instead of the fastest."""
     run, cases = analysis.run, op_cases(analysis)
     ranked = _rank_backends(analysis.break_even)
+    ranked.sort(key=lambda name: name != backend)
     shown = ranked if by_device else ranked[:1]
     compared = {curve.device_id: curve.case.backend for curve in analysis.break_even}
     devices = sorted(

@@ -14,14 +14,12 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, answer, answer_rows, op_cases
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.estimate import IMPLAUSIBLE
-from gpubench.analysis.speedup import EQUAL
 from gpubench.analysis.thresholds import AnswerCell, declared_sizes
 from gpubench.base.groups import group_by
 from gpubench.curves import TAIL, Margin
 from gpubench.result.case import WAITED, CellKey, SeriesKey, beside_size
 
 FULL = 32.0  # a ratio from which on the colour grows no stronger
-FIRST_TINT = 0.25  # the step at 10 %: weaker colours look like grey to some eyes
 STRAIGHT = math.log(1.05)  # a curve may lie so far off the straight pieces that are drawn of it, as ln(ratio)
 MOST_DEVICES = 3  # that share a lane
 
@@ -98,16 +96,15 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tint(ratio: float) -> float:
-    """How strong the colour of a ratio is: 1 is the GPU's, -1 the CPU's, 0 grey. It follows the logarithm."""
-    if 1 / EQUAL <= ratio <= EQUAL:
-        return 0.0
-    share = math.log(max(ratio, 1 / ratio) / EQUAL) / math.log(FULL / EQUAL)
-    return math.copysign(min(1.0, FIRST_TINT + (1 - FIRST_TINT) * share), ratio - 1)
+    """Return how strong the colour of a ratio is: 1 is the GPU's, -1 the CPU's, 0 grey. It follows the logarithm
+    without a step, which would look like an edge."""
+    return max(-1.0, min(1.0, math.log(ratio) / math.log(FULL)))
 
 
-def ratio_map(analysis: Analysis) -> RatioMap:
-    """Return the map of all GPUs of a run; without lanes where none was timed beside a CPU."""
-    summary, cases = answer(analysis), op_cases(analysis)
+def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
+    """Return the map of all GPUs of a run; without lanes where none was timed beside a CPU. `backend`: shows this one
+    instead of the fastest."""
+    summary, cases = answer(analysis, backend=backend), op_cases(analysis)
     curves = {curve.case.cell: curve for curve in analysis.break_even}
     devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
     rows = [

@@ -74,9 +74,9 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
     ends: RatioMap  # of the axis
 
 
-def map_view(analysis: Analysis) -> MapView | None:
-    """Return the map of a run; None if no GPU was timed beside a CPU."""
-    ratios = ratio_map(analysis)
+def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
+    """Return the map of a run, of its fastest GPU backend or of `backend`; None if no GPU was timed beside a CPU."""
+    ratios = ratio_map(analysis, backend)
     if not ratios.lanes:
         return None
     names = device_names(ratios.shown)
@@ -113,26 +113,26 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
     colon, and what it stands for. Returns None if fewer than two have a map."""
     maps = [ratio_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
-    drawn = [(letter, found) for letter, found in zip(letters, maps, strict=True) if found.lanes]
-    if len(drawn) < 2:
+    filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
+    if len(filled_maps) < 2:
         return None
     lanes = group_by(
-        ((name, found.shown[0], lane) for name, found in drawn for lane in found.lanes),
+        ((name, ratios.shown[0], lane) for name, ratios in filled_maps for lane in ratios.lanes),
         lambda side: (side[2].row.op, side[2].row.dtype, beside_size(side[2].row.params)),
     )
     whole = RatioMap(
-        lanes=tuple(map(_joined, lanes.values())), low=min(found.low for _, found in drawn),
-        high=max(found.high for _, found in drawn),
+        lanes=tuple(map(_join, lanes.values())), low=min(ratios.low for _, ratios in filled_maps),
+        high=max(ratios.high for _, ratios in filled_maps),
     )  # fmt: skip
-    situations = list(dict.fromkeys(regime for _, found in drawn for regime in found.situations))[:2]
-    sides = [(name, name) for name, _ in drawn]
+    situations = list(dict.fromkeys(regime for _, ratios in filled_maps for regime in ratios.situations))[:2]
+    sides = [(name, name) for name, _ in filled_maps]
     return MapView(
-        title=f"{len(drawn)} machines over each other", origin=tuple(names), ends=whole,
+        title=f"{len(filled_maps)} machines over each other", origin=tuple(names), ends=whole,
         panels=_panels(whole.lanes, situations, sides),
     )  # fmt: skip
 
 
-def _joined(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
+def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
     """Return the lanes of an op on several machines as one. `sides`: the machine's name, the device that counts
     there, and its lane."""
     return MapLane(
@@ -172,15 +172,15 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 # ---------------------------------------------------------------- the axis, in words
 
 
-def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
+def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
     """Return position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The
     name of the last end lies before it, so it takes more."""
-    low, high = found.low, found.high
+    low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
         return [(0.5, named[0][1])]
     for power in range(math.ceil(math.log2(low) / 3), math.floor(math.log2(high) / 3) + 1):
-        place = found.position(8.0**power)
+        place = ends.position(8.0**power)
         if place - named[-1][0] >= room and 1 - place >= room * 1.7:
             named.append((place, size_text(8**power, "elements")))
     return [*named, (1.0, size_text(round(high), "elements"))]
@@ -210,7 +210,7 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     view = map_view(analysis)
     if view is None:
         return None
-    lines = drawn(view, options.width, ascii_only=options.ascii_only)
+    lines = draw_map(view, options.width, ascii_only=options.ascii_only)
     if options.full:
         return Section(title=TITLE, lines=(" · ".join((view.title, *view.origin)),), picture=tuple(lines))
     wide = columns(view.title) > options.width
@@ -220,7 +220,7 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     return Section(title=TITLE, screen=(*heads, *lines))
 
 
-def drawn(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
+def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
     """Return the panels side by side, or below each other where that leaves too few cells for a lane."""
     panels = [*view.panels.items()]
     labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
@@ -234,11 +234,11 @@ def drawn(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
         for i, label in enumerate(labels):
             line = [Cell(padded(cut(label, margin - len(_GAP)), margin))]
             for j, (_, rows) in enumerate(group):
-                line += [*([Cell(_GAP)] if j else []), *_strip_cells(rows[i].strip, view.ends, cells)]
+                line += [*([Cell(_GAP)] if j else []), *strip_cells(rows[i].strip, view.ends, cells)]
             lines.append(trimmed(line))
     failed = any(cell.text.strip() == _FAILED for line in lines for cell in line[1:])
     words = _WORDS + (f"  {_FAILED} no true number" if failed else "")
-    lines += [(Cell(text, "muted"),) for text in _wrapped(words, width)]
+    lines += [(Cell(text, "muted"),) for text in _wrap(words, width)]
     return [_in_ascii(line) for line in lines] if ascii_only else lines
 
 
@@ -254,25 +254,25 @@ def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list
     return [(Cell(" " * margin + text.rstrip(), "muted"),) for text in (titles, axes)]
 
 
-def _strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
+def strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
     """Return a character for each part of the axis, those of one side together."""
     signs = [_sign(strip, part) for part in _parts(strip, ends, count)]
     runs = itertools.groupby(signs, key=lambda sign: sign[1])
     return [Cell("".join(sign for sign, _ in run), tone) for tone, run in runs]
 
 
-def _sign(strip: Strip | None, part: MapPart) -> tuple[str, Tone]:
-    if part.ratio is None:
-        middle = math.sqrt(part.low * part.high)
+def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
+    if piece.ratio is None:
+        middle = math.sqrt(piece.low * piece.high)
         stretches = () if strip is None else strip.stretches
-        failed = any(one.kind == "failed" and one.start <= middle <= one.end for one in stretches)
+        failed = any(part.kind == "failed" and part.start <= middle <= part.end for part in stretches)
         return (_FAILED, "bad") if failed else (" ", "plain")
-    if part.ratio < 1 / EQUAL:
+    if piece.ratio < 1 / EQUAL:
         return _CPU, "cpu"
-    return next(((sign, "gpu") for least, sign in _STEPS if part.ratio >= least), (_EQUAL, "muted"))
+    return next(((sign, "gpu") for least, sign in _STEPS if piece.ratio >= least), (_EQUAL, "muted"))
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     """Return the groups, which stand two blanks apart, in as many lines as they need."""
     lines = [""]
     for group in text.replace("   ", "  ").split("  "):
@@ -329,6 +329,11 @@ def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
     ]
 
 
+def lane_specs(view: MapView) -> list[ChartRow]:
+    """Return a spec for each panel that stands in a table, whose rows name the ops and say the gains."""
+    return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
+
+
 def map_picture(view: MapView) -> ChartRow:
     """Return the whole map as one spec, with its words, for where it travels without a page."""
     specs = map_specs(view, _LEGEND)
@@ -339,8 +344,11 @@ def map_picture(view: MapView) -> ChartRow:
     }  # fmt: skip
 
 
-def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any) -> ChartRow:
-    step = NARROW_STEP if any(entry.side for entry in strips) else STEP
+def _panel(
+    situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any, step: int | None = None
+) -> ChartRow:
+    """Return one panel, with a title, names and gains if it has a `situation`."""
+    step = step or (NARROW_STEP if any(entry.side for entry in strips) else STEP)
     rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
     names = []
     for i, entry in enumerate(strips):
@@ -348,7 +356,12 @@ def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: 
         name = f"{i}\t{entry.op if first else ''}\t{entry.side} {entry.gain}"
         names.append(name)
         rows["lanes"].append(
-            {"lane": name, "x": ends.low, "x2": ends.high, "text": f"{entry.text} ({situation})"}
+            {
+                "lane": name,
+                "x": ends.low,
+                "x2": ends.high,
+                "text": entry.text + (f" ({situation})" if situation else ""),
+            }
         )
         for kind, part in _rows(entry, ends):
             rows[kind].append({"lane": name, **part})
@@ -358,8 +371,11 @@ def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: 
     at = {"x": _size("x", ends, strips)}
     tips = [{"lane": entry["lane"], "x": entry[end]} for entry in rows["spans"] for end in ("x", "x2")]
     tick: dict[str, Any] = {"type": "tick", "orient": "vertical", "opacity": 1}
+    ops_axis, gains_axis = (
+        _lanes(names, _LABEL.format(i), side) if situation else {} for i, side in ((1, "left"), (2, "right"))
+    )
     layers = [
-        _layer(rows["lanes"], {"type": "rect", "opacity": 0}, _lanes(names, _LABEL.format(1), "left"), span),
+        _layer(rows["lanes"], {"type": "rect", "opacity": 0}, ops_axis, span),
         _layer(rows["blank"], {"type": "rule", "style": "quiet", "strokeWidth": 1.5, "strokeDash": [1.5, 5]}, span),
         _layer(rows["tints"], {"type": "rect", "height": tall}, span, blur),
         _layer(rows["sizes"], {"type": "circle", "size": 8, "opacity": 1, "style": "quiet", "yOffset": low}, at),
@@ -368,12 +384,13 @@ def _panel(situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: 
         _layer(tips, tick | {"thickness": 1.4, "size": tall * 0.4, "style": "ink"}, at),
         _layer(rows["marks"], tick | {"thickness": 3, "size": tall + 2, "style": "ink"}, at),
         _layer(
-            rows["lanes"], {"type": "rect", "opacity": 0}, _lanes(names, _LABEL.format(2), "right"), span,
+            rows["lanes"], {"type": "rect", "opacity": 0}, gains_axis, span,
             {"tooltip": {"field": "text", "type": "nominal"}},
         ),
     ]  # fmt: skip
+    title = {"title": {"text": situation, "anchor": "start", "frame": "group"}} if situation else {"padding": 0}
     return {
-        "title": {"text": situation, "anchor": "start", "frame": "group"},
+        **title,
         "width": "container", "height": step * len(names),
         "encoding": {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": None}},
         "resolve": {"axis": {"y": "independent"}}, "layer": layers,
@@ -394,10 +411,10 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
     return {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": axis}}
 
 
-def _size(field: str, found: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
+def _size(field: str, ends: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
     """Return the sizes below the lanes. A single one stands in the middle."""
-    alone = found.high <= found.low
-    named = {round(found.low * (found.high / found.low) ** share): text for share, text in ticks(found)}
+    alone = ends.high <= ends.low
+    named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
     axis = {
         "title": axis_text(strips).split("; "),
@@ -406,7 +423,7 @@ def _size(field: str, found: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
         "grid": False,
         "domain": False,
     }
-    domain = [found.low / 2, found.high * 2] if alone else [found.low, found.high]
+    domain = [ends.low / 2, ends.high * 2] if alone else [ends.low, ends.high]
     return {
         "field": field,
         "type": "quantitative",

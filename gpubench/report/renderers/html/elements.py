@@ -14,7 +14,7 @@ from gpubench.base.table import Cell, Column, Table, line_text
 from gpubench.report.charts import Chart, ChartRow, ChartSet
 from gpubench.report.layout import Section
 from gpubench.report.sections.machines import HistoryChart
-from gpubench.report.sections.map import MEANING, TITLE, MapView, drawn, map_specs
+from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_specs
 
 
 def element(tag: str, *content: Element | str | None, **attributes: str | None) -> Element:
@@ -132,7 +132,7 @@ _LETTERS = 110  # of a line of the map in characters, which stands where no scri
 def map_figure(view: MapView, name: str, *, draws: bool, origin: bool = False) -> Element:
     """Return the map in characters, in whose place the script draws it. `origin`: with what it is made from."""
     letters = element("pre")
-    letters.text = "\n".join(map(line_text, drawn(view, _LETTERS, ascii_only=False)))
+    letters.text = "\n".join(map(line_text, draw_map(view, _LETTERS, ascii_only=False)))
     title = [element("p.map-title", view.title)]
     title += [element("p.quiet", line) for line in view.origin if origin]
     specs = map_specs(view) if draws else []
