@@ -3,3 +3,6 @@
 The parent process never runs the user's code. It knows what the child says of each function: its name, its arguments,
 the shapes of its inputs and results at some sizes.
 """
+
+# A call may take this share of free memory, its reference included: its bytes are extrapolated from small sizes.
+MEMORY_SHARE = 0.6

@@ -70,6 +70,7 @@ class Description(msgspec.Struct, frozen=True):
     operations: int | None = None
     untraced: str = ""
     own_inputs: bool = False
+    file_digest: str = ""  # of the whole file: a worker refuses to measure another text
 
     @property
     def id(self) -> str:

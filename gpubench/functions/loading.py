@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
+from gpubench.base.errors import Unsupported
 from gpubench.base.plugins import PluginError, described
 from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
@@ -30,10 +31,11 @@ COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex6
 
 
 class Loaded(NamedTuple):
-    """The functions of a source by name, and what is wrong with others."""
+    """The functions of a source."""
 
     functions: dict[str, UserFunction]
-    wrong: dict[str, str]
+    wrong: dict[str, str]  # by name: why a function cannot be measured
+    file_digest: str = ""  # of the bytes that were imported; empty for a pickled function
 
 
 @cache
@@ -43,7 +45,7 @@ def load_source(source: CodeSource) -> Loaded:
     before = len(DECLARED)
     try:
         with contain():
-            content = _import(source)
+            content, file_digest = _import(source)
     except SystemExit as error:
         raise PluginError(f"it calls sys.exit({error.code!r}) when it is imported") from None
     except BaseException as error:
@@ -54,10 +56,11 @@ def load_source(source: CodeSource) -> Loaded:
     names = [function.name for function in DECLARED[before:] if function.__module__ == content.__name__]
     twice = {name for name in names if names.count(name) > 1 and name in functions}
     wrong = {name: f"two functions are called {name}: rename one of them" for name in sorted(twice)}
-    return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong)
+    return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
 
 
-def _import(source: CodeSource) -> ModuleType | UserFunction:
+def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
+    """Return the user's module or function, and the digest of its file."""
     for folder in source.path:
         if folder not in sys.path:
             sys.path.append(folder)
@@ -66,9 +69,10 @@ def _import(source: CodeSource) -> ModuleType | UserFunction:
 
         with open(source.place, "rb") as file:
             function: UserFunction = cloudpickle.load(file)
-        return function
+        return function, ""
     if source.kind == "module":
-        return importlib.import_module(source.place)
+        package = importlib.import_module(source.place)
+        return package, _short_digest(Path(package.__file__).read_bytes() if package.__file__ else b"")
     path = Path(source.place)
     sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem not in sys.modules else f"_gpubench_{path.stem}"
@@ -77,8 +81,10 @@ def _import(source: CodeSource) -> ModuleType | UserFunction:
         raise ImportError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    text = path.read_bytes()
+    # Bytecode beside the file may be that of another text of the same second and length.
+    exec(compile(text, source.place, "exec"), vars(module))
+    return module, _short_digest(text)
 
 
 def _place(error: BaseException, source: CodeSource) -> str:
@@ -211,7 +217,11 @@ def digest(function: UserFunction) -> str:
         except (OSError, TypeError):
             code = getattr(program, "__code__", None)
             texts.append(repr(program) if code is None else _code_text(code))
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+    return _short_digest("\n".join(texts).encode())
+
+
+def _short_digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:12]
 
 
 def _code_text(code: CodeType) -> str:
@@ -222,14 +232,23 @@ def _code_text(code: CodeType) -> str:
 
 @cache
 def load(name: str) -> Op:
-    """The op of that id, with the user's code. Raises KeyError if no manifest has it, and PluginError."""
+    """The op of that id, with the user's code.
+
+    Raises KeyError if no manifest has it, and Unsupported if its file is another one than when it was described.
+    """
     manifest = read_manifest()
     description = next((entry for entry in manifest.functions if entry.id == name), None)
     if description is None:
         raise KeyError(name)
     source = next(entry for entry in manifest.sources if entry.name == description.source)
-    function = load_source(source).functions[description.name]
-    return bound_op(function, description)
+    file = os.path.basename(source.place)
+    try:
+        loaded = load_source(source)
+    except PluginError as error:
+        raise Unsupported(f"{file} cannot be imported again: {error}", reason="bad-function") from error
+    if loaded.file_digest != description.file_digest:
+        raise Unsupported(f"{file} was edited during the run", hint="run it again", reason="bad-function")
+    return bound_op(loaded.functions[description.name], description)
 
 
 def bound_op(function: UserFunction, description: Description) -> Op:

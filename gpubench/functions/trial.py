@@ -20,8 +20,9 @@ import msgspec
 
 from gpubench.base.child_main import Messages
 from gpubench.base.plugins import PluginError, described
+from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import Stays, UserFunction
-from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown
+from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
 from gpubench.functions.loading import digest, formula, load_source, make_inputs, plain, where
 from gpubench.functions.objects import Unreadable, copy_of, equal, leaves, on_host, size
 from gpubench.kernels.templates.formula import Untraceable
@@ -36,8 +37,8 @@ TRIAL_S, MOST_S = 60.0, 0.25
 # A second size is tried after a call that is so many times longer and larger: one size alone tells no growth.
 SECOND = 8
 HIGHEST = 2**24
-# The largest size takes so much of what is free, and so many seconds, as far as the tried sizes tell.
-MEMORY_SHARE, LONGEST_S = 0.6, 0.5
+# Seconds that a call of the largest size takes, as far as the tried sizes tell.
+LONGEST_S = 0.5
 
 
 class TrialRequest(msgspec.Struct):
@@ -249,8 +250,6 @@ def _highest(trials: list[Trial]) -> int:
     """The top of the search: as far as memory and time reach, a power of two times the lowest size."""
     import psutil
 
-    from gpubench.functions.describe import extrapolate
-
     free = MEMORY_SHARE * psutil.virtual_memory().available
     held: Points = [
         # The reference in float64 takes twice as much as the call itself.
@@ -284,7 +283,7 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
         _limit(tell)
         try:
             for description in describe(name, loaded.functions[name], request):
-                report.partial = description
+                report.partial = msgspec.structs.replace(description, file_digest=loaded.file_digest)
                 tell()
         except PluginError as error:
             report.wrong[name] = str(error)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench import backends
+from gpubench import backends, functions
 from gpubench.base.messages import REASONS, Reason
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.measure.protocol import Wanted
@@ -336,11 +336,11 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
         # What a rank sends and gets; ranks of software share the host's memory.
         held = 2 * case.params["n"]
         ranks = case.params["ranks"] if device.kind == "software" else 1
-        return _fits(case, ranks * held, held, device, host_bytes)
+        return _fits(op, case, ranks * held, held, device, host_bytes)
     if op.overhead is not None:
         # What is sent and where it lands, held by both forms on two devices side by side.
-        return _fits(case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
-    return _fits(case, *needs(op, case.params, case.dtype), device, host_bytes)
+        return _fits(op, case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
+    return _fits(op, case, *needs(op, case.params, case.dtype), device, host_bytes)
 
 
 def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
@@ -354,17 +354,17 @@ def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     return on_host, 2 * operands - sum(operand.bytes(params, dtype) for operand in staying)
 
 
-def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None) -> Skip | None:
-    if host_bytes is not None and on_host > MEMORY_SHARE * host_bytes:
-        return _too_big(case, on_host, host_bytes, "host memory")
-    if device.usable_bytes is not None and on_device > MEMORY_SHARE * device.usable_bytes:
-        return _too_big(case, on_device, device.usable_bytes, f"memory of {device.id}")
+def _fits(
+    op: Op, case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None
+) -> Skip | None:
+    share = functions.MEMORY_SHARE if op.digest else MEMORY_SHARE
+    for needed, available, what in (
+        (on_host, host_bytes, "host memory"), (on_device, device.usable_bytes, f"memory of {device.id}"),
+    ):  # fmt: skip
+        if available is not None and needed > share * available:
+            detail = f"needs about {needed} bytes, more than {share:.0%} of the {available} bytes of {what}"
+            return _skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
     return None
-
-
-def _too_big(case: Case, needed: int, available: int, what: str) -> Skip:
-    detail = f"needs about {needed} bytes, more than {MEMORY_SHARE:.0%} of the {available} bytes of {what}"
-    return _skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
 
 
 def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> Skip:

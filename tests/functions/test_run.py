@@ -231,6 +231,31 @@ def test_an_edited_function_still_compares(gpubench, tmp_path: Path) -> None:
     assert "op_hash" not in fields
 
 
+EDITS = """
+@gpubench.function
+def first(xp, x):
+    return xp.sort(x)
+
+@first.inputs
+def _(rng, n):
+    if n == 512:
+        with open(__file__, "a") as file:
+            file.write("# edited")
+    return [rng.random(n, dtype="float32")]
+"""
+
+
+@pytest.mark.parametrize("place", ["mine.py", "mine:first"])
+def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path: Path, place: str) -> None:
+    """The trial imports the file as it was, and the run's worker as it is."""
+    write(tmp_path, EDITS)
+    ended = gpubench("run", place, "--sizes", "256,512", "--backends", "numpy", *BRIEF, "-o", "r.json")
+    assert "was edited during the run" in " ".join(ended.stdout.split())
+    assert "Traceback" not in ended.stderr
+    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
+    assert {case["reason"] for case in report["cases"]} == {"bad-function"}
+
+
 OTHERS = """
 from dataclasses import dataclass
 

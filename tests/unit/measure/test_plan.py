@@ -76,12 +76,16 @@ def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, c
 
 
 @pytest.mark.parametrize(
-    ("share", "reasons"), [(0.79, set()), (0.81, {"out-of-memory"}), (0.94, {"out-of-memory"})]
-)
+    ("digest", "share", "reasons"),
+    [
+        ("", 0.79, set()), ("", 0.81, {"out-of-memory"}), ("a user's function", 0.59, set()),
+        ("a user's function", 0.61, {"out-of-memory"}),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("device", "held"), [("numpy:0", 7), ("cupy:0", 2)])
-def test_a_case_may_take_four_fifths_of_what_is_free(device, held, share, reasons):
+def test_a_case_may_take_four_fifths_of_what_is_free(device, held, digest, share, reasons):
     """A CPU holds the operands and, while they are checked, three times as much in float64; a GPU holds them twice."""
-    op, n = kernels.load("dot"), 2**20
+    op, n = msgspec.structs.replace(kernels.load("dot"), digest=digest), 2**20
     free = int(held * op.bytes({"n": n}, "float32") / share)
     on_host = device == "numpy:0"
     constraints = Constraints(
