@@ -1,4 +1,4 @@
-"""Where should my function run? A library asks gpubench's measurements instead of a constant threshold.
+"""Choose where a function runs: a library asks gpubench's measurements instead of a constant threshold.
 
 Run it on the machine that `gpubench run --ops matmul` has measured; without a result it says so and takes the CPU.
 """

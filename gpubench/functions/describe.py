@@ -40,36 +40,35 @@ MOST_POWER = 3.0
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """An input or a result: its extents, and its bytes, at the sizes that were tried."""
+    """An input or a result at the sizes that were tried."""
 
     name: str
-    extents: list[Points]
+    extents: list[Points]  # by axis
     bytes: Points
     floating: bool = True  # its elements are numbers of the case's dtype
-    stays: bool = False
+    stays: bool = False  # on the device, as weights do
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A function as its child saw it. `peak` has the bytes that a call took beside inputs and results."""
+    """A function as its child saw it."""
 
-    source: str
+    source: str  # the name of its file or module
     name: str
-    digest: str
+    digest: str  # of its text
     summary: str
     inputs: list[Shown]
     results: list[Shown]
-    peak: Points
-    seconds: Points
-    low: int
-    high: int
+    peak: Points  # bytes that a call took beside inputs and results
+    seconds: Points  # of a call on NumPy
+    low: int  # the smallest size that works
+    high: int  # the largest size of a search
     dtypes: list[Dtype]
-    pair: bool = False
-    backends: list[str] | None = None
+    pair: bool = False  # it has two programs
+    backends: list[str] | None = None  # those to measure; None: all
     flops: Points | None = None
-    # The operations of an element of a formula that is compiled; None, and why not, for any other function.
-    operations: int | None = None
-    untraced: str = ""
-    own_inputs: bool = False
+    operations: int | None = None  # of an element, if the formula is compiled
+    untraced: str = ""  # why it is not compiled
+    own_inputs: bool = False  # the user makes them
     file_digest: str = ""  # of the whole file: a worker refuses to measure another text
 
     @property
@@ -117,10 +116,10 @@ def _extent_text(points: Points) -> str:
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The user's code as an op takes it. A parent has none: `expr` is a placeholder, and kernels have no text."""
+    """The user's code as an op takes it."""
 
-    expr: Callable[..., Array]
-    formula: Callable[..., Any] | None = None  # that is compiled
+    expr: Callable[..., Array]  # a placeholder in the parent, which has no user's code
+    formula: Callable[..., Any] | None = None  # the text that is compiled; None in the parent
     tolerance: Tolerance | None = None
     made: Sequence[Callable[[Params, str, int], Array]] | None = None  # inputs of its own, by argument
     calls: Any = None  # the function itself, where it takes any objects
@@ -205,12 +204,12 @@ MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 
 
 class CodeSource(msgspec.Struct, frozen=True):
-    """The place of functions: a file, a module, or a pickled function; `path` are folders to import from."""
+    """The place of functions."""
 
     name: str
     kind: Literal["file", "module", "pickle"]
-    place: str
-    path: tuple[str, ...] = ()
+    place: str  # a path, or the dotted name of a module
+    path: tuple[str, ...] = ()  # folders to import from
     only: str = ""  # the one function that a pickle holds
 
 

@@ -148,10 +148,11 @@ class CallSession(Session, LaunchClock, CoreClock):
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
         """A launch that calls the function on what the holders have by then."""
         key = (id(case), *map(id, inputs))
-        known = self._launches.get(key)
-        if known is None or known[0] is not case:
-            known = self._launches[key] = case, self._build(op, case, list(inputs))
-        return known[1]
+        owner, launch = self._launches.get(key, (None, None))
+        if launch is None or owner is not case:
+            launch = self._build(op, case, list(inputs))
+            self._launches[key] = case, launch
+        return launch
 
     def _build(self, op: Op, case: Case, inputs: list[ObjectBuffer]) -> Launch:
         function, on_cpu = self._function, self._inner.device.kind == "cpu"

@@ -42,36 +42,35 @@ LONGEST_S = 0.5
 
 
 class TrialRequest(msgspec.Struct):
-    """A source, the functions wanted of it (None: all), those that are out, and the sizes that the user gave."""
+    """A source and the functions to try."""
 
     source: CodeSource
-    names: list[str] | None = None
-    skip: list[str] = []
-    sizes: list[int] = []
+    names: list[str] | None = None  # None: all
+    skip: list[str] = []  # those that an earlier child has tried
+    sizes: list[int] = []  # as the user named them
     dtype: str = "float32"
     limit_s: float | None = None  # of each function: what does not fit is not called again
 
 
 class TrialReport(msgspec.Struct):
-    """The state of a trial so far. `trying` is the function at hand, an empty text during the import, and None at the
-    end; `partial` is what its first sizes told, and `broken` why the source has no function."""
+    """The state of a trial so far."""
 
     functions: list[Description] = []
-    partial: Description | None = None
-    wrong: dict[str, str] = {}
-    known: list[str] = []
-    trying: str | None = ""
-    broken: str = ""
+    partial: Description | None = None  # by the first sizes of the function at hand
+    wrong: dict[str, str] = {}  # by name: why a function cannot be measured
+    known: list[str] = []  # the names that the source declares
+    trying: str | None = ""  # the function at hand; empty during the import, None at the end
+    broken: str = ""  # why the source cannot be imported
 
 
 class Trial(msgspec.Struct):
-    """A call at one size: its inputs, its results, seconds, and bytes beside them."""
+    """A call at one size."""
 
     n: int
     inputs: list[Any]
-    results: list[tuple[str, Any]]
+    results: list[tuple[str, Any]]  # each with its name
     seconds: float
-    peak: int
+    peak: int  # bytes beside inputs and results
 
 
 def describe(name: str, function: UserFunction, request: TrialRequest) -> Iterator[Description]:

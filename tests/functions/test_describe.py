@@ -7,12 +7,14 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.sparse
 
 from gpubench import kernels
-from gpubench.functions import trial
+from gpubench.base import processes
+from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
 from gpubench.functions.loading import trace_pure
@@ -52,6 +54,28 @@ def polynomial(xp, x):
     for factor in (1.0, 2.0, 3.0):
         total = total * abs(x) + factor
     return xp.where(x > 0, total, math.sqrt(2) * max(1, 2)) + sum([x, x])
+
+
+@pytest.mark.parametrize(
+    ("trying", "wrong", "broken"),
+    [
+        ("slow", {"slow": "its first call did not end within 60 s"}, ""),
+        ("", {}, "did not end within 60 s"),
+    ],
+)
+def test_a_call_and_an_import_have_a_minute(monkeypatch, trying: str, wrong: dict, broken: str) -> None:
+    requests: list[trial.TrialRequest] = []
+
+    def run_children(groups):
+        requests.extend(request for group in groups for request in group)
+        last = len(requests) == 2
+        report = trial.TrialReport(known=["slow"], trying=None if last else trying)
+        return [processes.Ended(0 if last else None, msgspec.json.encode([report]).decode(), "", 60.0)]
+
+    monkeypatch.setattr(sources, "_run_children", run_children)
+    report = sources._try_out([trial.TrialRequest(CodeSource("own", "file", "own.py"))])["own"]
+    assert (report.wrong, report.broken) == (wrong, broken)
+    assert requests[-1].skip == list(wrong)
 
 
 @pytest.mark.parametrize(
