@@ -113,6 +113,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path in unit and not item.get_closest_marker("slow"):
             item.add_marker("check")
+    if not config.option.markexpr:  # minutes and hours, which nobody wants who names a folder
+        fuzz = [item for item in items if item.get_closest_marker("fuzz")]
+        config.hook.pytest_deselected(items=fuzz)
+        items[:] = [item for item in items if not item.get_closest_marker("fuzz")]
     items.sort(key=_runs_alone)
 
 
