@@ -21,9 +21,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.analyse import analyse
 from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
-from gpubench.analysis.thresholds import ALWAYS, cell_text, size_text, threshold
+from gpubench.analysis.thresholds import ALWAYS, cell_text, size_text
 from gpubench.base.units import listed
 from gpubench.report import plots
 from gpubench.report.sections.answer_text import factor_text
@@ -86,8 +86,7 @@ def stages_picture() -> bytes:
 def words(name: str) -> str:
     """`lead`: what the picture shows. `reading`: how the table is read. Both of README's default run."""
     analysis = analyse(store.load(default_result()))
-    found = answer(analysis)
-    return _filled(_lead(found) if name == "lead" else f"{_reading(found)} {_answered(analysis)}")
+    return _filled((_lead if name == "lead" else _reading)(answer(analysis)))
 
 
 def _lead(found: MachineAnswer) -> str:
@@ -130,7 +129,7 @@ def _reading(found: MachineAnswer) -> str:
             else ""
         )
         said.append(
-            f"How to read it: `{best.op}` is faster on the GPU from `{cell_text(cell, best.extent)}` on, *if the data "
+            f"`{best.op}` is faster on the GPU from `{cell_text(cell, best.extent)}` on, *if the data "
             f"is already there*{top}. That number {of}. The true one is {off}."
         )
     if best is not None and best.cells[WAITED].sharp and rough is not None:
@@ -145,22 +144,6 @@ def _reading(found: MachineAnswer) -> str:
             "longer than to compute with them."
         )
     return " ".join(said)
-
-
-def _answered(analysis: Analysis) -> str:
-    """How many thresholds the run has, of how many, and where it stands why there are no more."""
-    curves = analysis.break_even
-    cells = [(curve, threshold(curve)) for curve in curves]
-    done = sum(cell.kind in ("at", "all-sizes", "no-size") or cell.tied for _, cell in cells)
-    ops = len({curve.case.op for curve in curves})
-    gpus = len({curve.device_id for curve in curves})
-    regimes = len({curve.regime for curve in curves})
-    return (
-        f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This run answers "
-        f"{done} of them: within 2 times, by `no size`, or because the sides are about equal "
-        "([how far to trust it](docs/breakeven.md#how-far-to-trust-it)). `--ops add` asks about one op alone "
-        "([how](docs/measuring.md))."
-    )
 
 
 def _width(row: AnswerRow) -> float:

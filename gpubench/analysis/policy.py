@@ -167,7 +167,7 @@ class Policy:
         return answer
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
-        """From which size on the GPU is faster: `waited`, `queued`, `ten calls a copy` or `copied`.
+        """From which size on the GPU is faster: `waited`, `queued`, `10 calls a copy` or `copied`.
 
         Raises UsageError for an op that was not measured.
         """

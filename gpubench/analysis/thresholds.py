@@ -235,7 +235,7 @@ def threshold_text(curve: BreakEven) -> str:
 # ---------------------------------------------------------------- as a program asks
 
 # Situations of a call by the words of the report.
-SITUATIONS = {"waited": WAITED, "queued": QUEUED, "ten calls a copy": "transfer-once-10", "copied": ALWAYS}
+SITUATIONS = {"waited": WAITED, "queued": QUEUED, "10 calls a copy": "transfer-once-10", "copied": ALWAYS}
 
 
 class GpuThreshold(msgspec.Struct, frozen=True):
