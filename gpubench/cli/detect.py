@@ -182,7 +182,7 @@ def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
     from gpubench.base.escaping import visible
     from gpubench.base.installation import located
-    from gpubench.detect.libraries import is_relevant
+    from gpubench.detect.recommend import is_relevant
 
     for warning in machine.warnings:
         print(f"note: {visible(located(warning.text))}", file=sys.stderr)

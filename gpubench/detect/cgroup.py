@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from gpubench.detect.records import derive, missing
-from gpubench.detect.root import FileText, Root, parse_list, size
+from gpubench.detect.facts import FileText, Root, derive, missing, parse_list, size
 from gpubench.result.machine import Fact
 
 # What v1 shows for "no limit" is the largest int64 that is whole pages, and pages have up to 64 KiB (POWER, Arm).

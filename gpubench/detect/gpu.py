@@ -11,8 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from gpubench.base.messages import DETECTION
-from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
-from gpubench.detect.records import (
+from gpubench.detect.facts import (
     ABSENT,
     Address,
     DeviceRecord,
@@ -26,6 +25,7 @@ from gpubench.detect.records import (
     record_to_json,
     uuid_key,
 )
+from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
 from gpubench.result.machine import (
     NOT_PROBED,
     Accelerator,
@@ -43,6 +43,7 @@ from gpubench.result.machine import (
     Partition,
     Power,
     SoftwareRenderer,
+    Status,
 )
 
 _KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "hip", "nvml", "drm", "pci-sysfs", "proc-nvidia")
@@ -371,3 +372,160 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
     for record in merged.sorted.software:
         names.setdefault(record.name or record.driver or "unnamed", set()).add(record.source)
     return [SoftwareRenderer(name=name, apis=sorted(apis)) for name, apis in sorted(names.items())]
+
+
+# ---------------------------------------------------------------- which GPUs the environment hides
+
+MASK, SELECTOR, BY_BUS = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+# A term is `backend:devices`, accepted or, after "!", refused.
+_TERM = re.compile(r"(!?)(\*|[a-z_]+):([*a-z0-9.,]+)", re.I)
+# Intel GPUs are reached through the first three; a term for another backend leaves none of them.
+_KNOWN = ("*", "level_zero", "opencl", "cuda", "hip", "native_cpu", "esimd_emulator", "offload")
+_DEVICE = re.compile(r"(\*|cpu|gpu|fpga|acc|\d{1,4})(\.(\*|\d{1,4}))*", re.I)
+
+Seen = tuple[bool, ...] | None  # by number; None: the text names no device that could be recognised
+
+
+class Visible(NamedTuple):
+    """The devices that one list names: ordinals, or else uuids in full."""
+
+    ordinals: tuple[int, ...] = ()
+    uuids: tuple[str, ...] = ()
+
+
+def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
+    """The visible devices of a list: it ends at its first invalid token, and a duplicate empties it.
+
+    Integers and uuids do not mix; a uuid may be cut short as long as one device alone begins with it.
+    """
+    ordinals: list[int] = []
+    named: list[str] = []
+    for token in (part.strip() for part in text.split(",")):
+        if token.isascii() and token.isdigit() and int(token) < count and not named:
+            ordinals.append(int(token))
+            continue
+        cut = bool(re.match(r"(GPU|MIG)-.", token))
+        fitting = [uuid for uuid in uuids if cut and uuid.lower().startswith(token.lower())]
+        if len(fitting) != 1 or ordinals:
+            break
+        named.append(fitting[0])
+    if len(set(ordinals)) < len(ordinals) or len(set(named)) < len(named):
+        return Visible()
+    return Visible(tuple(ordinals), tuple(named))
+
+
+def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
+    """`access.hidden_by_env` by GPU id: the variable that hides it; absent if none does.
+
+    The first variable of a vendor filters, and the next one counts what is visible.
+    """
+    verdicts = {gpu.id: ABSENT for gpu in gpus}
+    for vendor, (judge, variables) in _FILTERS.items():
+        visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
+        for variable in variables:
+            if variable not in environ or not visible:
+                continue
+            shown = judge(variable, visible, environ)
+            if isinstance(shown, Fact):
+                verdicts |= {gpu.id: shown for gpu in visible}
+                break
+            verdicts |= {gpu.id: make_fact(variable, variable) for gpu in visible if gpu not in shown}
+            visible = shown
+    return verdicts
+
+
+def _cuda(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
+    """The GPUs that the list shows, or the reason why nobody knows."""
+    owners = {
+        uuid: gpu.id
+        for gpu in gpus
+        for uuid in (gpu.uuid.value, *(p.id for p in gpu.compute.partitions))
+        if uuid
+    }
+    seen = parse_visible(environ[variable], len(gpus), list(owners))
+    if not seen.ordinals:
+        shown = {owners[uuid] for uuid in seen.uuids}
+        return [gpu for gpu in gpus if gpu.id in shown]
+    # The default order is fastest first: position is known only where all models are equal.
+    alike = len({(gpu.device_id.value, gpu.name.value) for gpu in gpus}) == 1
+    if alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(seen.ordinals) == len(gpus):
+        return [gpu for n, gpu in enumerate(gpus) if n in seen.ordinals]
+    note = f"{variable}={environ[variable]}: its numbers follow speed, not the bus"
+    return missing("not_probed", variable, note)
+
+
+def _rocm(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
+    if any(gpu.compute.partitions for gpu in gpus):
+        return gpus  # the numbers count partitions, whose order no file tells
+    seen = parse_visible(environ[variable], len(gpus), [gpu.uuid.value for gpu in gpus if gpu.uuid.value])
+    keys = set(map(uuid_key, seen.uuids))
+    return [gpu for n, gpu in enumerate(gpus) if n in seen.ordinals or uuid_key(gpu.uuid.value or "") in keys]
+
+
+def _oneapi(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
+    """Numbers follow the driver's order, which is the bus order only where it is asked for, or where all GPUs are of
+    one model."""
+    seen = (read_mask if variable == MASK else read_selector)(environ[variable], len(gpus))
+    ordered = environ.get(BY_BUS) == "1" or len({gpu.device_id.value for gpu in gpus}) == 1
+    if seen is None or not (ordered or len(set(seen)) == 1):
+        why = "its numbers follow the driver's order, not the bus" if seen else "cannot be understood"
+        status: Status = "not_probed" if seen else "invalid"
+        return missing(status, variable, f"{variable}={environ[variable]}: {why}")
+    return [gpu for gpu, shown in zip(gpus, seen, strict=True) if shown]
+
+
+_Judge = Callable[[str, list[Gpu], Mapping[str, str]], "list[Gpu] | Fact[str]"]
+_FILTERS: Mapping[str, tuple[_Judge, Sequence[str]]] = {
+    "nvidia": (_cuda, ("CUDA_VISIBLE_DEVICES",)),
+    "amd": (_rocm, ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")),
+    "intel": (_oneapi, (MASK, SELECTOR)),
+}
+
+
+def read_mask(text: str, count: int) -> Seen:
+    """ZE_AFFINITY_MASK: devices, or tiles of them ("0,1.0"); numbers beyond the last are ignored."""
+    items = [item.strip() for item in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,4}(\.\d{1,4})*", item) for item in items):
+        return None
+    numbers = {int(item.partition(".")[0]) for item in items}
+    return tuple(n in numbers for n in range(count))
+
+
+def read_selector(text: str, count: int) -> Seen:
+    """ONEAPI_DEVICE_SELECTOR: shown if, on one backend, a term accepts it and none refuses it.
+
+    Refusals alone accept all the rest.
+    """
+    terms: dict[bool, list[tuple[str, set[int]]]] = {True: [], False: []}  # that accept, and that refuse
+    for text_of_term in text.split(";"):
+        term = _TERM.fullmatch(text_of_term.strip())
+        numbers = _numbers(term[3], count) if term else None
+        if term is None or numbers is None or term[2].lower() not in _KNOWN:
+            return None
+        terms[not term[1]].append((term[2].lower(), numbers))
+    terms[True] = terms[True] or [("*", set(range(count)))]
+
+    def lists(n: int, backend: str, *, accepts: bool) -> bool:
+        return any(name in ("*", backend) and n in numbers for name, numbers in terms[accepts])
+
+    return tuple(
+        any(
+            lists(n, backend, accepts=True) and not lists(n, backend, accepts=False)
+            for backend in ("level_zero", "opencl")
+        )
+        for n in range(count)
+    )
+
+
+def _numbers(devices: str, count: int) -> set[int] | None:
+    """The GPUs that a list of devices names; None if it is no such list."""
+    numbers: set[int] = set()
+    for item in devices.lower().split(","):
+        device = _DEVICE.fullmatch(item)
+        if device is None:
+            return None
+        if device[1] in ("*", "gpu"):
+            numbers |= set(range(count))
+        elif device[1].isdigit() and int(device[1]) < count:
+            numbers.add(int(device[1]))
+    return numbers

@@ -3,6 +3,7 @@ psutil)."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -13,22 +14,36 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.detect import cgroup, cpuinfo
-from gpubench.detect.cards import (
+from gpubench.detect.cgroup import Groups
+from gpubench.detect.cpu import CpuSet, read_cpu
+from gpubench.detect.cpuinfo import CpuInfo
+from gpubench.detect.facts import (
+    ABSENT,
+    Address,
+    DeviceRecord,
+    FileText,
+    Root,
+    derive,
+    list_form,
+    lost,
+    make_fact,
+    missing,
+    parse_list,
+    parse_mask,
+    parse_name,
+)
+from gpubench.detect.pci import (
     CARDS,
+    PCI_DEVICES,
     Card,
+    Function,
     TreeGpus,
     read_cards,
     read_display_state,
+    read_functions,
     read_tree_gpus,
+    with_pci_paths,
 )
-from gpubench.detect.cgroup import Groups
-from gpubench.detect.cpu import read_cpu
-from gpubench.detect.cpuinfo import CpuInfo
-from gpubench.detect.libraries import read_psutil
-from gpubench.detect.pci import PCI_DEVICES, Function, read_functions, with_pci_paths
-from gpubench.detect.records import ABSENT, Address, DeviceRecord, derive, lost, make_fact, missing
-from gpubench.detect.root import FileText, Root, list_form, parse_list, parse_mask, parse_name
-from gpubench.detect.topology import CpuSet
 from gpubench.detect.vendors import (
     KFD_NODES,
     NVIDIA_FOLDER,
@@ -41,10 +56,11 @@ from gpubench.detect.vendors import (
     read_gpus,
     read_kfd,
 )
-from gpubench.result.identity import compare
+from gpubench.result.identity import compare, is_placeholder
 from gpubench.result.machine import (
     NOT_PROBED,
     Alternative,
+    Cache,
     Cpu,
     Fact,
     Gpu,
@@ -422,3 +438,87 @@ def _container(root: Root) -> Fact[str]:
     text = root.read(path).text or ""
     manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)
     return make_fact(manager, path if manager else None)
+
+
+# ---------------------------------------------------------------- what Python packages tell where there are no files
+
+_PSUTIL, _CPUINFO = "psutil", "cpuinfo"
+
+
+def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, Memory]:
+    """Return CPU and memory with the facts of psutil; without them if it is missing or broken."""
+    try:
+        import psutil
+
+        ram, logical, cores = psutil.virtual_memory(), psutil.cpu_count(), psutil.cpu_count(logical=False)
+        total, free = make_fact(ram.total, _PSUTIL), make_fact(ram.available, _PSUTIL)
+    except Exception:  # a psutil that is broken must not end detection
+        return cpu, memory
+    count = _count(logical)
+    usable = derive(allowed, len) if allowed.value is not None else count
+    bound = "affinity" if usable is not count and usable.value != count.value else "online"
+    now, highest = _clocks(psutil)
+    cpu = msgspec.structs.replace(
+        cpu, logical=count, cores=_count(cores), available=usable, limited_by=make_fact(bound, _PSUTIL),
+        online_cpus=derive(count, lambda number: list_form(range(number))), now_hz=now, max_hz=highest,
+        smt=make_fact(("on" if logical > cores else "off") if logical and cores else None, _PSUTIL),
+    )  # fmt: skip
+    memory = msgspec.structs.replace(
+        memory, total_bytes=total, os_total_bytes=total, available_bytes=free, usable_bytes=free,
+        limited_by=make_fact("host", _PSUTIL), swap_total_bytes=_swap(psutil),
+    )  # fmt: skip
+    return cpu, memory
+
+
+def _clocks(psutil: Any) -> tuple[Fact[int], Fact[int]]:
+    """The current and the highest clock. Windows tells the nominal one as the current; some Macs tell none."""
+    frequency = None
+    with contextlib.suppress(Exception):
+        frequency = psutil.cpu_freq()
+    if frequency is None:
+        return missing("unsupported", _PSUTIL), missing("unsupported", _PSUTIL)
+    return _count(_hertz(frequency.current)), _count(_hertz(frequency.max))
+
+
+def _hertz(megahertz: object) -> int | None:
+    """An old psutil gave GHz or kHz on some Macs: a clock below 100 MHz or above 100 GHz is none."""
+    if not isinstance(megahertz, int | float) or not 100 <= megahertz <= 100_000:
+        return None
+    return round(megahertz * 1e6)
+
+
+def _swap(psutil: Any) -> Fact[int]:
+    with contextlib.suppress(Exception):
+        return make_fact(psutil.swap_memory().total, _PSUTIL)
+    return missing("unsupported", _PSUTIL)
+
+
+def _count(value: int | None) -> Fact[int]:
+    return make_fact(value or None, _PSUTIL)
+
+
+class CpuinfoFacts(msgspec.Struct):
+    """The answer of the probe `cpuinfo`."""
+
+    model: str | None = None
+    vendor: str | None = None
+    flags: list[str] = []
+    base_hz: int | None = None
+    caches: list[Cache] = []
+
+
+def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
+    """Return the CPU with the facts of py-cpuinfo; what files or psutil answer stays."""
+    model, vendor = (
+        " ".join(text.split()) if text and not is_placeholder(text) else None
+        for text in (answer.model, answer.vendor)
+    )
+    isa = cpuinfo.keep_flags(answer.flags) if answer.flags else None
+    values = {"model": model, "vendor": vendor, "isa": isa, "base_hz": answer.base_hz}
+    facts: dict[str, Fact[Any]] = {
+        name: make_fact(value, _CPUINFO) for name, value in values.items() if value is not None
+    }
+    if answer.caches:
+        facts["caches"] = make_fact(answer.caches, _CPUINFO, "a size for each level, counted once")
+    changes = {name: fact for name, fact in facts.items() if getattr(cpu, name).value is None}
+    return msgspec.structs.replace(cpu, **changes)

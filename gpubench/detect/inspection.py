@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,21 +16,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 import msgspec
 
 from gpubench.base.errors import UsageError, limit_named, suggest
+from gpubench.base.installation import install_command, torch_command
 from gpubench.base.messages import DETECTION
-from gpubench.detect import libraries
-from gpubench.detect.access import WSL_NODE, judge_access, read_access, render_nodes
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.gpu import GpuContext, accelerators, build_gpus, display_adapters, software_renderers
-from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
-from gpubench.detect.merge import find_gpu, merge
-from gpubench.detect.pci import ASLEEP, Names
+from gpubench.detect.facts import ABSENT, Address, DeviceRecord, Root, address, make_fact, missing, parse_record
+from gpubench.detect.gpu import (
+    GpuContext,
+    accelerators,
+    build_gpus,
+    display_adapters,
+    hidden,
+    software_renderers,
+)
+from gpubench.detect.host import NVIDIA, CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
+from gpubench.detect.merge import MergedDevice, find_gpu, merge
+from gpubench.detect.pci import ASLEEP, CARDS, Names
 from gpubench.detect.recommend import Reader, about, apply_results, recommend, verify
-from gpubench.detect.records import Address, DeviceRecord, make_fact, missing, parse_record
-from gpubench.detect.root import Root
 from gpubench.result.machine import (
     NOT_PROBED,
+    Access,
     Cpu,
     CpuBlas,
+    Fact,
     Gpu,
     Machine,
     MachineWarning,
@@ -92,7 +102,7 @@ def inspect(
     )
     advice = recommend(machine, cast("Mode | None", mode))
     if live:
-        lacking = libraries.torch_warnings(machine.gpus)
+        lacking = torch_warnings(machine.gpus)
         machine = msgspec.structs.replace(machine, warnings=[*machine.warnings, *lacking])
         checked = [record for record in (*extra, *gathered.records) if record.checked]
         ids = {find_gpu(machine, r.uuid, r.bdf, r.vendor_id, r.device_id) for r in checked}
@@ -218,7 +228,7 @@ class ProbeMessage(msgspec.Struct, kw_only=True):
     hint: str | None = None
     cuda_driver: int | None = None  # the newest CUDA that NVIDIA's driver serves: 13000
     blas: list[CpuBlas] | None = None
-    cpu: libraries.CpuinfoFacts | None = None
+    cpu: CpuinfoFacts | None = None
 
 
 class ProbeAnswer(NamedTuple):
@@ -252,7 +262,7 @@ def gather(
     limit_s, left_s = user_limit_s(), max(1.0, TOTAL_S - END_S - (time.perf_counter() - start))
     requests = [request._replace(limit_s=limit_s or min(request.limit_s, left_s)) for request in requests]
     answers = run_probes(requests, tell)
-    records = libraries.describe([record for answer in answers for record in answer.records])
+    records = [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
     providers += sorted(
         (*skipped, *(answer.provider for answer in answers)), key=lambda provider: provider.name
@@ -260,7 +270,7 @@ def gather(
     cuda = [answer.message.cuda_driver for answer in answers if answer.message.cuda_driver is not None]
     bound = any(r.vendor_id == NVIDIA and r.value("driver.name") == "nvidia" for r in files.records)
     listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)
-    warnings = blas_warnings(cpu) + libraries.runtime_warnings(listed or bound, cuda[-1] if cuda else None)
+    warnings = blas_warnings(cpu) + runtime_warnings(listed or bound, cuda[-1] if cuda else None)
     return Gathered(files._replace(cpu=cpu), root, providers, records, warnings, time.perf_counter() - start)
 
 
@@ -344,7 +354,7 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
             blas = missing(status, "blas") if message.blas is None else make_fact(message.blas, "blas")
             cpu = msgspec.structs.replace(cpu, blas=blas)
         if message.cpu is not None:
-            cpu = libraries.read_cpuinfo(cpu, message.cpu)
+            cpu = read_cpuinfo(cpu, message.cpu)
     return cpu
 
 
@@ -414,3 +424,152 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
         hint = f"{hint}; {limit}"
     code = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
     return "crashed", code, hint
+
+
+# ---------------------------------------------------------------- whether a GPU can be used from here
+
+WSL_NODE = "/dev/dxg"
+_BLOCKED_NODE = {"absent": "NOT_EXPOSED", "no_permission": "NO_PERMISSION"}
+
+
+class Said(NamedTuple):
+    """The findings of live sources: state of the device node, the hiding variable, codes of failed probes."""
+
+    device_node: Fact[str] = NOT_PROBED
+    hidden_by_env: Fact[str] = NOT_PROBED
+    codes: tuple[str, ...] = ()
+
+
+def judge_access(gpu: Gpu, reach: Said | None, live: bool) -> Gpu:
+    """The GPU with `usable`, `why_not` and `access`."""
+    reach = reach or Said()
+    codes, source = [], ""
+    driver, node, hiding = gpu.driver.name, reach.device_node, reach.hidden_by_env
+    if driver.status == "absent" and driver.source:
+        codes, source = ["NO_DRIVER"], driver.source
+    elif driver.value == "vfio-pci":
+        codes, source = ["PASSED_THROUGH"], driver.source or ""
+    elif node.value in _BLOCKED_NODE:
+        codes, source = [_BLOCKED_NODE[node.value]], node.source or ""
+    codes += [code for code in (*gpu.why_not, *reach.codes) if code not in codes]
+    for blocked, code, fact in (
+        (hiding.value is not None, "HIDDEN_BY_ENV", hiding),
+        (gpu.compute.mode.value == "prohibited", "COMPUTE_PROHIBITED", gpu.compute.mode),
+    ):
+        if blocked:
+            codes.append(code)
+            source = source or fact.source or ""
+    usable = make_fact(False, source or "probe") if codes else _positive(gpu, node, live)
+    access = Access(device_node=node, hidden_by_env=hiding)
+    return msgspec.structs.replace(gpu, usable=usable, why_not=codes, access=access)
+
+
+def _positive(gpu: Gpu, node: Fact[str], live: bool) -> Fact[Any]:
+    """Usable: an API lists it, or live, its device node can be opened; recorded input cannot tell."""
+    if not live:
+        return NOT_PROBED
+    sources = [*gpu.apis, *([node.source] if node.value == "present" else [])]
+    return make_fact(True, sources[0]) if sources else ABSENT
+
+
+def read_access(
+    providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
+    nodes: Mapping[Address | None, str],
+) -> dict[str, Said]:  # fmt: skip
+    """Return by id what live sources say about reaching each GPU; `nodes` are the names of the render nodes."""
+    statuses = {provider.name: provider.status for provider in providers}
+    hiding = hidden(gpus, environ)
+    reach = {}
+    for gpu, device in zip(gpus, devices, strict=True):
+        codes: tuple[str, ...] = ()
+        if gpu.vendor.value == "nvidia":
+            codes = ("DRIVER_MISMATCH",) if statuses.get("nvml") == "mismatch" else ()
+            if statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
+                codes += ("RUNTIME_MISSING",)
+        reach[gpu.id] = Said(_node_state(gpu, device, nodes), hiding[gpu.id], codes)
+    return reach
+
+
+def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str]) -> Fact[str]:
+    """present, absent or no_permission for the node through which programs reach this GPU."""
+    driver = gpu.driver.name.value
+    if driver == "nvidia":
+        minor = next((r.ordinal for r in device.records if r.source == "proc-nvidia"), None)
+        paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{minor}"] if minor is not None else [])
+    elif device.bdf in nodes:
+        paths = [f"/dev/dri/{nodes[device.bdf]}"]
+    elif driver is None and node_status(WSL_NODE) != "absent":
+        paths = [WSL_NODE]
+    else:
+        return NOT_PROBED
+    # The worst of them; of equally bad ones the first, of good ones the last.
+    states = [make_fact(node_status(path), path) for path in paths]
+    blocked = [state for word in ("absent", "no_permission") for state in states if state.value == word]
+    return blocked[0] if blocked else states[-1]
+
+
+def node_status(path: str) -> str:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return "absent"
+    except OSError:
+        return "no_permission"
+    return "present" if os.access(path, os.R_OK | os.W_OK) else "no_permission"
+
+
+def render_nodes(root: Root) -> Mapping[Address | None, str]:
+    """The names of the render nodes by the address of their GPU."""
+    names = [name for name in root.names(CARDS) or () if re.fullmatch(r"renderD\d{1,4}", name)]
+    return {bdf: name for name in names if (bdf := address(root.link(f"{CARDS}/{name}/device"))) is not None}
+
+
+# ---------------------------------------------------------------- what measuring needs and is not installed
+
+
+def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
+    """Warn of what measuring needs and is not installed: Numba, and CuPy where there is NVIDIA's driver, with the extra
+    for the newest CUDA that it serves."""
+    lacking = []
+    if importlib.util.find_spec("numba") is None:
+        text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
+        lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
+    if nvidia and importlib.util.find_spec("cupy") is None:
+        remedy = f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
+        if cuda is not None:
+            remedy = install_command("cuda13" if cuda >= 13000 else "cuda12")
+        text = f"CuPy is not installed, so nothing can be measured through CUDA: {remedy}"
+        lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"]))
+    return lacking
+
+
+# The maker's name for what its wheels of PyTorch drive, and the mark of these wheels in their version.
+_TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
+
+
+def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
+    """A GPU of AMD or Intel without the PyTorch that drives it: named with the command that installs it.
+
+    An integrated GPU may be one that no such PyTorch drives.
+    """
+    vendors = {
+        gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
+    } & _TORCH.keys()
+    version = _torch_version() if vendors else ""
+    warnings = []
+    for vendor, (name, mark) in _TORCH.items():
+        if vendor in vendors and mark not in version:
+            text = (
+                f"PyTorch for {name} is not installed, so WebGPU alone measures there: {torch_command(vendor)}"
+            )
+            warnings.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["torch"]))
+    return warnings
+
+
+def _torch_version() -> str:
+    """The version of the installed PyTorch, read without importing it; empty without one."""
+    from importlib import metadata
+
+    with contextlib.suppress(Exception):  # spoiled metadata is no reason to fail
+        return str(metadata.version("torch"))
+    return ""

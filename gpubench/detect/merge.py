@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import msgspec
 
-from gpubench.detect.pci import GPU_DRIVERS
-from gpubench.detect.records import (
+from gpubench.detect.facts import (
     Address,
     DeviceRecord,
     address,
@@ -25,6 +24,7 @@ from gpubench.detect.records import (
     uuid,
     uuid_key,
 )
+from gpubench.detect.pci import GPU_DRIVERS
 from gpubench.result.machine import Machine, MachineWarning
 
 if TYPE_CHECKING:

@@ -32,10 +32,9 @@ from gpubench.base.table import (
 )
 from gpubench.base.units import scale_size
 from gpubench.detect.cpu import misfits
-from gpubench.detect.libraries import is_relevant
+from gpubench.detect.facts import list_form
 from gpubench.detect.pci import ASLEEP
-from gpubench.detect.recommend import about
-from gpubench.detect.root import list_form
+from gpubench.detect.recommend import about, is_relevant
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven, NumaNode
 

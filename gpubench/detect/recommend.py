@@ -25,6 +25,7 @@ from gpubench.result.machine import (
     MeasuredSituation,
     MeasuredSplit,
     Mode,
+    Provider,
     Reason,
     Recommendation,
     Rejected,
@@ -396,3 +397,9 @@ def about(code: str, gpu: Gpu) -> str:
     if code == "NOT_EXPOSED" and node.source:
         return f"{node.source} is not here; give the container the device (--gpus all, or --device)."
     return DETECTION.get(code, "")
+
+
+def is_relevant(provider: Provider, machine: Machine) -> bool:
+    """Return False for NVML that found no driver where there is no NVIDIA GPU: it is asked without evidence."""
+    no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
+    return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

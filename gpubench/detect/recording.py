@@ -14,10 +14,9 @@ from typing import IO, Any
 from gpubench.base.errors import InputError
 from gpubench.detect import cgroup
 from gpubench.detect.cgroup import CPUSET, MOUNTINFO, MOUNTS, OWN, Numbers, parse_table
+from gpubench.detect.facts import DeviceRecord, Root, TouchedFiles
 from gpubench.detect.host import read_files
 from gpubench.detect.pci import books, excerpt
-from gpubench.detect.records import DeviceRecord
-from gpubench.detect.root import Root, TouchedFiles
 from gpubench.result.machine import NOT_PROBED
 
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")

@@ -6,21 +6,25 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.detect.merge import SOC_DEVICES
-from gpubench.detect.pci import Function
-from gpubench.detect.records import (
+from gpubench.detect.facts import (
     ABSENT,
     Address,
     DeviceRecord,
+    Root,
     address,
     derive,
     first,
     lost,
     make_fact,
+    matching,
     missing,
+    parse_name,
+    positive,
+    size,
     uuid,
 )
-from gpubench.detect.root import Root, matching, parse_name, positive, size
+from gpubench.detect.merge import SOC_DEVICES
+from gpubench.detect.pci import Function
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import NOT_PROBED, Fact, LinkPath, Partition, Platform
 

@@ -34,5 +34,5 @@ def unpack(archive: Path, target: Path) -> Path:
 
 def last_answer(probe: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
     """What a probe of several devices says in the end."""
-    *_, answer = probe.steps(*arguments, **options)
+    *_, answer = probe(*arguments, **options)
     return answer

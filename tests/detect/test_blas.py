@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.detect import picture
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.records import make_fact
+from gpubench.detect.facts import make_fact
 from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.detect import cgroup
-from gpubench.detect.root import Root
+from gpubench.detect.facts import Root
 from gpubench.measure import worker_pool
 from gpubench.measure.worker_pool import Worker, WorkerGone
 from gpubench.result.run import Settings

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from gpubench import detect
-from gpubench.detect.probes import drm
+from gpubench.detect.probes import libraries as drm
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from gpubench.analysis.policy import Policy
 from gpubench.base.errors import InputError
 from gpubench.cli.detect import read_result
 from gpubench.detect import recommend
-from gpubench.detect.records import ABSENT, make_fact, missing
+from gpubench.detect.facts import ABSENT, make_fact, missing
 from gpubench.result.identity import compare, uuid_digest
 from gpubench.result.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
 from gpubench.result.store import save

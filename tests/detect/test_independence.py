@@ -13,7 +13,7 @@ import pytest
 from gpubench import detect
 from gpubench.detect import inspection
 from gpubench.detect.inspection import ProbeRequest
-from gpubench.detect.probes import cuda, drm, nvml
+from gpubench.detect.probes import libraries, nvml
 from gpubench.measure import monitor_child
 from gpubench.measure.monitor import MonitorTarget
 from tests.detect.recorded import last_answer
@@ -80,7 +80,7 @@ TARGETS = [MonitorTarget(f"cupy:{n}", f"GPU-00000000-0000-0000-0000-00000000001{
 @pytest.mark.parametrize("call", CALLS)
 def test_one_gpu_that_fails_costs_the_others_nothing(call, error):
     driver = Nvml({call: error})
-    records = last_answer(nvml, driver, [target.pci for target in TARGETS])["records"]
+    records = last_answer(nvml.probe_nvml, driver, [target.pci for target in TARGETS])["records"]
     assert len(records) == COUNT, "it is listed itself"
     gpus = detect.inspect(records=records).gpus
     healthy = [gpu for gpu in gpus if gpu.uuid.value in (TARGETS[0].uuid, TARGETS[2].uuid)]
@@ -123,7 +123,7 @@ def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
             "pci_class": "0302",
         }
     )
-    records = last_answer(nvml, driver, [target.pci for target in TARGETS])["records"]
+    records = last_answer(nvml.probe_nvml, driver, [target.pci for target in TARGETS])["records"]
     machine = detect.inspect(records=[*files, *records])
     assert [gpu.bdf.value for gpu in machine.gpus if gpu.why_not == [code]] == [TARGETS[SICK].pci]
     assert code in [rejected.code for rejected in machine.recommendation.rejected]
@@ -132,7 +132,7 @@ def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
 
 
 def test_a_lost_gpu_that_no_file_shows_is_listed_all_the_same():
-    records = last_answer(nvml, Nvml({"nvmlDeviceGetHandleByIndex": Nvml.NVMLError(15)}))["records"]
+    records = last_answer(nvml.probe_nvml, Nvml({"nvmlDeviceGetHandleByIndex": Nvml.NVMLError(15)}))["records"]
     machine = detect.inspect(records=records)
     assert [gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]) == 1
     assert len(machine.gpus) == COUNT
@@ -165,7 +165,7 @@ class Cupy:
 
 
 def test_one_cuda_device_that_fails_costs_the_others_nothing():
-    answer = last_answer(cuda, Cupy(), check=False)
+    answer = last_answer(libraries.probe_cuda, Cupy(), check=False)
     assert [record["ordinal"] for record in answer["records"]] == [0, 2]
     assert answer["hint"] == "cuda:1: cudaErrorDevicesUnavailable"
 
@@ -185,14 +185,16 @@ def test_render_nodes_are_asked_side_by_side(monkeypatch, tmp_path):
     for name in ("hang", "nonsense", "right"):
         (tmp_path / name).write_text(name)
     assert hang.exists()
-    monkeypatch.setattr(drm, "ask_xe", ask)
+    monkeypatch.setattr(libraries, "ask_xe", ask)
     opened = os.open
-    monkeypatch.setattr(drm.os, "open", lambda path, flags: opened(tmp_path / os.path.basename(path), flags))
+    monkeypatch.setattr(
+        libraries.os, "open", lambda path, flags: opened(tmp_path / os.path.basename(path), flags)
+    )
     nodes = [
         {"node": name, "bdf": f"0000:0{n}:00.0", "driver": "xe"}
         for n, name in enumerate(("hang", "missing", "nonsense", "right"))
     ]
-    answer = drm.probe(nodes, limit_s=2.0)
+    answer = libraries.probe_drm(nodes, limit_s=2.0)
     assert [record["bdf"] for record in answer["records"]] == ["0000:03:00.0"]
     assert (answer["status"], answer["error_code"]) == ("timeout", "no answer in 2 s")
     assert "nonsense: nonsense; hang: no answer" in answer["hint"]

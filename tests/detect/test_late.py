@@ -10,9 +10,9 @@ import pytest
 from gpubench import detect
 from gpubench.base import processes
 from gpubench.base.errors import UsageError
-from gpubench.detect import access, inspection
+from gpubench.detect import inspection
+from gpubench.detect.facts import Root
 from gpubench.detect.inspection import LIMIT_VARIABLE, ProbeRequest
-from gpubench.detect.root import Root
 
 CARDS = ("01", "41")
 RECORDS = [
@@ -45,7 +45,7 @@ def machine(plant, host, pci, monkeypatch):
             ], skipped
 
         monkeypatch.setattr(inspection, "plan", slow)
-        monkeypatch.setattr(access, "node_status", lambda path: "present")
+        monkeypatch.setattr(inspection, "node_status", lambda path: "present")
         monkeypatch.setattr(processes, "SILENT_S", 0.5)
         told: list[str] = []
         gathered = inspection.gather(root=Root(str(plant(tree))), tell=told.append, **options)

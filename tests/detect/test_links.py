@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import detect
+from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.detect.probes import nvml
-from gpubench.detect.records import parse_record, record_to_json
 from tests.detect.recorded import last_answer
 from tests.detect.test_nvml import Nvml
 
@@ -109,7 +109,7 @@ def host(links, **answers):
         return SimpleNamespace(busId=f"00000000:0{6 + number}:00.0".encode(), pciDeviceId=0x233510DE)
 
     return detect.inspect(
-        records=last_answer(nvml,
+        records=last_answer(nvml.probe_nvml,
             Nvml(**{
                 "nvmlDeviceGetCount": len(links), "nvmlDeviceGetPciInfo": place,
                 "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle + 1:08x}-1111-2222-3333-444444444444",
@@ -183,7 +183,7 @@ def test_the_matrix_shows_each_pair():
 
 
 def test_records_carry_their_paths_there_and_back():
-    records = last_answer(nvml, Nvml(nvmlDeviceGetCount=1))["records"]
+    records = last_answer(nvml.probe_nvml, Nvml(nvmlDeviceGetCount=1))["records"]
     spoiled = [
         {"to": "no address"},
         "junk",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpubench import detect
-from gpubench.detect import access, inspection
-from gpubench.detect.access import Said
+from gpubench.detect import inspection
+from gpubench.detect.facts import ABSENT, Root, make_fact
 from gpubench.detect.host import read_files
-from gpubench.detect.records import ABSENT, make_fact
-from gpubench.detect.root import Root
+from gpubench.detect.inspection import Said
 from gpubench.result.machine import NOT_PROBED, Driver, Gpu
 
 
@@ -51,7 +50,7 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):
     for number, bdf in enumerate(("0000:03:00.0", "0000:00:02.0", "0000:04:00.0", "0000:05:00.0"), start=128):
         host[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
     root = Root(str(plant(host)))
-    nodes = access.render_nodes(root)
+    nodes = inspection.render_nodes(root)
     (request,) = inspection.render_queries(read_files(root, NOT_PROBED).records, nodes, wake=False)
     assert [node["node"] for node in request.options["nodes"]] == ["renderD128", "renderD131"]
 
@@ -75,7 +74,7 @@ GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact(
     ],
 )
 def test_usable_needs_every_door_open(said, usable, codes):
-    gpu = access.judge_access(GPU, said, live=True)
+    gpu = inspection.judge_access(GPU, said, live=True)
     assert (gpu.usable.value, gpu.why_not) == (usable, codes)
     assert (gpu.usable.source is not None) == (usable is not None)
 

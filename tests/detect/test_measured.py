@@ -9,7 +9,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.mode import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
-from gpubench.detect.records import make_fact
+from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Gpu, GpuMemory, Machine, MeasuredBreakEven, Recommendation
 from gpubench.result.store import load, save
 from tests.forking import environment

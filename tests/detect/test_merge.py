@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench import detect
 from gpubench.detect import merge
-from gpubench.detect.records import make_fact, parse_record, record_to_json
+from gpubench.detect.facts import make_fact, parse_record, record_to_json
 from gpubench.result.machine import Gpu, Machine
 from gpubench.result.run import Identity
 from tests.examples import examples

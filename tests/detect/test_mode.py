@@ -7,7 +7,7 @@ import pytest
 
 from gpubench.base.messages import DETECTION
 from gpubench.detect import inspection, recommend
-from gpubench.detect.records import ABSENT, make_fact
+from gpubench.detect.facts import ABSENT, make_fact
 from gpubench.result.machine import (
     Access,
     Api,

@@ -8,8 +8,8 @@ import pytest
 
 from gpubench import detect
 from gpubench.detect import pci, picture
+from gpubench.detect.facts import Root
 from gpubench.detect.pci import Names
-from gpubench.detect.root import Root
 
 BOOK = """#
 #\tVersion: {date}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench.detect.facts import Root, make_fact, parse_list
 from gpubench.detect.host import read_files
-from gpubench.detect.records import make_fact
-from gpubench.detect.root import Root, parse_list
 from gpubench.result.machine import NOT_PROBED
 
 CPU = "/sys/devices/system/cpu"

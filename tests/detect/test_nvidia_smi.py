@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import detect
-from gpubench.detect.access import read_access
+from gpubench.detect.facts import DeviceRecord
+from gpubench.detect.inspection import read_access
 from gpubench.detect.merge import MergedDevice
 from gpubench.detect.probes import nvml
-from gpubench.detect.records import DeviceRecord
 from gpubench.result.machine import Provider
 from tests.detect.recorded import last_answer
 
@@ -138,7 +138,7 @@ def said(value):
 
 
 def machine_of(name):
-    return detect.inspect(records=last_answer(nvml, Nvml(MACHINES[name]))["records"])
+    return detect.inspect(records=last_answer(nvml.probe_nvml, Nvml(MACHINES[name]))["records"])
 
 
 def fact(gpu, path):
@@ -184,14 +184,14 @@ def test_no_size_is_computed_from_another(name):
 def test_unified_memory_by_the_second_proof_needs_both_halves():
     """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
     card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}
-    (gpu,) = detect.inspect(records=last_answer(nvml, Nvml(card))["records"]).gpus
+    (gpu,) = detect.inspect(records=last_answer(nvml.probe_nvml, Nvml(card))["records"]).gpus
     assert (gpu.memory.unified.value, gpu.memory.usable_bytes.status) == (None, "unsupported")
     assert machine_of("gb10").gpus[0].memory.unified.value is True
 
 
 def test_unified_memory_by_the_first_proof_is_what_cuda_says(look, host):
     """CUDA's INTEGRATED needs no name of a chip; the size it tells is the system's."""
-    listed = last_answer(nvml, Nvml(MACHINES["gb10"]))["records"]
+    listed = last_answer(nvml.probe_nvml, Nvml(MACHINES["gb10"]))["records"]
     unnamed = [{**record, "device_id": "ffff"} for record in listed]
     cuda = {"source": "cuda", "uuid": listed[0]["uuid"], "adapter_type": "integrated", "memory_bytes": 128 << 30,
             "memory.unified": {"value": True, "status": "ok"}}  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
     """The whole way on a machine: firmware names the chip, NVML refuses, usable is the usable RAM."""
     host |= {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}
     host |= pci("000f:01:00.0", "10de", "2e12", "nvidia", pci_class="0302")
-    records = last_answer(nvml, Nvml(MACHINES["gb10"]))["records"]
+    records = last_answer(nvml.probe_nvml, Nvml(MACHINES["gb10"]))["records"]
     machine = detect.inspect(sysroot=plant(host), extra_records=records)
     (gpu,) = machine.gpus
     assert gpu.memory.usable_bytes.value == machine.memory.usable_bytes.value == 6 << 30
@@ -215,7 +215,7 @@ def test_equal_cards_are_two_and_unlike_ones_too():
     one, other = MACHINES["h100"]["gpus"][0], MACHINES["rtx-3060-laptop"]["gpus"][0]
     twin = {**one, "uuid": "GPU-00000000-0000-0000-0000-000000000181", "bus_id": "00000000:2A:00.0"}
     found = detect.inspect(
-        records=last_answer(nvml, Nvml({**MACHINES["h100"], "gpus": [one, twin, other]}))["records"]
+        records=last_answer(nvml.probe_nvml, Nvml({**MACHINES["h100"], "gpus": [one, twin, other]}))["records"]
     )
     assert [gpu.bdf.value for gpu in found.gpus] == ["0000:01:00.0", "0000:18:00.0", "0000:2a:00.0"]
 

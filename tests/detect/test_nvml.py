@@ -52,7 +52,7 @@ class Nvml:
 
 
 def gpu(**answers):
-    found = detect.inspect(records=last_answer(nvml, Nvml(**answers))["records"])
+    found = detect.inspect(records=last_answer(nvml.probe_nvml, Nvml(**answers))["records"])
     assert len(found.gpus) == 1
     return found.gpus[0]
 
@@ -133,7 +133,9 @@ def test_one_lost_card_does_not_hide_the_other():
             raise Nvml.NVMLError(15)
         return index
 
-    records = last_answer(nvml, Nvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))["records"]
+    records = last_answer(nvml.probe_nvml, Nvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))[
+        "records"
+    ]
     listed = detect.inspect(records=records).gpus
     assert {gpu.id: gpu.why_not for gpu in listed} == {H200: [], "api:nvml:0": ["GPU_LOST"]}
 
@@ -143,6 +145,6 @@ def test_one_lost_card_does_not_hide_the_other():
 )
 def test_nvml_that_cannot_start_says_why(code, status):
     with pytest.raises(ProbeFailure) as failure:
-        last_answer(nvml, Nvml(nvmlInit=code))
+        last_answer(nvml.probe_nvml, Nvml(nvmlInit=code))
     assert failure.value.status == status
     assert failure.value.hint

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import access
-from gpubench.detect.records import make_fact
+from gpubench.detect import gpu as access
+from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Gpu
 
 MASK, SELECTOR = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"

@@ -11,7 +11,7 @@ import pytest
 from gpubench import detect
 from gpubench.base.installation import install_command
 from gpubench.detect import picture
-from gpubench.detect.records import make_fact
+from gpubench.detect.facts import make_fact
 from gpubench.result.machine import MachineWarning, Provider
 
 GIB = 1 << 30

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import detect
-from gpubench.detect.probes import cuda as probe
+from gpubench.detect.probes.libraries import probe_cuda as probe
 from tests.detect.recorded import last_answer
 
 VENUS = {"source": "wgpu:vulkan", "ordinal": 0, "driver": "venus", "name": "Virtio-GPU Venus (Intel(R) Arc(tm) A770)",

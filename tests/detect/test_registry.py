@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpubench import detect
-from gpubench.detect import libraries
-from gpubench.detect.records import parse_record
+from gpubench.detect.probes import libraries
 
 RADEON = {"source": "wgpu:dx12", "vendor_id": "1002", "device_id": "73bf", "name": "AMD Radeon RX 6800 XT",
           "adapter_type": "discrete"}  # fmt: skip
@@ -19,10 +18,10 @@ ENTRY = {
 
 
 def described(monkeypatch: pytest.MonkeyPatch, *entries: dict[str, Any]) -> dict[str, Any]:
-    """The facts that the record of the Radeon gets."""
+    """Return the facts that a Radeon gets."""
     monkeypatch.setattr(libraries, "_adapters", lambda: iter(entries))
-    (record,) = libraries.describe([parse_record(RADEON)])
-    return {path: fact.value for path, fact in record.facts.items()}
+    facts = libraries.read_registry().get((0x1002, 0x73BF), {})
+    return {path: fact["value"] for path, fact in facts.items()}
 
 
 def test_a_card_gets_its_memory_and_the_version_of_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +57,3 @@ def test_two_entries_of_a_model_that_differ_tell_nothing(monkeypatch: pytest.Mon
     other = ENTRY | {"HardwareInformation.qwMemorySize": 8 << 30}
     assert described(monkeypatch, ENTRY, other) == {"driver.version": "32.0.12019.1028"}
     assert described(monkeypatch, ENTRY, other, ENTRY).get("memory.dedicated_bytes") is None
-
-
-def test_an_entry_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "_adapters", lambda: iter([ENTRY]))
-    assert libraries.describe([]) == []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 
-from gpubench.detect.root import Root
+from gpubench.detect.facts import Root
 
 
 def test_absolute_and_climbing_links_stay_inside(plant):

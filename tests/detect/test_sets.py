@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import root
+from gpubench.detect import facts as root
 
 MEMBERS = st.frozensets(st.integers(0, 2000))
 

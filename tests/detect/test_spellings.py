@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.detect import cpuinfo, records
+from gpubench.detect import cpuinfo
+from gpubench.detect import facts as records
 
 LOONGARCH = """system type\t\t: generic-loongson-machine
 

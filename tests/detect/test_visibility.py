@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import access
-from gpubench.detect.access import parse_visible
-from gpubench.detect.records import ABSENT, make_fact
+from gpubench.detect import gpu as access
+from gpubench.detect.facts import ABSENT, make_fact
+from gpubench.detect.gpu import parse_visible
 from gpubench.result.machine import Compute, Gpu, Partition
 
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]

@@ -10,11 +10,6 @@ import sys
 from gpubench.base.child_main import Messages
 from gpubench.detect.probes import ProbeFailure
 
-_PROBES = {
-    "nvml": "nvml:steps", "cuda": "cuda:steps", "wgpu": "wgpu:steps", "drm": "drm:probe", "blas": "libraries:blas",
-    "cpuinfo": "libraries:cpuinfo",
-}  # fmt: skip
-
 
 def main(arguments: list[str]) -> None:
     """Run one probe. OPTIONS is a JSON object of keyword arguments.
@@ -24,9 +19,10 @@ def main(arguments: list[str]) -> None:
     """
     messages = Messages()
     name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}
-    module, _, function = _PROBES[name].partition(":")
     try:
-        answers = getattr(importlib.import_module(f"gpubench.detect.probes.{module}"), function)(**options)
+        # A child loads what it runs: the bindings and layouts of the others take longer than a default `detect` may.
+        module = importlib.import_module(f"gpubench.detect.probes.{'nvml' if name == 'nvml' else 'libraries'}")
+        answers = getattr(module, f"probe_{name}")(**options)
         for answer in [answers] if isinstance(answers, dict) else answers:
             messages.write(json.dumps(answer).encode())
     except ProbeFailure as failure:

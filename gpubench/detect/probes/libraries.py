@@ -1,10 +1,22 @@
-"""Facts of the CPU from Python packages: the BLAS that NumPy loads, and py-cpuinfo where there is no /proc/cpuinfo."""
+"""Probes of native libraries and drivers: CUDA or HIP through CuPy, the adapters of wgpu, the render nodes of AMD and
+Intel, the BLAS that NumPy loads, and py-cpuinfo where there is no /proc/cpuinfo.
+
+CuPy creates a context and obeys CUDA_VISIBLE_DEVICES. Opening a render node wakes its GPU.
+"""
 
 from __future__ import annotations
 
+import array
+import os
+import re
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpubench.detect.probes import require
+from gpubench.detect.probes import FactJson, ProbeFailure, ask_each, fact, require
 
 _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),
@@ -14,7 +26,7 @@ _CACHES = (
 _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
-def blas() -> dict[str, Any]:
+def probe_blas() -> dict[str, Any]:
     """Return `blas`: one entry per library, as threadpoolctl names it."""
     with require("numpy and threadpoolctl are not installed"):
         import numpy  # noqa: F401
@@ -24,7 +36,7 @@ def blas() -> dict[str, Any]:
     return {"records": [], "blas": [{key: pool.get(name) for key, name in keys.items()} for pool in pools]}
 
 
-def cpuinfo() -> dict[str, Any]:
+def probe_cpuinfo() -> dict[str, Any]:
     """Return `cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each level of cache in bytes.
 
     It sleeps a second and forks.
@@ -58,3 +70,361 @@ def _bytes(size: Any) -> int | None:
     if not number.isascii() or not number.isdigit():
         return None
     return int(number) * 1024 ** _UNITS.get(unit[:1].lower(), 0) or None
+
+
+# ---------------------------------------------------------------- CUDA and HIP
+
+_NO_DEVICE, _OLD_DRIVER = 100, 35
+
+
+def probe_cuda(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
+    """Yield the records, then again after each check: a kernel on a sick device may never return."""
+    cupy = cupy or _library()
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        if error.status == _NO_DEVICE:
+            yield {"records": [], "version": cupy.__version__}
+            return
+        if error.status != _OLD_DRIVER:
+            raise ProbeFailure("invalid", str(error), str(error)) from error
+        hint = f"the {'AMD' if _is_hip(cupy) else 'NVIDIA'} driver is too old for this CuPy"
+        raise ProbeFailure("mismatch", str(error), hint) from error
+    checked = (lambda index: _check_cuda(cupy, index)) if check else None
+    yield from ask_each(cupy.__version__, "cuda:", range(count), lambda _, index: _device(cupy, index), checked)
+
+
+def _is_hip(cupy: Any) -> bool:
+    """Whether this CuPy was built for ROCm."""
+    return bool(getattr(cupy.cuda.runtime, "is_hip", False))
+
+
+def _library() -> Any:
+    with require("CuPy is not installed (for CUDA 12 the extra is cuda12)", "cuda13"):
+        import cupy
+    return cupy
+
+
+def _device(cupy: Any, index: int) -> dict[str, Any]:
+    table = cupy.cuda.runtime.getDeviceProperties(index)
+    identity = table.get("uuid")
+    bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
+    hip = _is_hip(cupy)
+    # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up.
+    arch = _text(table.get("gcnArchName")).partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
+    record: dict[str, Any] = {
+        "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": "1002" if hip else "10de",
+        "version": str(cupy.cuda.runtime.runtimeGetVersion()),
+        "name": _text(table.get("name")) or None,
+        "memory_bytes": int(table["totalGlobalMem"]),
+        "adapter_type": "integrated" if table.get("integrated") else "discrete",
+        "compute.units": int(table["multiProcessorCount"]), **({"compute.arch": arch} if arch else {}),
+        "memory.unified": bool(table.get("integrated")),
+    }  # fmt: skip
+    if not hip and isinstance(identity, bytes) and len(identity) == 16 and any(identity):
+        record["uuid"] = f"GPU-{uuid.UUID(bytes=identity)}"
+    if not hip and _too_old(cupy, 10 * table["major"] + table["minor"]):
+        record["why_not"] = ["TOO_OLD"]
+    return record
+
+
+def _text(raw: object) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw or "")
+
+
+def _too_old(cupy: Any, capability: int) -> bool:
+    """Whether the compiler that CuPy uses says itself that it no longer serves such a device."""
+    try:
+        served = [int(arch) for arch in cupy.cuda.nvrtc.getSupportedArchs()]
+    except Exception as error:  # a CuPy or CUDA without the call says nothing
+        print(f"nvrtc: {error}")
+        return False
+    return bool(served) and capability < min(served)
+
+
+def _check_cuda(cupy: Any, index: int) -> bool:
+    """2 x + 1 over 0..999, compared element by element on the host."""
+    try:
+        with cupy.cuda.Device(index):
+            got = (cupy.arange(1000, dtype=cupy.float32) * 2 + 1).tolist()
+        return bool(got == [2.0 * x + 1.0 for x in range(1000)])
+    except Exception as error:  # any failure of the device means: not checked
+        print(f"cuda:{index}: {error}")
+        return False
+
+
+# ---------------------------------------------------------------- WebGPU
+
+_TYPES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "VirtualGPU": "virtual", "CPU": "cpu"}
+_APIS = {
+    "Vulkan": "vulkan", "OpenGL": "gl", "OpenGLES": "gl", "Metal": "metal", "D3D12": "dx12", "D3D11": "dx11",
+}  # fmt: skip
+_SHADER = """
+@group(0) @binding(0) var<storage, read_write> data: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if (id.x < arrayLength(&data)) { data[id.x] = 2.0 * f32(id.x) + 1.0; }
+}
+"""
+
+
+def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
+    """Yield the records, then again after each check: one adapter's driver may hang, or end the process."""
+    with require("wgpu is not installed, or does not load"):
+        import wgpu
+    adapters = wgpu.gpu.enumerate_adapters_sync()
+    entries = read_registry()
+
+    def describe(ordinal: int, adapter: Any) -> dict[str, Any]:
+        return entries.get(_ids(adapter), {}) | _adapter(ordinal, adapter)
+
+    yield from ask_each(wgpu.__version__, "adapter ", adapters, describe, _check_adapter if check else None)
+
+
+def _ids(adapter: Any) -> tuple[int | None, int | None]:
+    return adapter.info.get("vendor_id"), adapter.info.get("device_id")
+
+
+def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
+    info = dict(adapter.info)
+    api = _APIS.get(str(info.get("backend_type")), str(info.get("backend_type") or "unknown").lower())
+    record = {
+        "source": f"wgpu:{api}", "ordinal": ordinal, "driver": info.get("vendor") or None, "name": info.get("device"),
+        "adapter_type": _TYPES.get(str(info.get("adapter_type")), "other"), "version": info.get("description") or None,
+    }  # fmt: skip
+    if api == "metal":  # it tells no ids; its names begin with the maker's
+        record["vendor"] = info.get("device")
+        if record["adapter_type"] == "integrated":
+            record["memory.unified"] = True
+    for key in ("vendor_id", "device_id"):
+        if isinstance(info.get(key), int) and info[key]:
+            record[key] = f"{info[key]:04x}"
+    return record
+
+
+def _check_adapter(adapter: Any) -> bool:
+    """2 x + 1 over 0..999, compared element by element on the host."""
+    import array
+
+    import wgpu
+
+    try:
+        device = adapter.request_device_sync()
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
+        buffer = device.create_buffer(size=4000, usage=usage)
+        module = device.create_shader_module(code=_SHADER)
+        pipeline = device.create_compute_pipeline(
+            layout="auto", compute={"module": module, "entry_point": "main"}
+        )
+        entries = [{"binding": 0, "resource": {"buffer": buffer, "offset": 0, "size": 4000}}]
+        group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+        encoder = device.create_command_encoder()
+        work = encoder.begin_compute_pass()
+        work.set_pipeline(pipeline)
+        work.set_bind_group(0, group)
+        work.dispatch_workgroups(16)
+        work.end()
+        device.queue.submit([encoder.finish()])
+        got = array.array("f", bytes(device.queue.read_buffer(buffer)))
+        return list(got) == [2.0 * x + 1.0 for x in range(1000)]
+    except Exception as error:  # any failure of the device means: not checked
+        print(f"{adapter.summary}: {error}")
+        return False
+
+
+# ---------------------------------------------------------------- render nodes
+
+# Layouts of the kernel's include/uapi/drm: amdgpu_drm.h, i915_drm.h, xe_drm.h (stable interfaces).
+_WRITE, _READ_WRITE = 1, 3
+_COMMAND = 0x40  # DRM_COMMAND_BASE
+_AMD_DEV_INFO, _AMD_MEMORY = 0x16, 0x19
+_AMD_FUSION = 1
+_I915_MEMORY_REGIONS, _XE_MEMORY_REGIONS = 4, 1
+_REGION_BYTES = 88  # of i915 and of xe alike
+_DEVICE_MEMORY = 1
+_MOST_BYTES = 1 << 16
+
+
+def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
+    """One record per node: `nodes` name a render node, its address and its driver. They are asked side by side, and one
+    that has not answered within `limit_s`, or that refuses, costs its own record and stands in the hint."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise ProbeFailure("unsupported", "ImportError", "there are no render nodes on this system") from error
+    answers: dict[str, dict[str, Any] | Exception] = {}
+
+    def ask(node: dict[str, str]) -> None:
+        try:
+            answers[node["node"]] = _record(fcntl.ioctl, node)
+        except Exception as error:  # what goes wrong with a node is told by its name
+            answers[node["node"]] = error
+
+    threads = [threading.Thread(target=ask, args=(node,), daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    outcomes = [(node["node"], answers.get(node["node"])) for node in nodes]
+    records = [answer for _, answer in outcomes if isinstance(answer, dict)]
+    errors = [
+        (name, answer)
+        for name, answer in sorted(outcomes, key=lambda entry: entry[0])
+        if isinstance(answer, Exception)
+    ]
+    late = [name for name, answer in outcomes if answer is None]
+    refused = [error for _, error in errors if isinstance(error, PermissionError)]
+    if refused and not records and not late:
+        raise ProbeFailure("permission", str(refused[0].strerror), "join the groups render and video")
+    result: dict[str, Any] = {"records": records}
+    if late:
+        result |= {"status": "timeout", "error_code": f"no answer in {limit_s:.3g} s"}
+    notes = [*(f"{name}: {error}" for name, error in errors), *(f"{name}: no answer" for name in late)]
+    return result | ({"hint": "; ".join(notes)} if notes else {})
+
+
+def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
+    """Ask one node. Raises OSError, struct.error and KeyError."""
+    handle = os.open(f"/dev/dri/{node['node']}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        asks = {"amdgpu": ask_amdgpu, "i915": ask_i915, "xe": ask_xe}
+        return {"source": "drm-ioctl", "bdf": node["bdf"]} | asks[node["driver"]](ioctl, handle)
+    finally:
+        os.close(handle)
+
+
+def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
+    """Facts of struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises struct.error."""
+    units, flags = struct.unpack_from("=I", info, 48)[0], struct.unpack_from("=Q", info, 136)[0]
+    vram = struct.unpack_from("=Q", memory, 0)[0]
+    fused = bool(flags & _AMD_FUSION)
+    return {
+        "kind": "integrated" if fused else "discrete", "memory.unified": fused,
+        "compute.units": fact(units or None, "absent"), "memory.dedicated_bytes": fact(vram or None, "absent"),
+    }  # fmt: skip
+
+
+def region_bytes(data: bytes, header: int, size_at: int) -> int | None:
+    """Sum of the regions that are the device's own; None if there is none. Raises struct.error."""
+    count = struct.unpack_from("=I", data, 0)[0]
+    total = 0
+    for number in range(count):
+        start = header + number * _REGION_BYTES
+        if struct.unpack_from("=H", data, start)[0] == _DEVICE_MEMORY:
+            total += struct.unpack_from("=Q", data, start + size_at)[0]
+    return total or None
+
+
+def intel_facts(size: int | None) -> dict[str, Any]:
+    """Facts of the memory regions of Intel's drivers; `size` is None where all of them are the system's."""
+    return {
+        "kind": "discrete" if size else "integrated", "memory.unified": not size,
+        "memory.dedicated_bytes": fact(size, "absent"),
+    }  # fmt: skip
+
+
+def request(direction: int, number: int, size: int) -> int:
+    """The ioctl number of a DRM command."""
+    return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
+
+
+def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
+    """Two queries of DRM_IOCTL_AMDGPU_INFO."""
+
+    def ask(query: int) -> bytes:
+        answer = array.array("B", bytes(1024))
+        command = struct.pack("=QII16x", answer.buffer_info()[0], len(answer), query)
+        ioctl(handle, request(_WRITE, 0x05, len(command)), command)
+        return answer.tobytes()
+
+    return amd_facts(ask(_AMD_DEV_INFO), ask(_AMD_MEMORY))
+
+
+def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
+    """Asked twice: with length 0 the kernel fills in the length."""
+    answer = array.array("B")
+    for _ in range(2):
+        item = array.array("B", struct.pack("=QiIQ", _I915_MEMORY_REGIONS, len(answer), 0, _at(answer)))
+        ioctl(handle, request(_READ_WRITE, 0x39, 16), struct.pack("=IIQ", 1, 0, _at(item)))
+        length = struct.unpack_from("=i", item.tobytes(), 8)[0]
+        if not 0 < length <= _MOST_BYTES:
+            raise OSError(f"the query answered {length}")
+        answer = answer if len(answer) == length else array.array("B", bytes(length))
+    return intel_facts(region_bytes(answer.tobytes(), 16, 8))
+
+
+def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
+    """Asked twice, as i915 is."""
+    answer = array.array("B")
+    for _ in range(2):
+        command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, len(answer), _at(answer)))
+        ioctl(handle, request(_READ_WRITE, 0x00, len(command)), command, True)
+        length = struct.unpack_from("=I", command.tobytes(), 12)[0]
+        if not 0 < length <= _MOST_BYTES:
+            raise OSError(f"the query answered {length}")
+        answer = answer if len(answer) == length else array.array("B", bytes(length))
+    return intel_facts(region_bytes(answer.tobytes(), 8, 8))
+
+
+def _at(buffer: array.array[int]) -> int:
+    return buffer.buffer_info()[0] if len(buffer) else 0
+
+
+# ---------------------------------------------------------------- Windows' registry
+
+# Windows' registry keeps memory and driver version for each driver of a display adapter. The entry of a card that was
+# taken out stays: an entry describes a GPU that a library lists, and is none by itself.
+_ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
+_IDS = re.compile(r"PCI\\VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", re.IGNORECASE)
+_SIZE = "HardwareInformation.qwMemorySize"
+
+
+def read_registry() -> dict[tuple[int | None, int | None], dict[str, FactJson]]:
+    """Return the facts of each model by its vendor and device id. Two entries of one model that differ tell nothing."""
+    entries: dict[tuple[int | None, int | None], dict[str, FactJson]] = {}
+    for values in _adapters():
+        match = _IDS.match(str(values.get("MatchingDeviceId", "")))
+        if match is None:
+            continue
+        ids, facts = (int(match[1], 16), int(match[2], 16)), _registry_facts(values)
+        other = entries.get(ids, facts)
+        entries[ids] = {path: fact for path, fact in facts.items() if other.get(path) == fact}
+    return entries
+
+
+def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
+    size, version = values.get(_SIZE), values.get("DriverVersion")
+    if isinstance(size, bytes):  # by the driver a number or its bytes
+        size = int.from_bytes(size, "little")
+    stated = {
+        "memory.dedicated_bytes": size if isinstance(size, int) and size > 0 else None,
+        "driver.version": version if isinstance(version, str) and version else None,
+    }
+    return {path: fact(value) | {"source": "registry"} for path, value in stated.items() if value is not None}
+
+
+def _adapters() -> Iterator[dict[str, Any]]:
+    """The values of each entry, by their names."""
+    try:
+        import winreg
+    except ImportError:
+        return
+    registry: Any = winreg  # typeshed has its names for Windows alone
+    try:
+        with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
+            for number in range(registry.QueryInfoKey(adapters)[0]):
+                name = registry.EnumKey(adapters, number)
+                if not re.fullmatch(r"\d{4}", name):
+                    continue
+                try:
+                    with registry.OpenKey(adapters, name) as key:
+                        count = registry.QueryInfoKey(key)[1]
+                        yield {
+                            value[0]: value[1] for value in (registry.EnumValue(key, i) for i in range(count))
+                        }
+                except OSError:  # one that may not be read
+                    continue
+    except OSError:
+        return

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from gpubench.detect.facts import Address, address, uuid_key
 from gpubench.detect.probes import FactJson, ProbeFailure, fact, require
-from gpubench.detect.records import Address, address, uuid_key
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
@@ -99,7 +99,7 @@ def text(value: Any) -> str | None:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def steps(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the records after each GPU, then all of them with their links: a call on a sick GPU may never return.
 
     `addresses`: PCI addresses of the GPUs that files show bound to the driver. The `why_not` of a GPU that NVML counts

@@ -14,7 +14,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from gpubench.detect.root import parse_list
+from gpubench.detect.facts import parse_list
 
 
 class CpuTurns:

@@ -11,7 +11,7 @@ import pytest
 from gpubench import backends, detect, kernels
 from gpubench.backends import cupy as cupy_backend
 from gpubench.base.errors import BackendUnavailable
-from gpubench.detect.probes import cuda as probe
+from gpubench.detect.probes.libraries import probe_cuda as probe
 from gpubench.measure import targets
 from gpubench.measure.targets import Listing
 from gpubench.result.case import Case

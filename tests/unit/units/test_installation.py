@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpubench.base.installation import EXTRAS, located, quote, torch_command, torch_hint
-from gpubench.detect import libraries
-from gpubench.detect.records import make_fact
+from gpubench.detect import inspection
+from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Gpu
 
 INDEX = "--index-url https://download.pytorch.org/whl/"
@@ -78,8 +78,8 @@ def gpu(vendor: str, kind: str = "discrete") -> Gpu:
 def test_a_gpu_without_its_pytorch_is_told(
     vendor: str, version: str, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libraries, "_torch_version", lambda: version)
-    told = libraries.torch_warnings([gpu(vendor)])
+    monkeypatch.setattr(inspection, "_torch_version", lambda: version)
+    told = inspection.torch_warnings([gpu(vendor)])
     assert [one.code for one in told] == ["RUNTIME_MISSING"] * bool(names)
     assert all(names in one.text for one in told)
-    assert libraries.torch_warnings([gpu(vendor, "integrated")]) == []
+    assert inspection.torch_warnings([gpu(vendor, "integrated")]) == []
