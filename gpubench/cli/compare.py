@@ -37,7 +37,9 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
     output = options.output
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
-    style = rendering.look(options, to_terminal=to_terminal, time_unit=options.time_unit)
+    style = rendering.look(
+        options, to_terminal=to_terminal, time_unit=options.time_unit, full=options.full
+    )  # fmt: skip
     plan = ComparisonPlan(name, style, ci.channels(options, os.environ), check(options))
     if [*map(_path, (options.base, *options.new)), options.thresholds].count("-") > 1:
         raise UsageError("stdin-twice", why="standard input holds one result")

@@ -415,10 +415,12 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
 class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
     """Options for what counts as a regression, and for how a comparison is written."""
 
-    format: str | None = option("table|plain|markdown|json|csv", OUTPUT,
+    format: str | None = option("table|plain|markdown|html|json|csv", OUTPUT,
         "Default: table on a terminal, else plain text.")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
+    full: bool = option(None, OUTPUT, "List every case. Default: those that are slower or faster, and a count of the "
+        "rest.", brief=True)
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of slower,unsure,failed,missing,noisy. "
         "Default: slower,failed,missing.", brief="Exit 3 for any of these, as slower,failed.")
     min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is not X times faster "

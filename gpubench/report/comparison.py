@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import msgspec
 from gpubench.analysis.labels import gravest
 from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
-from gpubench.base.table import Cell, Table, Tone, cells, heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import counted
 from gpubench.compare.comparison import (
     INTERLEAVED,
@@ -58,19 +59,56 @@ _SHAPE = (
 )
 
 
-def documents(comparison: Comparison, unit: str) -> list[TextDocument]:
-    """Return one document for each new file; the last one has the gates. `unit`: auto, s, ms, us or ns."""
-    last = len(comparison.new) - 1
+SHOWN = 20  # cases of a table, and of a comparison that lists all of its cases
+_LIST = "--full lists these cases; --format csv has a row for each."
+_ABSENT = {
+    "failed": "BASE has a number; NEW tried the case, and it broke",
+    "missing": "BASE has a number and NEW has none",
+    "added": "NEW has a number and BASE has none",
+}
+
+
+def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocument]:
+    """Return one document for each new file; the last one has the gates.
+
+    A short comparison lists all cases, and so does one that is asked for in full; another one counts those that are
+    neither slower nor faster.
+    """
     reports = []
-    for i in range(last + 1):
+    for i in range(len(comparison.new)):
+        outcome = _Outcome(comparison, i, options)
+        is_last = i == len(comparison.new) - 1
         sections = [
-            _verdict_section(comparison, i), *([_gates_section(comparison)] if i == last else []),
-            *_case_sections(comparison, i, unit), _absent_section(comparison, i), _differences_section(comparison, i),
-            *([_notices_section(comparison)] if i == last else []),
+            _verdict_section(outcome), *([_gates_section(comparison)] if is_last else []),
+            *_case_sections(outcome), _absent_section(outcome) if outcome.lists_all else _rest_section(outcome),
+            _differences_section(comparison, i), *([_notices_section(comparison)] if is_last else []),
         ]  # fmt: skip
-        shown = tuple(part for part in sections if part.lines or part.tables)
-        reports.append(TextDocument(headings=_headings(comparison, i), sections=shown))
+        filled = tuple(part for part in sections if part.lines or part.tables)
+        reports.append(TextDocument(headings=_headings(comparison, i), sections=filled))
     return reports
+
+
+class _Outcome:
+    """What one new file has beside the base."""
+
+    def __init__(self, comparison: Comparison, index: int, options: RenderOptions) -> None:
+        self.comparison, self.index, self.options = comparison, index, options
+        self.pair = comparison.pairs[index]
+        self.cases = [case for case in comparison.cases if case.new == index]
+        sides = {"failed": comparison.failed, "missing": comparison.missing, "added": comparison.added}
+        self.absent = {kind: [case for case in cases if case.new == index] for kind, cases in sides.items()}
+        count = len(self.cases) + sum(map(len, self.absent.values()))
+        self.lists_all = options.full or count <= SHOWN
+
+    @property
+    def counting(self) -> list[JudgedCase]:
+        """The cases that gates look at."""
+        return [case for case in self.cases if not case.muted]
+
+    def judged(self, word: VerdictWord) -> list[JudgedCase]:
+        """Return the cases of a verdict that gates look at, the largest change first."""
+        cases = [case for case in self.counting if case.verdict == word]
+        return sorted(cases, key=lambda case: (-abs(math.log(case.ratio or 1.0)), case.id))
 
 
 def _headings(comparison: Comparison, index: int) -> tuple[str, ...]:
@@ -86,45 +124,57 @@ def _side_text(title: str, side: SideRow) -> str:
     return f"{title}: {printable(side.source)}{label}, {side.started_at}, {counted(side.sessions, 'session')}"
 
 
-def _verdict_section(comparison: Comparison, index: int) -> Section:
-    heard = [case for case in comparison.cases if case.new == index and not case.muted]
-    words = Counter(case.verdict for case in heard)
+def _verdict_section(outcome: _Outcome) -> Section:
+    """Return the verdict as a sentence, how many cases have which, and how they were tested."""
+    cases = outcome.counting
+    words = Counter(case.verdict for case in cases)
     parts = [f"{words[word]} {title.lower()}" for word, title, _ in ORDER if words[word]]
-    absent = {"missing": comparison.missing, "failed": comparison.failed, "added": comparison.added}
-    counts = {name: sum(case.new == index and not case.muted for case in rows) for name, rows in absent.items()}
-    counts["ignored"] = sum(case.new == index and case.muted for case in comparison.cases)
-    parts += [f"{count} {name}" for name, count in counts.items() if count]
-    total = f"{counted(len(heard), 'case')} compared"
+    counts = {kind: sum(not case.muted for case in rows) for kind, rows in outcome.absent.items()}
+    counts["ignored"] = len(outcome.cases) - len(cases)
+    parts += [f"{count} {kind}" for kind, count in counts.items() if count]
+    total = f"{counted(len(cases), 'case')} compared"
     lines = [
-        f"{total}: {', '.join(parts)}" if parts else total,
-        _test_text(comparison, index),
-        *_device_lines(comparison, index),
-        *_power_lines(comparison, index),
-    ]
+        _sentence(outcome), f"{total}: {', '.join(parts)}" if parts else total, _test_text(outcome),
+        *_device_lines(outcome), *_power_lines(outcome),
+    ]  # fmt: skip
     return Section(key="verdict", title="Verdict", lines=tuple(lines))
 
 
-def _test_text(comparison: Comparison, index: int) -> str:
-    pair, ours = comparison.pairs[index], [case for case in comparison.cases if case.new == index]
-    shares = sorted({case.threshold for case in ours if case.threshold is not None})
+def _sentence(outcome: _Outcome) -> str:
+    slower, faster = outcome.judged("SLOWER"), outcome.judged("FASTER")
+    parts = [
+        f"{len(cases)} {word}, most of all {printable(cases[0].id)} ({_ratio_text(cases[0])} the time)"
+        for word, cases in (("slower", slower), ("faster", faster))
+        if cases
+    ]
+    if parts:
+        return f"Of {counted(len(outcome.counting), 'case')} {'; '.join(parts)}."
+    if outcome.judged("SAME"):
+        return "No case is slower or faster, as far as this comparison can tell."
+    return "Nothing is decided: no case is surely slower, faster or the same."
+
+
+def _test_text(outcome: _Outcome) -> str:
+    pair, count = outcome.pair, len(outcome.cases)
+    shares = sorted({case.threshold for case in outcome.cases if case.threshold is not None})
     if not shares:
         return "No case was tested."
     apart = _percent(shares[0]) + (f" to {_percent(shares[-1])}" if len(shares) > 1 else "")
     if pair.correction is None:
         return (
             f"Too few sessions for a test of each case: slower or faster is said where the interval, widened for "
-            f"{counted(len(ours), 'case')}, lies beyond the threshold of {apart}."
+            f"{counted(count, 'case')}, lies beyond the threshold of {apart}."
         )
     turns = "in turns" if pair.interleaved else "one side after the other"
     return (
-        f"Threshold {apart}, sessions {turns}, alpha {_percent(comparison.alpha)} over "
+        f"Threshold {apart}, sessions {turns}, alpha {_percent(outcome.comparison.alpha)} over "
         f"{counted(pair.family, 'case')} tested together (max-T permutations)."
     )
 
 
-def _device_lines(comparison: Comparison, index: int) -> list[str]:
+def _device_lines(outcome: _Outcome) -> list[str]:
     """Write how all cases of a device changed together, and how many sizes were left out."""
-    pair = comparison.pairs[index]
+    pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
         f"{counted(change.cases, 'case')})."
@@ -142,27 +192,32 @@ def interval_of(change: DeviceChange) -> str:
     return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
-def _power_lines(comparison: Comparison, index: int) -> list[str]:
+def _power_lines(outcome: _Outcome) -> list[str]:
     """Say how much sessions of one side differed, and what a comparison like this one can find."""
-    pair = comparison.pairs[index]
+    pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
-    ours = [case for case in comparison.cases if case.new == index and not case.muted]
-    spreads = sorted(case.spread for case in ours if case.spread is not None)
-    effects = sorted(case.smallest_effect for case in ours if case.smallest_effect is not None)
-    seen = f"Sessions of one side differed by {_middle(pair.spread, spreads)} (standard deviation)."
+    spreads = sorted(case.spread for case in outcome.counting if case.spread is not None)
+    effects = sorted(case.smallest_effect for case in outcome.counting if case.smallest_effect is not None)
+    differed = f"Sessions of one side differed by {_middle(pair.spread, spreads)} (standard deviation)."
     if pair.smallest_effect is None:
-        return [f"{seen} No change of any size could have been found."]
+        return [f"{differed} No change of any size could have been found."]
     drift = "" if pair.interleaved else " Slow drift from one side to the other is not part of these figures."
-    return [
-        f"{seen} Four of five comparisons like this find a slowdown of {_middle(pair.smallest_effect, effects)}.{drift}"
-    ]
+    slowdown = _middle(pair.smallest_effect, effects)
+    return [f"{differed} Four of five comparisons like this find a slowdown of {slowdown}.{drift}"]
 
 
-def _middle(value: float, ordered: Sequence[float]) -> str:
-    """Return the middle case, and all of them where they differ."""
-    low, middle, high = (f"{100 * share:.2g}" for share in (ordered[0], value, ordered[-1]))
-    return f"{middle} %" if low == high else f"{middle} % in the middle case, {low} to {high} % in all"
+def _middle(middle: float, ordered: Sequence[float]) -> str:
+    """Return the middle case, and all of them where they differ. A share above 1 is a factor."""
+    low, usual, high = map(_share, (ordered[0], middle, ordered[-1]))
+    if low == high:
+        return usual
+    span = f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+    return f"{usual} in the middle case, {span} in all"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 1 else f"{1 + share:.3g}x"
 
 
 def _gates_section(comparison: Comparison) -> Section:
@@ -176,17 +231,46 @@ def gate_text(gate: Gate) -> str:
     return problems.gate_text(gate)
 
 
-def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Section]:
+def _case_sections(outcome: _Outcome) -> list[Section]:
+    """Return the tables of slower and faster cases; of all verdicts where all cases are listed."""
     parts = []
     for word, title, tone in ORDER:
-        rows = [case for case in comparison.cases if case.new == index and case.verdict == word]
+        is_change = word in ("SLOWER", "FASTER")
+        if not (outcome.lists_all or is_change):
+            continue
+        cases = [case for case in outcome.cases if case.verdict == word]
+        more: tuple[str, ...] = ()
+        if not outcome.lists_all:
+            cases = outcome.judged(word)
+            rest = len(cases) - SHOWN
+            more = (f"The {SHOWN} largest changes; {rest} more: {_LIST}",) if rest > 0 else ()
+            cases = cases[:SHOWN]
         tables = tuple(
-            _table([case for case in rows if case.reason == reason], reason, unit, tone)
-            for reason in dict.fromkeys(case.reason for case in rows)
+            _table(rows, reason, outcome.options.time_unit, tone)
+            for reason, rows in group_by(cases, lambda case: case.reason).items()
         )
         if tables:
-            parts.append(Section(key=word.lower(), title=title, tables=tables, folded=word == "SAME"))
+            folded = word == "SAME" or (not is_change and len(cases) > SHOWN)
+            parts.append(Section(key=word.lower(), title=title, lines=more, tables=tables, folded=folded))
     return parts
+
+
+def _rest_section(outcome: _Outcome) -> Section:
+    """Count what is neither slower nor faster, by its reason."""
+    rows = [
+        (len(cases), title.lower(), REASONS.get(reason, reason))
+        for word, title, _ in ORDER[2:]
+        for reason, cases in group_by(outcome.judged(word), lambda case: case.reason or "").items()
+    ]
+    for kind, absent in outcome.absent.items():
+        groups = group_by((case for case in absent if not case.muted), _reason_text)
+        rows += [(len(group), kind, f"{_ABSENT[kind]}: {reason}") for reason, group in groups.items()]
+    ignored = sum(case.muted for case in outcome.cases)
+    ignored += sum(case.muted for case in itertools.chain(*outcome.absent.values()))
+    rows += [(ignored, "ignored", "--ignore keeps the gates from them")] if ignored else []
+    body = [cells(f"{count}", word, why) for count, word, why in rows]
+    table = Table(heads(number("cases"), "verdict", Column("why", least=30)), tuple(body))
+    return Section(key="rest", title="The rest", lines=(_LIST,), tables=(table,)) if body else Section(title="")
 
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
@@ -245,24 +329,21 @@ def _factor_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
-def _absent_section(comparison: Comparison, index: int) -> Section:
-    groups: list[tuple[str, Sequence[AbsentCase]]] = [
-        ("failed in new", comparison.failed), ("missing in new", comparison.missing),
-        ("added in new", comparison.added),
-    ]  # fmt: skip
+def _absent_section(outcome: _Outcome) -> Section:
     body = [
-        cells(what, printable(case.id) + (" (ignored)" if case.muted else ""), _reason_text(what, case))
-        for what, rows in groups
-        for case in rows
-        if case.new == index
+        cells(kind, printable(case.id) + (" (ignored)" if case.muted else ""), _reason_text(case))
+        for kind, cases in outcome.absent.items()
+        for case in cases
     ]
-    tables = (Table(heads("what", "case", "reason"), tuple(body)),) if body else ()
-    return Section(key="absent", title="On one side only", tables=tables)
+    if not body:
+        return Section(title="")
+    legend = "; ".join(f"{kind}: {meaning}" for kind, meaning in _ABSENT.items() if outcome.absent[kind])
+    table = Table(heads("what", "case", "reason"), tuple(body), legend=legend)
+    return Section(key="absent", title="On one side only", tables=(table,), folded=len(body) > SHOWN)
 
 
-def _reason_text(what: str, case: AbsentCase) -> str:
-    where = "in base: " if what == "added in new" else ""
-    return printable(f"{where}{case.reason}" + (f": {case.detail}" if case.detail else ""))
+def _reason_text(case: AbsentCase) -> str:
+    return printable(case.reason + (f": {case.detail}" if case.detail else ""))
 
 
 def _differences_section(comparison: Comparison, index: int) -> Section:
@@ -307,8 +388,10 @@ def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
     if format == "csv":
         return _csv_text(comparison)
 
+    if format == "html":  # a page has room for all cases
+        options = msgspec.structs.replace(options, full=True)
     return drawing.render_documents(
-        comparison, lambda: documents(comparison, options.time_unit), format, options, "gpubench compare"
+        comparison, lambda: documents(comparison, options), format, options, "gpubench compare"
     )
 
 

@@ -8,21 +8,26 @@ import msgspec
 
 from gpubench.report.layout import RenderOptions, TextDocument
 
-DOCUMENT_FORMATS = ("table", "plain", "markdown", "json")
+DOCUMENT_FORMATS = ("table", "plain", "markdown", "html", "json")
 
 
 def render_documents(
     content: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
     title: str,
 ) -> str:  # fmt: skip
-    """`found` as JSON, else its `documents`, in Markdown below `title`: text with one trailing newline.
+    """Return `content` as JSON, else its `documents`, in Markdown and HTML below `title`: text with one trailing
+    newline.
 
-    `format` is one of FORMATS; its module is imported only when it is asked for.
+    `format` is one of DOCUMENT_FORMATS; its module is imported only when it is asked for.
     """
     if format == "json":
         from gpubench.report.layout import json_text
 
         return json_text(content, options)
+    if format == "html":
+        from gpubench.report.renderers import html
+
+        return html.draw(documents(), title)
     if format == "markdown":
         from gpubench.report.renderers import markdown
 

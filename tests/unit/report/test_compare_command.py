@@ -14,7 +14,7 @@ from gpubench.report import FORMATS as REPORT_FORMATS
 from gpubench.report.comparison import FORMATS
 from gpubench.result.store import save
 from tests.forking import environment
-from tests.unit.report.builders import failed
+from tests.unit.report.builders import case, failed
 from tests.unit.report.sides import CASES, on_machine, pair
 
 
@@ -49,11 +49,44 @@ def test_a_regression_is_exit_3_and_told_first(gpubench, folder):
     done = gpubench("compare", "base.json", "new.json", cwd=folder)
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("Base: base.json, ")
+    sentence = " ".join(done.stdout.split())
+    assert f"Of 4 cases 1 slower, most of all {CASES[1].id} (1.30x [" in sentence
     assert "4 cases compared: 1 slower, 1 faster, 2 same\n" in done.stdout
     assert f"slower: FAILED: {CASES[1].id}\n" in done.stdout
     assert done.stdout.index("\nSlower\n") < done.stdout.index("\nFaster\n") < done.stdout.index("\nSame\n")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_long_comparison_lists_what_changed_and_counts_the_rest(gpubench, tmp_path):
+    cases = [case(n=2**i + j) for i in range(6, 16) for j in range(6)]
+    slow = {item.id: 1.3 + 0.01 * i for i, item in enumerate(cases[:25])}
+    for name, run in zip(("base", "new"), pair(slow, sigma=0.002, cases=cases), strict=True):
+        outcomes = run.outcomes if name == "base" else [*run.outcomes[:-2], failed(cases[-2])]
+        save(msgspec.structs.replace(run, outcomes=outcomes), tmp_path / f"{name}.json")
+    short = gpubench("compare", "base.json", "new.json", "--threshold", "10", cwd=tmp_path)
+    assert (short.returncode, len(short.stdout.splitlines()) < 80) == (3, True)
+    assert "The 20 largest changes; 5 more: --full lists" in " ".join(short.stdout.split())
+    # The largest change comes first, and each line of the rest says how many and why.
+    table = short.stdout[short.stdout.index("\nSlower\n") :]
+    assert table.index(cases[24].id) < table.index(cases[23].id)
+    rest = short.stdout[short.stdout.index("\nThe rest\n") :].splitlines()
+    assert [line.split()[:2] for line in rest if line[:6].strip().isdigit()] == [
+        ["33", "same"], ["1", "failed"], ["1", "missing"],
+    ]  # fmt: skip
+    assert "BASE has a number and NEW has none" in short.stdout
+    whole = gpubench("compare", "base.json", "new.json", "--threshold", "10", "--full", cwd=tmp_path).stdout
+    assert all(item.id in whole for item in cases)
+
+
+def test_a_page_lists_every_case_and_runs_nothing(gpubench, folder):
+    done = gpubench("compare", "base.json", "broken.json", "-o", "found.html", cwd=folder)
+    assert (done.returncode, done.stdout) == (3, "")
+    text = (folder / "found.html").read_text(encoding="utf-8")
+    assert "<h1>gpubench compare</h1>" in text
+    assert all(item.id in text for item in CASES)
+    assert "<script" not in text
+    assert "script-src 'none'" in text
 
 
 def test_no_change_is_exit_0(gpubench, folder):

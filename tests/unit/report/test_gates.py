@@ -164,7 +164,9 @@ class TestInComparisons:
 
     def test_it_is_told(self):
         (lines,) = [
-            s.lines for s in documents(self.found("matmul/n=64=1"), "auto")[0].sections if s.key == "gates"
+            s.lines
+            for s in documents(self.found("matmul/n=64=1"), RenderOptions())[0].sections
+            if s.key == "gates"
         ]
         assert lines == (
             f"min-speedup matmul/n=64=1: passed, but 1x lies inside the interval of {CASES[0].id}",

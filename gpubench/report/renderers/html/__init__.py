@@ -73,6 +73,22 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 
+def draw(documents: Sequence[TextDocument], title: str) -> str:
+    """Return any documents as a page of text and tables, below `title`. It runs no script."""
+    articles = []
+    for i, report in enumerate(documents):
+        parts = [section(*pair) for pair in zip(report.sections, _ids(report, f"d{i}-"), strict=True)]
+        head = element("div.run", *(element("p", line) for line in report.headings))
+        articles.append(element("article", parts[0], head, *parts[1:], aria_label=report.headings[0]))
+    body = element(
+        "body",
+        element("header", element("h1", title)),
+        element("main", *articles, id="main"),
+        element("footer", element("p", f"Written by gpubench {__version__}.")),
+    )
+    return page_text(element("html", _head(title, "'none'"), body, lang="en"))
+
+
 class Page:
     """The page of some runs. `results`, then `details` may be left out where it would be too large: elements, each with
     what is said in its place. The answer, the maps and the charts always stay."""
@@ -111,28 +127,8 @@ class Page:
             verbatim("script", script),
         )
         scripts = " ".join(map(digest, filter(None, (script, library))))
-        return page_text(element("html", self._head(scripts), body, lang="en"))
-
-    def _head(self, scripts: str) -> Element:
-        # Styles may stand in attributes: the chart library writes them. Nothing can be fetched that they could name.
-        policy = (
-            f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
-            "base-uri 'none'; form-action 'none'"
-        )
-        metas = {
-            "viewport": "width=device-width, initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer",
-        }  # fmt: skip
         machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
-        swatches = "".join(f".s{i}{{background:{color}}}" for i, color in enumerate(COLORS))
-        return element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=policy),
-            *(element("meta", name=name, content=content) for name, content in metas.items()),
-            element("title", f"gpubench report: {machines}"),
-            element("link", rel="icon", href="data:,"),
-            verbatim("style", _text("page.css") + swatches),
-        )
+        return page_text(element("html", _head(f"gpubench report: {machines}", scripts), body, lang="en"))
 
     def _together(self) -> list[Element]:
         """Return what several files say together: machines over each other, and each machine over time."""
@@ -216,6 +212,28 @@ def _answer(analysis: Analysis, part: Section, name: str, figure: Sequence[Eleme
     return [
         element("section.answer", *large, id=name), *figure, element("section.thresholds", *tables, *lines(below)),
     ]  # fmt: skip
+
+
+def _head(title: str, scripts: str) -> Element:
+    """Return the head of a page whose policy allows these `scripts`."""
+    # Styles may stand in attributes: the chart library writes them. Nothing can be fetched that they could name.
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    metas = {
+        "viewport": "width=device-width, initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer",
+    }  # fmt: skip
+    swatches = "".join(f".s{i}{{background:{color}}}" for i, color in enumerate(COLORS))
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        *(element("meta", name=name, content=content) for name, content in metas.items()),
+        element("title", title),
+        element("link", rel="icon", href="data:,"),
+        verbatim("style", _text("page.css") + swatches),
+    )
 
 
 def _ids(report: TextDocument, prefix: str) -> list[str]:

@@ -41,6 +41,13 @@ TOOLS = {"gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "g
 OURS = re.compile(r"</?(?:details|summary|sub)>|<br>|<!-- gpubench:[\w.-]* -->")
 
 
+# Tags of a page without a script or a picture.
+PAGE_TAGS = {
+    "html", "head", "meta", "title", "link", "style", "body", "header", "h1", "h2", "main", "article", "section", "div",
+    "p", "ul", "li", "details", "summary", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "footer",
+}  # fmt: skip
+
+
 def shown_safely(text):
     """Nothing that moves the cursor, changes colours, reorders what follows or hides."""
     odd = {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
@@ -156,6 +163,9 @@ def test_comparisons(name, texts):
         safe_markdown(text)
     elif name == "csv":
         safe_csv(text, "case_id")
+    elif name == "html":
+        shown_safely(text)
+        assert {*re.findall(r"<([a-z0-9]+)", text)} <= PAGE_TAGS
     else:
         assert json.loads(text)["base"]["label"] == base.label
 
