@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
-from gpubench.base.units import counted, format_seconds, parse_duration
+from gpubench.base.units import counted, format_seconds
 from gpubench.cli.options import CheckOptions, ComparisonOptions
 
 # What a session takes beside its samples: processes start, libraries are imported, inputs are made.
 START_S = 6.0
 # How long an interrupted run may take to end by itself, and to save its session after a signal.
 OWN_END_S, SAVING_S = 1.0, 15.0
-_ESTIMATE = re.compile(r"(?:budget|at most about) ([\d.]+) ?(ns|us|ms|s|min|h)\b")
 
 
 class Version(NamedTuple):
@@ -194,12 +193,15 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
     """Return how long all sessions take, by the plan of one. Raises GpubenchError if there is no plan."""
-    planned = version.run("--quick", "--sessions", "1", *arguments, "--dry-run")
-    if planned.returncode:
-        raise version.failed(planned)
-    told = _ESTIMATE.search(planned.stdout)
-    session_s = START_S + (parse_duration(f"{told[1]}{told[2]}") if told else 0.0)
-    return f"{counted(sessions, 'session')} of each version in turns, about {format_seconds(2 * sessions * session_s)}."
+    plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
+    if plan.returncode:
+        raise version.failed(plan)
+    turns = f"{counted(sessions, 'session')} of each version in turns"
+    try:
+        session_s = START_S + json.loads(plan.stdout)["seconds"]
+    except (ValueError, TypeError, KeyError):  # a version that tells its plan in another way
+        return f"{turns}."
+    return f"{turns}, about {format_seconds(2 * sessions * session_s)}."
 
 
 def _tell(options: CheckOptions, text: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubench.base import streams
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
+    from gpubench.cli.rendering import ReportStyle
     from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
 
@@ -38,7 +39,7 @@ def run(options: RunOptions) -> int:
     channels = ci.channels(options, os.environ)
     wanted = options.replace(append=append)
     if options.dry_run:
-        streams.put(_plan(_request(wanted, began, gates, None)))
+        streams.put(_plan_text(_plan(_request(wanted, began, gates, None)), style))
         return 0
     with saving.locked(outputs, options):
         saving.keep_part(outputs, resumed=append is not None)
@@ -77,26 +78,46 @@ def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None)
     return request
 
 
-def _plan(request: RunSpec) -> str:
-    """The plan of --dry-run: every case and skip of the plan, one a line, and how long it may take."""
+def _plan(request: RunSpec) -> dict[str, Any]:
+    """Return the plan of --dry-run: its cases by id, its skips by their reason, its sessions, and how long it may take.
+
+    `seconds` is the budget, or without one the longest time that the samples take.
+    """
     from collections import Counter
 
-    from gpubench.base import units
     from gpubench.measure.plan import estimate_seconds
     from gpubench.measure.schedule import planned
 
-    workloads = planned(request)
-    cases = [case for w in workloads for case in w.cases]
-    skips = [skip for w in workloads for skip in w.skips]
-    settings = request.settings
-    lines = [f"{case.id}" for case in cases]
-    reasons = Counter((s.reason, s.detail) for s in skips)
-    lines += [f"skip {count} x {reason}: {detail}" for (reason, detail), count in sorted(reasons.items())]
-    count = request.sessions
-    lines.append(f"{len(cases)} cases, {len(skips)} skipped, {count} session{'s' if count != 1 else ''}")
-    if settings.budget_s is not None:
-        grows = "; a search adds sizes while time is left" if request.searches else ""
-        lines.append(f"budget {units.format_seconds(settings.budget_s)}{grows}")
-    else:
-        lines.append(f"at most about {units.format_seconds(estimate_seconds(workloads, settings))} of sampling")
+    workloads, budget_s = planned(request), request.settings.budget_s
+    reasons = Counter((skip.reason, skip.detail) for workload in workloads for skip in workload.skips)
+    return {
+        "name": "gpubench-plan",
+        "cases": [case.id for workload in workloads for case in workload.cases],
+        "skips": [
+            {"count": count, "reason": reason, "detail": detail}
+            for (reason, detail), count in sorted(reasons.items())
+        ],
+        "sessions": request.sessions,
+        "has_budget": budget_s is not None,
+        "searches": request.searches,
+        "seconds": estimate_seconds(workloads, request.settings) if budget_s is None else budget_s,
+    }  # fmt: skip
+
+
+def _plan_text(plan: dict[str, Any], style: ReportStyle) -> str:
+    """Return a plan as JSON, or with every case and skip on a line and how long it may take below."""
+    from gpubench.base.units import counted, format_seconds
+
+    if style.format == "json":
+        from gpubench.report.layout import json_text
+
+        return json_text(plan, style.options)
+    skips, seconds = plan["skips"], format_seconds(plan["seconds"])
+    skipped = sum(skip["count"] for skip in skips)
+    grows = "; a search adds sizes while time is left" if plan["searches"] else ""
+    lines = [
+        *plan["cases"], *("skip {count} x {reason}: {detail}".format_map(skip) for skip in skips),
+        f"{len(plan['cases'])} cases, {skipped} skipped, {counted(plan['sessions'], 'session')}",
+        f"budget {seconds}{grows}" if plan["has_budget"] else f"at most about {seconds} of sampling",
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"

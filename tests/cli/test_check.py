@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.forking import Starter, environment
+from tests.forking import Starter, drives_a_device, environment
 
 PLAN = ("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7")
 SMALL = (
@@ -194,6 +197,26 @@ def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tm
         check.send_signal(signal.SIGINT)
         assert (check.wait(30), check.stderr.read()) == (130, "")
     assert (tmp_path / "kept" / "base.json").exists()
+
+
+def test_an_interrupted_check_leaves_no_process_behind(starter, tmp_path) -> None:
+    program = tmp_path / "base"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpubench "$@"\n')
+    program.chmod(0o755)
+    plan = [*PLAN[:-4], "--max-time", "60s", "--min-samples", "100000"]
+    words = ("check", "base", "base", "--results-dir", "kept", "--", *plan)
+    with starter.begin(*words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE) as check:
+        ended_at = time.monotonic() + 120
+        children: list[psutil.Process] = []
+        while not any(drives_a_device(child.pid) for child in children):
+            assert check.poll() is None
+            assert time.monotonic() < ended_at
+            time.sleep(0.05)
+            children = psutil.Process(check.pid).children(recursive=True)
+        check.send_signal(signal.SIGINT)
+        assert check.wait(60) == 130
+        assert "Traceback" not in check.stderr.read()
+    assert not psutil.wait_procs(children, 10)[1]
 
 
 def planned(script: str) -> str:

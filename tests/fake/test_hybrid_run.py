@@ -80,8 +80,9 @@ def test_one_session_is_marked(run):
     ended = run(
         "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", DEVICES, "--format", "json", "--dry-run"
     )  # fmt: skip
-    assert ended.code == 0
-    assert "add/n=1024/float32/tuned/resident-queued@hybrid:fake:gpu" in ended.out
+    plan = json.loads(ended.out)
+    assert (ended.code, plan["name"]) == (0, "gpubench-plan")
+    assert "add/n=1024/float32/tuned/resident-queued@hybrid:fake:gpu" in plan["cases"]
     ended = run("--ops", "sum", "--sizes", "4k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu")
     assert ended.code == 0, ended.err
     assert "*" in ended.out.partition("Hybrid")[2]
