@@ -89,7 +89,7 @@ def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocume
 
 
 class _Outcome:
-    """What one new file has beside the base."""
+    """One new file beside the base, with its cases and how many of them are listed."""
 
     def __init__(self, comparison: Comparison, index: int, options: RenderOptions) -> None:
         self.comparison, self.index, self.options = comparison, index, options
