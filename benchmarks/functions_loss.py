@@ -90,7 +90,7 @@ def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
 
 def table(cells: list[Judged], devices: dict[str, str]) -> str:
     """Draw a line for each function, of the GPU's faster library, and the figures of all cells."""
-    head = "| function | GPU by | data there | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
+    head = "| function | GPU by | waited | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
     lines = [head]
     for op in sorted({cell.op for cell in cells}):
         ours = [cell for cell in cells if cell.op == op]
