@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubench import backends, kernels
 from gpubench.backends.cupy.links import FLOAT32, SUM, nccl_binding
-from gpubench.multi.collective_timer import CollectiveTimer
+from gpubench.multi.gang import CollectiveTimer
 from gpubench.result.case import Case
 
 GANG = "gang:cupy:0+1"

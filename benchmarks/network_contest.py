@@ -27,7 +27,7 @@ from gpubench import kernels
 from gpubench.curves import stats
 from gpubench.kernels.templates import bpe
 from gpubench.result.case import Case
-from gpubench.workloads.inference import CONTEXT, LAYERS, NEW
+from gpubench.workloads.networks import CONTEXT, LAYERS, NEW
 
 SIZES = {
     "mlp_forward": (1, 16, 64, 1024, 16384),

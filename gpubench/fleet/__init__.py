@@ -13,6 +13,6 @@ WING = Wing(
     schemas={
         "gpubench-fleet": "gpubench.fleet.nodes:Fleet",
         "gpubench-fleet-report": "gpubench.fleet.survey:FleetReport",
-        "gpubench-inventory": "gpubench.fleet.inventory:Inventory",
+        "gpubench-inventory": "gpubench.fleet.survey:Inventory",
     },
 )

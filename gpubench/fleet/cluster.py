@@ -26,8 +26,8 @@ from gpubench.cli.exit import tell
 from gpubench.cli.options import DetectedOptions
 from gpubench.cli.report import document
 from gpubench.fleet.driver import (
-    Engine,
     FleetDriver,
+    FleetJournal,
     FleetLimits,
     NodeEnd,
     PlacedNode,
@@ -37,13 +37,11 @@ from gpubench.fleet.driver import (
     load_machine,
     name_nodes,
 )
-from gpubench.fleet.inventory import Inventory
-from gpubench.fleet.journal import FleetJournal
-from gpubench.fleet.merge import parse_nodes
-from gpubench.fleet.node import RUN
+from gpubench.fleet.merge import parse_nodes, report_fleet
+from gpubench.fleet.node import RUN, Engine, RayEngine
 from gpubench.fleet.nodes import Fleet, Node
 from gpubench.fleet.options import ClusterDetectOptions, ClusterRunOptions, FleetReportOptions
-from gpubench.fleet.report_command import report_fleet
+from gpubench.fleet.survey import Inventory
 from gpubench.fleet.tables import inventory_document
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import DOCUMENT_FORMATS, render_documents
@@ -182,8 +180,6 @@ def engine_at(address: str) -> Engine:
         raise UsageError(
             "bad-value", f"--cluster: {address!r} is no cluster", why="it is local, auto or HOST:PORT"
         )
-    from gpubench.fleet._ray import RayEngine
-
     return RayEngine(address)
 
 

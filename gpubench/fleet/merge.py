@@ -1,23 +1,32 @@
-"""`gpubench merge`: several result files become one result, or a fleet."""
+"""`gpubench merge`: several result files become one result, or a fleet; and `gpubench report` of a whole fleet: its
+nodes, its slow GPUs, lists of nodes for a scheduler, and its gates.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from gpubench.base import disk
-from gpubench.base.errors import InputError, UsageError
+from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.base.escaping import visible
-from gpubench.fleet.options import MergeOptions
+from gpubench.fleet.options import FleetReportOptions, MergeOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.machine import RunOutline
     from gpubench.fleet.nodes import Fleet, Node
     from gpubench.result.run import Run
+if TYPE_CHECKING:
+    from gpubench.fleet.nodes import Fleet, Node, NodeFile
+    from gpubench.fleet.survey import Figure, FleetReport
+    from gpubench.report.ci import CiOutcome
+    from gpubench.result.run import Run
+
 
 _NAMED = 5  # missing nodes that one message names
 
@@ -81,7 +90,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
     import msgspec
 
-    from gpubench.fleet.journal import beside, file_stem
+    from gpubench.fleet.driver import beside, file_stem
     from gpubench.fleet.nodes import NodeFile
     from gpubench.result import store
 
@@ -161,7 +170,6 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
     from gpubench.analysis.machine import RunOutline
     from gpubench.cli.report import document
     from gpubench.fleet.nodes import Fleet
-    from gpubench.fleet.report_command import opened
     from gpubench.result import store
     from gpubench.result.run import Run
     from gpubench.result.store import limits
@@ -206,3 +214,200 @@ def _unusable(file: str, error: InputError) -> Node:
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
     name = Path(file).name
     return Node(key=name, status="failed", reason="unusable", error=f"{name}: {error.why or error.message}")
+
+
+# ---------------------------------------------------------------- the report of a whole fleet
+
+SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"
+
+
+def report_whole(
+    files: Sequence[tuple[str, Any]], format: str, options: FleetReportOptions, *, to_terminal: bool
+) -> int | None:
+    """Report the fleet, if it is the only file and to be reported as a whole. Returns None otherwise."""
+    # A fleet's types are not loaded for a result.
+    if len(files) != 1 or not hasattr(files[0][1], "nodes") or not wanted(options, format):
+        return None
+    return report_fleet(*files[0], format, options, to_terminal=to_terminal)
+
+
+def wanted(options: FleetReportOptions, format: str) -> bool:
+    """Whether a fleet is to be reported as a whole. Whoever names sections, cases or another format asks for the
+    reports of its nodes."""
+    from gpubench.report.renderers import DOCUMENT_FORMATS
+
+    words = _words(options.fail_on)
+    of_nodes = (
+        options.sections, options.filter, options.skip, options.baseline, options.by_device, options.plots,
+        options.claims, options.min_speedup, options.sort, options.columns, options.node,
+    )  # fmt: skip
+    return format in DOCUMENT_FORMATS and not any(of_nodes) and words <= {SLOW_GPU, INCOMPLETE}
+
+
+def refuse_fleet_options(options: FleetReportOptions) -> None:
+    """Raises UsageError for what only the report of a whole fleet understands."""
+    asked = {
+        "--known-good": options.known_good, "--ok-nodes": options.ok_nodes, "--bad-nodes": options.bad_nodes,
+        "--fail-on slow-gpu": SLOW_GPU in _words(options.fail_on),
+    }  # fmt: skip
+    for name, given in asked.items():
+        if given:
+            raise UsageError(
+                "not-a-fleet", f"{name} is about a fleet", why="this is no report of one whole fleet",
+                hint="give one file that `gpubench merge` wrote, and no option that shows single nodes or cases",
+            )  # fmt: skip
+
+
+def _words(text: str | None) -> set[str]:
+    return {word.strip() for word in (text or "").split(",") if word.strip()}
+
+
+def opened(node: Node, fleet_path: str) -> Node:
+    """`node` with the results of its files, which stand beside the fleet in `fleet_path`; with the reason where one
+    cannot be used."""
+    if not node.files:
+        return node
+    import msgspec
+
+    from gpubench.result import store
+
+    folder = Path(fleet_path).parent
+    try:
+        runs = [store.load(_inside(folder, file)) for file in node.files]
+    except InputError as error:
+        why = f"{error.message}: {error.why}"
+        return msgspec.structs.replace(node, status="failed", reason="unusable", error=why, files=[])
+    return msgspec.structs.replace(node, result=runs[-1], others=runs[:-1], files=[])
+
+
+def _inside(folder: Path, file: NodeFile) -> Path:
+    """The file, if it lies below `folder` and is still the one that the fleet was made of. Raises InputError."""
+    import hashlib
+
+    path, inner = folder / file.path, PurePosixPath(file.path)
+    if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            "bad-document", f"{file.path} cannot be used", why="it lies outside of the fleet's folder"
+        )
+    try:
+        digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
+    except OSError as error:
+        raise InputError(
+            "unreadable", f"{file.path} cannot be used", why=error.strerror or str(error)
+        ) from error
+    if digest != file.sha256:
+        raise InputError(
+            "bad-document", f"{file.path} cannot be used", why="it changed since the fleet was merged"
+        )
+    return path
+
+
+def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
+    """The runs of the node that is called `name`, or whose key begins so. Raises InputError or UsageError."""
+    nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
+    found = [one for one in nodes if one[1].label == name] or [
+        one for one in nodes if one[1].key.startswith(name)
+    ]
+    if not found:
+        require_choice(name, [node.name for _, node in nodes], "--node")
+    chosen = [opened(node, path) for path, node in found]
+    runs = [run for node in chosen for run in node.runs]
+    if not runs:
+        raise InputError(
+            "no-results", f"the node {name} brought no result", why=chosen[0].error or "there is no file of it",
+            hint="`gpubench merge` the fleet with the file of the node",
+        )  # fmt: skip
+    return runs
+
+
+def report_fleet(
+    source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
+) -> ExitCode:
+    """Print the report of `fleet`, which `source` holds, write the lists of nodes, and say how the command ends."""
+    from gpubench.base.units import parse_percent
+    from gpubench.cli import ci, rendering
+    from gpubench.fleet.survey import FleetSurvey
+    from gpubench.fleet.tables import fleet_document
+    from gpubench.report.renderers import render_documents
+
+    channels = ci.channels(options, os.environ)
+    style = rendering.render_options(options, to_terminal=to_terminal)
+    tolerance = parse_percent(options.tolerance, option="--tolerance")
+    survey = FleetSurvey()
+    for node in fleet.nodes:
+        survey.add(opened(node, source))
+    saved = None if options.known_good is None else _figures_of(options.known_good)
+    found = survey.report(expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
+    asked = _words(options.fail_on)
+    if SLOW_GPU in asked and not found.judges(saved is not None):
+        raise InputError(
+            "gate-impossible", "--fail-on slow-gpu could not fail",
+            why="no case was measured on four GPUs that are alike, and no known good fleet is named",
+            hint="add --known-good FILE, or leave the gate out",
+        )  # fmt: skip
+
+    def drawn(name: str) -> str:
+        return render_documents(found, lambda: [fleet_document(found)], name, style, "gpubench fleet")
+
+    rendering.write(channels.comment(drawn(format), format), options.output)
+    _write_names(options.ok_nodes, found.ok_nodes)
+    _write_names(options.bad_nodes, found.bad_nodes)
+    errors = gate_errors(found, asked)
+    code = ExitCode.GATE if errors else ExitCode.OK
+    channels.tell(lambda: _outcome(found, errors, code), lambda: drawn("markdown"), source)
+    return code
+
+
+def gate_errors(found: FleetReport, asked: set[str]) -> list[str]:
+    """A sentence for each gate that failed."""
+    errors = []
+    if INCOMPLETE in asked and not found.complete:
+        errors.append(f"{found.nodes_complete} of {found.nodes_expected} nodes are complete")
+    if SLOW_GPU in asked and found.slow:
+        errors.append(f"{found.slow} GPUs are slow")
+    return errors
+
+
+def _outcome(found: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOutcome:
+    from gpubench.fleet.tables import headline
+    from gpubench.report.ci import CiOutcome
+
+    return CiOutcome(
+        verdict="failed" if errors else "ok", slower=0, faster=0, unsure=0, exit_code=code, errors=tuple(errors),
+        warnings=() if found.complete and not found.peers.verdicts else (headline(found),),
+    )  # fmt: skip
+
+
+def _figures_of(path: str) -> list[Figure]:
+    """Return the figures of a saved fleet, or of one node's result. Raises InputError."""
+    from gpubench.cli.report import document
+    from gpubench.fleet.nodes import Fleet
+    from gpubench.fleet.survey import figures
+    from gpubench.result.run import Run
+
+    known = document(path)
+    if isinstance(known, Run):
+        found = figures(known, "known-good")
+    else:
+        assert isinstance(known, Fleet)
+        found = [
+            one for node in known.nodes for run in opened(node, path).runs for one in figures(run, node.name)
+        ]
+    if not found:
+        raise InputError(
+            "no-results", f"{path} has no GPU to compare with", why="no matmul, copy, upload or download ran on a GPU",
+            hint="name a fleet, or a result, that measured them",
+        )  # fmt: skip
+    return found
+
+
+def _write_names(path: str | None, names: Sequence[str]) -> None:
+    """One name a line, as `srun --nodelist` and `--exclude` read them from a file."""
+    from gpubench.cli import rendering
+
+    if path is None:
+        return
+    try:
+        disk.write_regular(path, "".join(f"{name}\n" for name in names).encode())
+    except OSError as error:
+        raise rendering.cannot_write(path, error) from error

@@ -364,7 +364,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def runs_beside(self, path: str) -> list[Run]:
         """Return the runs of all nodes; say on stderr which node brought none. The fleet is the file at `path`."""
-        from gpubench.fleet.report_command import opened
+        from gpubench.fleet.merge import opened
 
         nodes = [opened(node, path) for node in self.nodes]
         for node in nodes:

@@ -73,18 +73,18 @@ class FleetReportOptions(ReportOptions):
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
         """Report a single fleet as a whole, unless single nodes or cases are asked for."""
-        from gpubench.fleet import report_command
+        from gpubench.fleet import merge
 
-        return report_command.report_whole(files, format, self, to_terminal=to_terminal)
+        return merge.report_whole(files, format, self, to_terminal=to_terminal)
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
         """Return the runs of the node that is asked for. Raises UsageError for what only a whole fleet understands."""
-        from gpubench.fleet import report_command
+        from gpubench.fleet import merge
 
-        report_command.refuse_fleet_options(self)
+        merge.refuse_fleet_options(self)
         if self.node is None:
             return None
-        return report_command.runs_of([file for file in files if hasattr(file[1], "nodes")], self.node)
+        return merge.runs_of([file for file in files if hasattr(file[1], "nodes")], self.node)
 
 
 class MergeOptions(CommonOptions):

@@ -10,8 +10,7 @@ from gpubench.base.groups import group_by
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes
 from gpubench.curves.shortfall import FEWEST_PEERS
-from gpubench.fleet.inventory import Inventory
-from gpubench.fleet.survey import Drift, FleetReport, PeerGroup
+from gpubench.fleet.survey import Drift, FleetReport, Inventory, PeerGroup
 from gpubench.report.layout import Section, TextDocument
 
 MOST_ROWS = 20

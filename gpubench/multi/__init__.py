@@ -9,6 +9,6 @@ WING = Wing(
     backends={"gang": "gpubench.multi.gang:BACKEND"},
     companions={"equal GPUs": "gpubench.multi.equal_gpus:EqualCompanion"},
     sections=("gpubench.multi.collectives", "gpubench.multi.scaling"),
-    answers={"links": "gpubench.multi.answer:answer_part"},
-    timers={"collective": "gpubench.multi.collective_timer:CollectiveTimer"},
+    answers={"links": "gpubench.multi.collectives:answer_part"},
+    timers={"collective": "gpubench.multi.gang:CollectiveTimer"},
 )

@@ -1,11 +1,14 @@
-"""Collectives on gangs: how many bytes a second, as the caller sees it and as the busiest link does.
+"""What several GPUs of one host tell: how many bytes a second links carry, which of equal GPUs is slower than its like,
+and the first lines of a run of gangs alone.
 
-Collectives on gangs: a table for each op and gang, from small to large; of a pair its declared path, too.
+A collective's rate is as its caller sees it, and as the busiest link does. At least four equal GPUs are judged by the
+rule of fleets (docs/fleet.md); of fewer the difference is reported, which is no verdict. Both halves of the blocks have
+to say so, each by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar
 
@@ -13,16 +16,20 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
-from gpubench.base.escaping import printable
+from gpubench.analysis.thresholds import Extent, extent, size_text
+from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import Cell, Table, cells, heads, number
-from gpubench.base.units import format_bytes, format_rate
+from gpubench.base.table import Cell, Column, Table, cells, heads, number
+from gpubench.base.units import format_bytes, format_rate, listed
+from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
 from gpubench.curves.stats import median
+from gpubench.multi.scaling import GangFrom, Weak, scaling
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.wording import device_text, legend, mark, time_text
-from gpubench.result.case import Case
+from gpubench.report.sections.answer_table import AnswerPart, bare_table
+from gpubench.report.wording import device_text, legend, mark, time_text, with_text
+from gpubench.result.case import WAITED, Case, gang_ranks
 from gpubench.result.machine import LinkPath
-from gpubench.result.run import Run
+from gpubench.result.run import Run, TwinTimes
 
 
 class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,12 +166,304 @@ def _cells(row: CollectiveResult, unit: str) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- the equal GPUs that a search left out
+
+# Of each half.
+FEWEST_BLOCKS = 2
+_USERS = "other-gpu-users"
+
+
+class SlowTwin(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that falls short of its like by that share, and the op that shows it most. `judged`: by the rule for four
+    GPUs or more; else it is a difference and no verdict."""
+
+    device_id: str
+    gpu_id: str | None
+    op: str
+    shortfall: float
+    judged: bool
+
+
+class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal GPUs: `measured_id` in full, `compared` of all `device_ids` by some cases. `worst` falls short of its like
+    by `worst_shortfall`; those in `slower` by more than chance makes of it. `left_out` has a reason for each GPU that
+    was not compared. `text` says it."""
+
+    name: str
+    measured_id: str
+    device_ids: tuple[str, ...]
+    compared: tuple[str, ...]
+    worst: str | None
+    worst_shortfall: float | None
+    slower: tuple[SlowTwin, ...]
+    left_out: dict[str, str]
+    text: str
+
+
+@derive_once
+def twin_checks(analysis: Analysis) -> tuple[TwinCheck, ...]:
+    """Return a check for each group of equal GPUs, the one that was measured in full first."""
+    run = analysis.run
+    names = {device.id: device.name for device in run.devices}
+    groups: dict[str, list[TwinTimes]] = {}
+    first = ""
+    for one in run.twins or ():
+        first = one.device_id if one.device_id in names else first
+        groups.setdefault(first, []).append(one)
+    return tuple(_check(run, names.get(first, ""), ours) for first, ours in groups.items())
+
+
+def _check(run: Run, name: str, times: Sequence[TwinTimes]) -> TwinCheck:
+    devices = tuple(dict.fromkeys(one.device_id for one in times))
+    shared = _shared(run)
+    left_out = {id: "other processes compute on it" for id in devices if id in shared}
+    left_out |= {one.device_id: one.reason for one in times if one.reason is not None}
+    by_case: dict[str, dict[str, TwinTimes]] = {}
+    for one in times:
+        if one.device_id not in left_out and len(one.blocks_s) >= 2 * FEWEST_BLOCKS and min(one.blocks_s) > 0:
+            by_case.setdefault(one.case_id.rpartition("@")[0], {})[one.device_id] = one
+    compared = [id for id in devices if any(id in ours and len(ours) > 1 for ours in by_case.values())]
+    left_out |= {id: "there was no time for it" for id in devices if id not in compared and id not in left_out}
+    looks = len(by_case) * len(devices)
+    worst: dict[str, float] = {}
+    slower: dict[str, SlowTwin] = {}
+    for case, ours in by_case.items():
+        for id, shortfall in _shortfalls({id: one.blocks_s for id, one in ours.items()}).items():
+            worst[id] = max(worst.get(id, 0.0), shortfall)
+        for slow in _slow(case, ours, looks):
+            if slow.device_id not in slower or slower[slow.device_id].shortfall < slow.shortfall:
+                slower[slow.device_id] = slow
+    last = max(worst, key=lambda id: worst[id], default=None)
+    found = TwinCheck(
+        name=name, measured_id=devices[0], device_ids=devices, compared=tuple(compared), worst=last,
+        worst_shortfall=None if last is None else worst[last],
+        slower=tuple(sorted(slower.values(), key=lambda one: -one.shortfall)), left_out=left_out, text="",
+    )  # fmt: skip
+    return msgspec.structs.replace(found, text=_text(found))
+
+
+def _shared(run: Run) -> set[str]:
+    """GPUs that other processes compute on: they tell nothing of the hardware."""
+    warnings = [one for one in run.warnings if one.code == _USERS and one.severity == "warning"]
+    return {id for one in warnings for id in str((one.data or {}).get("devices", "")).split(", ")}
+
+
+def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return by how much the rate of each falls short: of the median of four GPUs or more, of the fastest of fewer."""
+    rates = {id: 1 / median(ours) for id, ours in blocks.items()}
+    like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
+    return {id: 1 - rate / like for id, rate in rates.items()}
+
+
+def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwin]:
+    """Return those that both halves of the blocks, and the whole, call slow; none where so many are that the GPUs are
+    not alike."""
+    whole = {id: one.blocks_s for id, one in times.items()}
+    middle = min(map(len, whole.values())) // 2
+    halves = [{id: ours[part] for id, ours in whole.items()} for part in (slice(middle), slice(middle, None))]
+    named = set.intersection(*(_suspects(ours, looks) for ours in (whole, *halves)))
+    if not is_uniform(len(named), len(whole)):
+        return []
+    short = _shortfalls(whole)
+    op, judged = case.partition("/")[0], len(whole) >= FEWEST_PEERS
+    return [
+        SlowTwin(device_id=id, gpu_id=times[id].gpu_id, op=op, shortfall=short[id], judged=judged)
+        for id in sorted(named)
+    ]
+
+
+def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
+    threshold = TOLERANCE
+    if len(blocks) >= FEWEST_PEERS:
+        rates = [1 / median(ours) for ours in blocks.values()]
+        threshold = max(TOLERANCE, growing_k(looks) * spread(rates))
+    return {id for id, shortfall in _shortfalls(blocks).items() if shortfall > threshold}
+
+
+def _text(found: TwinCheck) -> str:
+    """`8 x NVIDIA H200: cupy:0 measured in full, the 7 others within 1.3 % of their median (worst cupy:5).`"""
+    first, others = found.measured_id, len(found.device_ids) - 1
+    head = f"{others + 1} x {found.name}: {first} measured in full"
+    rest = [f"{id} not compared ({reason})" for id, reason in found.left_out.items()]
+    like = "" if found.worst_shortfall is None else f"within {found.worst_shortfall:.1%}".replace("%", " %")
+    if found.slower:
+        worst, more = found.slower[0], len(found.slower) - 1
+        what = f"{worst.device_id} is {worst.shortfall:.0%} slower at {worst.op}".replace("%", " %")
+        what += f", {more} more GPU{'s' if more > 1 else ''} too" if more else ""
+        what += ": `gpubench run --ops health`" if worst.judged else f" (of {others + 1} GPUs no verdict)"
+        parts = [head, what]
+    elif len(found.compared) < 2:
+        parts = [head]
+    elif others == 1:
+        parts = [head, f"{found.device_ids[1]} {like}"]
+    else:
+        same = len(found.compared) == others + 1
+        parts = [head, f"{f'the {others} others' if same else 'those compared'} {like} (worst {found.worst})"]
+    if len(rest) > 1:
+        rest = [f"{len(rest)} not compared"]
+    return ", ".join([*parts, *rest]) + "."
+
+
+# ---------------------------------------------------------------- the answer
+
+BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
+COPIES = ("p2p", "p2p_both")
+_FIRST = (*COPIES, "allreduce")  # what people ask for, then the others by name
+_MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
+
+
+def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
+    """Return what several GPUs add to an answer: GPUs that are not alike, slow links; alone what they gain."""
+    there = alone and bool(collectives(analysis))
+    return AnswerPart(
+        needed=(
+            *(printable(check.text) for check in twin_checks(analysis)), *slow_links(analysis),
+            *([BUSBW] if there else []),
+        ),
+        sentences=gang_sentences(analysis) if alone else (),
+        context=links_context(analysis) if there else "", table=links_table(analysis) if there else None,
+        times_below=bool(scaling(analysis).strong),
+    )  # fmt: skip
+
+
+def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
+    """The first lines where gangs have times and no GPU was held against a CPU; none of other runs."""
+    if collectives(analysis):
+        return (_links_sentence(analysis),)
+    gains = scaling(analysis)
+    texts = [_weak_sentence(gains.weak)] if gains.weak else []
+    regimes = dict.fromkeys(row.regime for row in gains.pays_from)
+    regime = WAITED if WAITED in regimes else next(iter(regimes), "")
+    most = max((row.ranks for row in gains.pays_from), default=0)
+    rows = [row for row in gains.pays_from if (row.regime, row.ranks) == (regime, most)]
+    cases = {row.op: row.row.case for row in gains.strong}
+    return (
+        (*texts, _strong_sentence(rows, {op: extent(case) for op, case in cases.items()}))
+        if rows
+        else tuple(texts)
+    )
+
+
+def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) -> str:
+    """`2 GPUs beat one with data on the GPU: matmul from 1229², sum from 268 M; softmax at no size measured.`"""
+    wins = [
+        f"{row.op} from {size_text(round(row.n or 0) if row.verdict == 'at' else row.first, extents[row.op])}"
+        for row in rows
+        if row.verdict != "no-size"
+    ]
+    losers = [row.op for row in rows if row.verdict == "no-size"]
+    begin = f"{rows[0].ranks} GPUs {with_text(rows[0].regime)}"
+    if not wins:
+        return f"{begin} do not beat one, as far as measured: {listed(losers)}."
+    lost = f"; not {listed(losers)}" if losers else ""
+    return f"{begin} beat one: {listed(wins)}{lost}."
+
+
+def links_table(analysis: Analysis) -> Table:
+    """Bus bandwidth by op, gang and size, the small sizes for where there is room; of many pairs the slowest and the
+    fastest."""
+    sizes = sorted({row.n for row in collectives(analysis)})[-_MOST_SIZES:]
+    rows = []
+    for label, gang in _lanes(collectives(analysis)):
+        rates = {row.n: _rate_text(row) for row in gang}
+        rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
+    # The largest size stays.
+    columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
+    return bare_table((Column("busbw"), *reversed(columns)), rows)
+
+
+def links_context(analysis: Analysis) -> str:
+    """`2 x NVIDIA H200, nvlink, 18 lanes via switch, nccl 2.28.9.`: what is joined, how, and by which library."""
+    rows = collectives(analysis)
+    if not rows:
+        return ""
+    largest = max(rows, key=lambda row: row.ranks)
+    device = next((one for one in analysis.run.devices if one.id == largest.device_id), None)
+    pair = next((row.device_id for row in rows if row.ranks == 2), "")
+    path = declared_path(analysis.run, pair)
+    lanes = path.lanes.value if path else None
+    parts = (
+        shortened(device.name, 40) if device else "", path.kind.value if path else "",
+        f"{lanes} lanes{' via switch' if path and path.via.value == 'switch' else ''}" if lanes else "",
+        *sorted({row.by for row in rows if row.by}),
+    )  # fmt: skip
+    return printable(", ".join(part for part in parts if part)) + "."
+
+
+def _links_sentence(analysis: Analysis) -> str:
+    """`Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4 more below).`"""
+    rows = collectives(analysis)
+    most, n = max(row.ranks for row in rows), max(row.n for row in rows)
+    names = sorted({row.op for row in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
+    texts = []
+    for op in names[:_MOST_NAMES]:
+        ours = [row for row in rows if row.op == op]
+        largest = [row for row in ours if row.n == max(row.n for row in ours)]
+        # Of a collective on 2, 4 and 8 ranks the largest gang is the one that a program would use.
+        widest = [row for row in largest if row.ranks == max(row.ranks for row in largest)]
+        texts.append(f"{op} {_range_text([row.busbw for row in widest])}")
+    more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
+    return f"Between {most} {_members(analysis)}: {listed(texts)} (busbw at {format_bytes(n)}{more})."
+
+
+def _members(analysis: Analysis) -> str:
+    """Ranks in host memory are no GPUs."""
+    gangs = {row.device_id for row in collectives(analysis)}
+    kinds = {device.kind for device in analysis.run.devices if device.id in gangs}
+    return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
+
+
+def _range_text(rates: Sequence[float]) -> str:
+    """`391 GB/s`, `764 to 770 GB/s`."""
+    low, high = format_rate(min(rates), "B/s"), format_rate(max(rates), "B/s")
+    number, _, unit = low.partition(" ")
+    return high if low == high else f"{number if high.endswith(f' {unit}') else low} to {high}"
+
+
+def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
+    """One line a gang, named by its ranks; of more than two gangs of an op and size the slowest and the fastest."""
+    found = []
+    order = sorted(
+        rows, key=lambda row: (*(row.op != name for name in _FIRST), row.op, row.ranks, row.device_id)
+    )
+    for (op, _), group in groupby(order, key=lambda row: (row.op, row.ranks)):
+        gangs = [(id, list(ours)) for id, ours in groupby(group, key=lambda row: row.device_id)]
+        if len(gangs) <= _MOST_PAIRS:
+            found += [(f"{op} {_ranks_text(op, id)}", ours) for id, ours in gangs]
+            continue
+        gangs.sort(key=lambda gang: max(gang[1], key=lambda row: row.n).busbw)
+        for word, (id, ours) in (("slowest", gangs[0]), ("fastest", gangs[-1])):
+            found.append((f"{op} {_ranks_text(op, id)}, {word} of {len(gangs)}", ours))
+    return found
+
+
+def _ranks_text(op: str, device_id: str) -> str:
+    """`0 to 1` of a copy, which has a direction; else `0+1`."""
+    members = gang_ranks(device_id)
+    if op == "p2p" and len(members) == 2:
+        return f"{members[0]} to {members[1]}"
+    word = device_id.rpartition(":")[2]
+    return f"{word} ranks" if word.isdecimal() else word
+
+
+def _rate_text(row: CollectiveResult) -> str:
+    return format_rate(row.busbw, "B/s") + mark(row.row.label)
+
+
+def _weak_sentence(rows: Sequence[Weak]) -> str:
+    """`2 GPUs at once keep 99 to 100 % of their rates alone (matmul, copy; the last 3 of 10 s).`"""
+    shares = sorted(100 * row.late for row in rows)
+    ops = list(dict.fromkeys(row.op for row in rows))
+    low, high = f"{shares[0]:.0f}", f"{shares[-1]:.0f}"
+    between = low if low == high else f"{low} to {high}"
+    return (
+        f"{max(row.gpus for row in rows)} GPUs at once keep {between} % of their rates alone ({listed(ops)})."
+    )
+
+
 ROWS = (
     Rows(
-        "collectives",
-        CollectiveResult,
-        collectives,
-        order=70,
-        csv={"algbw": "algbw", "busbw": "busbw"},
+        "collectives", CollectiveResult, collectives, order=70, csv={"algbw": "algbw", "busbw": "busbw"},
     ),
-)
+    Rows("twins", TwinCheck, twin_checks, order=160),
+)  # fmt: skip

@@ -37,7 +37,6 @@ from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_size
 from gpubench.curves import compare
 from gpubench.curves.stats import Interval, median, ratio_interval
-from gpubench.multi.twins import TwinCheck, twin_checks
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     ALWAYS,
@@ -528,5 +527,4 @@ ROWS = (
         },
     ),
     Rows("scaling.pays_from", GangFrom, lambda analysis: scaling(analysis).pays_from, order=100),
-    Rows("twins", TwinCheck, twin_checks, order=160),
 )

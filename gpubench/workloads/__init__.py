@@ -2,13 +2,11 @@
 
 from gpubench.base.plugins.wings import Wing
 
-_MODULES = {
-    "mlp": ("mlp_backward", "mlp_forward", "mlp_step"),
-    "transformer": ("ffn", "multi_head_attention", "transformer_block"),
-    "inference": ("inference",),
-}
+_OPS = (
+    "mlp_backward", "mlp_forward", "mlp_step", "ffn", "multi_head_attention", "transformer_block", "inference",
+)  # fmt: skip
 WING = Wing(
-    ops={name: f"gpubench.workloads.{module}:{name}" for module, names in _MODULES.items() for name in names},
+    ops={name: f"gpubench.workloads.networks:{name}" for name in _OPS},
     workspaces={"stages": "gpubench.workloads.chains:ChainWorkspace"},
     companions={"stages": "gpubench.workloads.measured_stages:StageCompanion"},
     sections=("gpubench.workloads.stages", "gpubench.workloads.placement"),

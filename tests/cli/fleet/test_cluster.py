@@ -7,8 +7,7 @@ import pytest
 
 from gpubench.cli import presets
 from gpubench.fleet.cluster import node_arguments, worst
-from gpubench.fleet.driver import EngineNode, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
-from gpubench.fleet.journal import FleetJournal
+from gpubench.fleet.driver import EngineNode, FleetJournal, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
 from gpubench.fleet.nodes import Node
 from gpubench.fleet.options import ClusterRunOptions as RunOptions
 from gpubench.result.run import Selection

@@ -6,8 +6,8 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.base.errors import Unsupported
-from gpubench.multi import collective_timer
-from gpubench.multi.collective_timer import CollectiveTimer
+from gpubench.multi import gang as gang_module
+from gpubench.multi.gang import CollectiveTimer
 from gpubench.result.case import Case
 from tests.gang_runs import computed
 
@@ -30,7 +30,7 @@ def gang():
 @pytest.mark.parametrize("shares", [1, 4099, 1 << 22])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_rank_gets_what_the_collective_says(gang, op, shares, fetched_bytes, monkeypatch):
-    monkeypatch.setattr(collective_timer, "FETCHED_BYTES", fetched_bytes)
+    monkeypatch.setattr(gang_module, "FETCHED_BYTES", fetched_bytes)
     params = {"n": shares * 8, "ranks": 2}
     case = Case(op.name, op.group, params, "float32", "library", "resident", "gang:cupy:0+1")
     try:

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from gpubench.fleet import node as wire
-from gpubench.fleet.driver import Arrival, FleetDriver, FleetLimits
-from gpubench.fleet.journal import EARLIER, MOST_BYTES, FleetJournal
+from gpubench.fleet.driver import EARLIER, MOST_BYTES, Arrival, FleetDriver, FleetJournal, FleetLimits
 from gpubench.result import store
 from gpubench.result.store import Journal
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, event, pieces, placed, whole
@@ -108,7 +107,7 @@ def test_whatever_a_node_sends_costs_that_node_alone(lead, bad):
 
 def test_a_node_may_send_no_more_than_a_result_may_hold(lead, monkeypatch):
     piece = wire.PART + b"x" * wire.PIECE_BYTES
-    monkeypatch.setattr("gpubench.fleet.journal.MOST_BYTES", 4 * wire.PIECE_BYTES)
+    monkeypatch.setattr("gpubench.fleet.driver.MOST_BYTES", 4 * wire.PIECE_BYTES)
     assert MOST_BYTES == 64 << 20
     ends, journal, _, _ = lead(lambda *_: [HELLO, wire.PART_BEGINS, *[piece] * 9], "a")
     assert ends["a"].reason == "failed"

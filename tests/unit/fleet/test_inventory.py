@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.fleet.inventory import SAME_MEMORY, Inventory, inventory_of, list_node
+from gpubench.fleet.survey import SAME_MEMORY, Inventory, inventory_of, list_node
 from gpubench.fleet.tables import inventory_document, inventory_headline
 from gpubench.report.layout import RenderOptions
 from gpubench.report.renderers import text

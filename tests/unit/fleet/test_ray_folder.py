@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpubench.base.errors import RequiredUnavailable
-from gpubench.fleet._ray import LOCAL, RayEngine
+from gpubench.fleet.node import LOCAL, RayEngine
 from gpubench.measure.scratch import MARKER
 
 # Ray as far as it is asked here: it lets everybody write in its folder, as the real one does.
@@ -45,7 +45,7 @@ def killed(temporary: Path, site: Path) -> Path:
     (site / "ray.py").write_text(RAY)
     program = (
         "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from gpubench.fleet._ray import RayEngine; RayEngine('local'); os.kill(os.getpid(), 9)"
+        "from gpubench.fleet.node import RayEngine; RayEngine('local'); os.kill(os.getpid(), 9)"
     )
     before = set(temporary.iterdir())
     env = {**os.environ, "PYTHONPATH": str(site)}

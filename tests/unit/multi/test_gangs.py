@@ -13,9 +13,8 @@ from gpubench.backends.shared.sides import granule
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.multi import collective_timer
-from gpubench.multi.collective_timer import CollectiveTimer
-from gpubench.multi.gang import shares
+from gpubench.multi import gang as gang_module
+from gpubench.multi.gang import CollectiveTimer, shares
 from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import Case, gang_id, gang_ranks, gang_sizes
 from gpubench.result.run import Device, Selection
@@ -151,7 +150,7 @@ def delivered(name, ranks, count):
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("shares", [1, 7, 1000, 4099])
 def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
-    monkeypatch.setattr(collective_timer, "PIECE", 1 << 10)  # several pieces
+    monkeypatch.setattr(gang_module, "PIECE", 1 << 10)  # several pieces
     for op in planned(ranks):
         count = shares * ranks
         timed = prepared(op, count * WIDTH, ranks)
@@ -165,7 +164,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
 @pytest.mark.parametrize("fetched_bytes", [0, 64 << 20], ids=["where it lies", "on the host"])
 @pytest.mark.parametrize("op", OPS, ids=by_name)
 def test_one_wrong_element_of_any_rank_is_seen(op, fetched_bytes, monkeypatch):
-    monkeypatch.setattr(collective_timer, "FETCHED_BYTES", fetched_bytes)
+    monkeypatch.setattr(gang_module, "FETCHED_BYTES", fetched_bytes)
     timed = prepared(op, 2 * 5000 * WIDTH, 2)
     timed.verify()
     right = timed.exchange

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.multi.twins import twin_checks
+from gpubench.multi.collectives import twin_checks
 from gpubench.result.run import Device, RunWarning, TwinTimes
 from tests.unit.report.builders import run_of
 

@@ -14,10 +14,10 @@ from gpubench.backends.shared.reference import judge_choices, widen
 from gpubench.kernels.templates import bpe
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads import inference
+from gpubench.workloads import networks
 from gpubench.workloads.chains import ChainWorkspace
 
-OP = inference.inference
+OP = networks.inference
 PARAMS = {"n": 17, "width": 24, "heads": 2}
 TOLERANCE = OP.at(PARAMS).judged(OP.at(PARAMS).output)
 
@@ -38,9 +38,9 @@ def judged(written: tuple[list[Any], Any], got: Any) -> Any:
 
 def test_the_prompt_comes_first_and_new_tokens_follow(written):
     inputs, sequence = written
-    assert sequence.shape == OP.output.shape(PARAMS) == (17 + inference.NEW,)
+    assert sequence.shape == OP.output.shape(PARAMS) == (17 + networks.NEW,)
     assert sequence[:17].tolist() == bpe.encode(bytes(inputs[0]))[:17]
-    assert len(set(sequence[17:].tolist())) > inference.NEW // 2, (
+    assert len(set(sequence[17:].tolist())) > networks.NEW // 2, (
         "a model that repeats one token hides a stuck decoder"
     )
 
@@ -48,11 +48,11 @@ def test_the_prompt_comes_first_and_new_tokens_follow(written):
 def test_each_token_is_that_of_a_prompt_that_ends_before_it(written):
     """Without a cache: the whole text so far through the stages of the prompt."""
     inputs, sequence = written
-    weights = dict(zip(inference.WEIGHTS, map(widen, inputs[1:]), strict=True))
+    weights = dict(zip(networks.GPT_WEIGHTS, map(widen, inputs[1:]), strict=True))
     for length in (17, 20, 32):
         x = weights["table"][sequence[:length]] + weights["positions"][:length]
-        for layer in range(inference.LAYERS):
-            own = [weights[f"{name}.{layer}"] for name in inference.BLOCK_WEIGHTS]
+        for layer in range(networks.LAYERS):
+            own = [weights[f"{name}.{layer}"] for name in networks.BLOCK_WEIGHTS]
             x = (
                 kernels.load("transformer_block")
                 .at({"n": length, "width": 24, "heads": 2})
@@ -76,7 +76,7 @@ def test_the_tokens_of_each_part_are_counted():
 
 
 @pytest.mark.parametrize(("params", "why"), [
-    ({"n": 0}, "at least one token"), ({"n": inference.CONTEXT}, "exceed the"),
+    ({"n": 0}, "at least one token"), ({"n": networks.CONTEXT}, "exceed the"),
     ({"n": 16, "width": 30}, "do not divide"), ({"n": 16, "width": 64}, None),
 ])  # fmt: skip
 def test_what_has_no_shape_is_told(params, why):

@@ -1,0 +1,349 @@
+"""The networks: a perceptron for pictures of 28 x 28 (784 inputs, 512 hidden, 10 classes), the block of a transformer,
+and a small GPT that reads a prompt and writes.
+
+mlp_forward: class probabilities of n pictures. mlp_backward: the gradients of all weights, from what the forward pass
+left. mlp_step: the loss on n labelled pictures, and the gradients of all weights; they stay on the device, where the
+optimiser is, and the loss of each picture comes down. The formulas hold for any hidden values and any gradient.
+
+ffn: the two layers behind the attention of a transformer, width -> 4 width -> width, gelu between them.
+multi_head_attention: attention of n tokens with its projections, and x added; `attention` is the core alone.
+transformer_block: one layer of a GPT: norm, attention, norm, two layers, with what goes in added twice.
+
+inference: a GPT reads a prompt of n tokens and writes 16 more, each one its best guess at that place. The host cuts the
+text into tokens; the rest is one launch. `prefill` reads the whole prompt, `decode` writes a token a step, over the
+keys and values that it keeps. The place and the token stay on the device: no step waits for the host. The weights are
+random, and the head is not the table turned round: with that, such a model repeats one token, which would hide a
+decoder that is stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpubench import kernels
+from gpubench.kernels.contract.op import Array, Given, Ids, Ladder, Params, Repeat, Stage, Tolerance, Values
+from gpubench.kernels.templates import bpe
+from gpubench.kernels.templates.linear import norms
+from gpubench.workloads.workload import workload
+
+WIDTH, HEADS, GROWTH = 256, 8, 4
+PARAMS = {"n": "tokens"}
+SIZES = Ladder(low=1, high=4096)
+WIDE = {"width": f"width of a token ({WIDTH})"}
+HEADED = {**WIDE, "heads": f"heads, which divide the width ({HEADS})"}
+
+Tokens = Callable[[Params], int]
+
+
+def width(params: Params) -> int:
+    return params.get("width", WIDTH)
+
+
+def given(params: Params) -> int:
+    """Return as many tokens as the size says."""
+    return params["n"]
+
+
+def one(params: Params) -> int:
+    return 1
+
+
+def headed(tokens: Tokens) -> Callable[[Params], Params]:
+    return lambda params: {
+        "n": tokens(params), "width": width(params), "heads": params.get("heads", HEADS),
+    }  # fmt: skip
+
+
+def _linear(k: int, m: int, tokens: Tokens = given) -> Callable[[Params], Params]:
+    """From k widths of a token to m."""
+    return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
+
+
+class Turn(NamedTuple):
+    """Which of several blocks it is: `at` ends the names of the values between its stages, `layer` those of its
+    weights. `heads`, if there are any, come in place of the attention, from qkv to o."""
+
+    at: str = ""
+    layer: str = ""
+    tokens: Tokens = given
+    heads: tuple[Stage, ...] = ()
+
+
+ONLY = Turn()
+
+
+def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
+    """y = x + attention(x), or attention(norm(x)) with the weights of a norm, which is made with queries, keys and
+    values."""
+    at, layer, tokens, heads = turn
+    first = "norm_linear" if norm else "linear"
+    usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(tokens))
+    return (
+        Stage("qkv", first, (x, *norm, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), _linear(1, 3, tokens)),
+        *(heads or (usual,)),
+        Stage("project", "linear_add", (f"o{at}", f"wo{layer}", f"bo{layer}", x), (y,), _linear(1, 1, tokens)),
+    )
+
+
+def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
+    """One layer: y = a + ffn(norm(a)), a = x + attention(norm(x)). Each norm is made with the product behind it."""
+    at, layer, tokens, _ = turn
+    a = f"a{at}"
+    return (
+        *attend(x, a, turn, (f"scale1{layer}", f"shift1{layer}")),
+        Stage("ffn_in", "norm_linear_gelu",
+              (a, f"scale2{layer}", f"shift2{layer}", f"win{layer}", f"bin{layer}"), (f"g{at}",),
+              _linear(1, GROWTH, tokens)),
+        Stage("ffn_out", "linear_add", (f"g{at}", f"wout{layer}", f"bout{layer}", a), (y,),
+              _linear(GROWTH, 1, tokens)),
+    )  # fmt: skip
+
+
+ATTENTION_WEIGHTS: dict[str, Values] = {"wqkv": "fan-in", "bqkv": "zeros", "wo": "fan-in", "bo": "zeros"}
+FFN = (
+    Stage("ffn_in", "linear_gelu", ("x", "win", "bin"), ("g",), _linear(1, GROWTH)),
+    Stage("ffn_out", "linear", ("g", "wout", "bout"), ("y",), _linear(GROWTH, 1)),
+)
+FFN_WEIGHTS: dict[str, Values] = {"win": "fan-in", "bin": "zeros", "wout": "fan-in", "bout": "zeros"}
+NORM_WEIGHTS: dict[str, Values] = {"scale1": "ones", "shift1": "zeros", "scale2": "ones", "shift2": "zeros"}
+BLOCK_WEIGHTS: dict[str, Values] = {**NORM_WEIGHTS, **ATTENTION_WEIGHTS, **FFN_WEIGHTS}
+
+
+ffn = workload(
+    name="ffn", group="network", summary="gelu(x win + bin) wout + bout",
+    params=PARAMS, sizes=SIZES, options=WIDE, stages=FFN,
+    inputs={"x": "normal"}, weights=FFN_WEIGHTS, outputs={"y": "activation"},
+)  # fmt: skip
+
+
+multi_head_attention = workload(
+    name="multi_head_attention", group="network", summary="x + attention(x wqkv + bqkv) wo + bo, causal",
+    params=PARAMS, sizes=SIZES,
+    options=HEADED, stages=attend("x", "y"), inputs={"x": "normal"}, weights=ATTENTION_WEIGHTS,
+    outputs={"y": "activation"},
+)  # fmt: skip
+
+
+transformer_block = workload(
+    name="transformer_block", group="network", summary="one layer of a GPT of n tokens",
+    params=PARAMS, sizes=SIZES, options=HEADED,
+    stages=block("x", "y"), inputs={"x": "normal"}, weights=BLOCK_WEIGHTS, outputs={"y": "activation"},
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- the perceptron
+
+PIXELS, HIDDEN, CLASSES = 784, 512, 10
+MLP_PARAMS = {"n": "rows in the batch"}
+MLP_SIZES = Ladder(low=1, high=16384)
+MLP_WEIGHTS: dict[str, Values] = {"w1": "fan-in", "b1": "zeros", "w2": "fan-in", "b2": "zeros"}
+
+
+def _layer(k: int, m: int) -> Callable[[Params], Params]:
+    return lambda params: {"n": params["n"], "k": k, "m": m}
+
+
+def _product(m: int, n: int) -> Callable[[Params], Params]:
+    """A gradient of weights: a sum over the rows of the batch."""
+    return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
+
+
+def _rows(columns: int) -> Callable[[Params], Params]:
+    return lambda params: {"n": params["n"], "columns": columns}
+
+
+FORWARD = (
+    Stage("hidden", "linear_relu", ("x", "w1", "b1"), ("h",), _layer(PIXELS, HIDDEN)),
+    Stage("logits", "linear", ("h", "w2", "b2"), ("z",), _layer(HIDDEN, CLASSES)),
+    Stage(
+        "probabilities",
+        "softmax",
+        ("z",),
+        ("p",),
+        lambda params: {"n": params["n"] * CLASSES, "columns": CLASSES},
+    ),
+)
+LOSS = (
+    Stage(
+        "loss",
+        "cross_entropy",
+        ("z", "labels"),
+        ("loss", "dz"),
+        lambda params: {"n": params["n"], "classes": CLASSES},
+    ),
+)
+BACKWARD = (
+    Stage("grad_w2", "matmul", ("h", "dz"), ("dw2",), _product(HIDDEN, CLASSES)),
+    Stage("grad_b2", "sum_rows", ("dz",), ("db2",), _rows(CLASSES)),
+    Stage("grad_h", "linear_grad_relu", ("dz", "w2", "h"), ("dh",), _layer(CLASSES, HIDDEN)),
+    Stage("grad_w1", "matmul", ("x", "dh"), ("dw1",), _product(PIXELS, HIDDEN)),
+    Stage("grad_b1", "sum_rows", ("dh",), ("db1",), _rows(HIDDEN)),
+)  # fmt: skip
+
+
+def flipped(gradient: str) -> Callable[..., Array]:
+    """Return by how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign,
+    hence whether anything flows back through them."""
+
+    def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
+        w1, b1, w2, b2 = weights
+        before = x @ w1 + b1
+        near = xp.abs(before) <= 8 * u * (norms(xp, x, w1) + xp.abs(b1))
+        z = xp.maximum(before, 0) @ w2 + b2
+        powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
+        dz = powers / xp.sum(powers, axis=-1, keepdims=True)
+        dz[xp.arange(len(z)), labels] -= 1
+        flow = xp.where(near, xp.abs(dz / len(z)) @ xp.abs(w2).T, 0)
+        return xp.abs(x).T @ flow if gradient == "dw1" else xp.sum(flow, axis=0)
+
+    return slack
+
+
+mlp_forward = workload(
+    name="mlp_forward", group="network", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10",
+    params=MLP_PARAMS, sizes=MLP_SIZES,
+    stages=FORWARD, inputs={"x": "normal"}, weights=MLP_WEIGHTS, outputs={"p": "activation"},
+)  # fmt: skip
+
+
+mlp_backward = workload(
+    name="mlp_backward", group="network", summary="gradients of the weights of mlp_forward",
+    params=MLP_PARAMS, sizes=MLP_SIZES,
+    stages=BACKWARD, inputs={"x": "normal", "h": "relu", "dz": "normal"}, weights={"w2": "fan-in"},
+    outputs={"dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
+)  # fmt: skip
+
+
+mlp_step = workload(
+    name="mlp_step", group="network", summary="forward pass, cross entropy and gradients of mlp_forward",
+    params=MLP_PARAMS, sizes=MLP_SIZES,
+    stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
+    weights=MLP_WEIGHTS, judged={name: flipped(name) for name in ("dw1", "db1")},
+    outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- inference
+
+_NORM = kernels.load("layernorm")
+LAYERS, NEW = 4, 16
+CONTEXT = 4096  # tokens that the model has positions for
+
+
+def _length(params: Params) -> int:
+    return params["n"] + NEW
+
+
+def _seen(params: Params) -> int:
+    """Tokens that the one of a step sees."""
+    return params["n"] + params["step"] + 1
+
+
+def _embed(ids: str, place: str, x: str, tokens: Tokens) -> Stage:
+    return Stage(
+        "embedding", "embedding_at", (ids, "table", "positions", place), (x,),
+        lambda params: {
+            "n": tokens(params), "width": width(params), "vocabulary": bpe.ENTRIES, "context": CONTEXT,
+        },
+    )  # fmt: skip
+
+
+def _append(ids: str, place: str, behind: str, tokens: Tokens) -> Stage:
+    return Stage(
+        "append", "token_append", (ids, place, "sequence"), ("sequence", behind),
+        lambda params: {"n": tokens(params), "room": _length(params)},
+    )  # fmt: skip
+
+
+def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
+    """The token with the largest logit behind the last one."""
+    return (
+        Stage("head", "norm_linear_last", (x, "scale", "shift", "head"), (z,),
+              lambda params: {"n": tokens(params), "width": width(params), "vocabulary": bpe.ENTRIES}),
+        Stage("choose", "argmax", (z,), (token,), lambda params: {"n": 1, "classes": bpe.ENTRIES}),
+    )  # fmt: skip
+
+
+def _prefill() -> tuple[Stage | Repeat, ...]:
+    at = ".{layer}"
+    heads = (
+        Stage("keep", "cache_append", (f"qkv{at}", "start", "cache.{layer}"), ("cache.{layer}",),
+              lambda params: {"n": given(params), "width": width(params), "room": _length(params)}),
+        Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(given)),
+    )  # fmt: skip
+    layers = block(f"x{at}", "x.{layer+1}", Turn(at, at, given, heads))
+    return (
+        _append("ids", "start", "place.0", given),
+        _embed("ids", "start", "x.0", given),
+        Repeat("layer", LAYERS, layers),
+        *_choose(f"x.{LAYERS}", "z", "token.0", given),
+    )
+
+
+def _decode() -> tuple[Stage | Repeat, ...]:
+    at, place = ".{step}.{layer}", "place.{step}"
+    seen = headed(_seen)
+    heads = (
+        Stage("heads", "attention_append", (f"qkv{at}", place, "cache.{layer}"), (f"o{at}", "cache.{layer}"),
+              lambda params: {**seen(params), "room": _length(params)}),
+    )  # fmt: skip
+    layers = block(f"x{at}", "x.{step}.{layer+1}", Turn(at, ".{layer}", one, heads))
+    return (
+        _append("token.{step}", place, "place.{step+1}", one),
+        _embed("token.{step}", place, "x.{step}.0", one),
+        Repeat("layer", LAYERS, layers),
+        *_choose(f"x.{{step}}.{LAYERS}", "z.{step}", "token.{step+1}", one),
+    )
+
+
+GPT_STAGES = (
+    Stage("tokenise", "tokenise", ("text",), ("ids",), lambda params: {"n": params["n"]}),
+    Repeat("part", 1, _prefill(), name="prefill"),
+    Repeat("step", NEW - 1, _decode(), name="decode"),
+    Repeat("part", 1, (_append(f"token.{NEW - 1}", f"place.{NEW - 1}", f"place.{NEW}", one),), name="decode"),
+)
+GPT_WEIGHTS: dict[str, Values] = {
+    "start": "zeros", "table": "normal", "positions": "normal",
+    **{f"{name}.{layer}": values for layer in range(LAYERS) for name, values in BLOCK_WEIGHTS.items()},
+    "scale": "ones", "shift": "zeros", "head": "fan-in",
+}  # fmt: skip
+
+
+def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
+    """Return, by one pass over the prompt and the device's own tokens, how far the logit of each token lies below the
+    largest one, over the largest number among them. Of the prompt each id has to be right."""
+    given = dict(zip(GPT_WEIGHTS, weights, strict=True))
+    found = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
+    found[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf
+    ids = xp.clip(got, 0, bpe.ENTRIES - 1)
+    x = given["table"][ids[:-1]] + given["positions"][: len(ids) - 1]
+    layer_of = transformer_block.at({"n": len(x), **params}).reference
+    assert layer_of is not None
+    for layer in range(LAYERS):
+        x = layer_of(xp, x, *(given[f"{name}.{layer}"] for name in BLOCK_WEIGHTS))
+    z = _NORM.expr(xp, x[n - 1 :], given["scale"], given["shift"]) @ given["head"]
+    chosen = xp.take_along_axis(z, ids[n:, None], axis=-1)[:, 0]
+    found[n:] += (xp.max(z, axis=-1) - chosen) / xp.max(xp.abs(z), axis=-1)
+    return found
+
+
+def _fits(params: Params) -> str | None:
+    if params["n"] < 1:
+        return "a prompt has at least one token"
+    if _length(params) > CONTEXT:
+        return f"{params['n']} tokens and {NEW} new ones exceed the {CONTEXT} that the model has positions for"
+    return None
+
+
+# Two logits that are compared may each be wrong by 8 units for each stage before them.
+_UNITS = 2 * 8 * (2 + LAYERS * len(transformer_block.stages))
+
+inference = workload(
+    name="inference", group="network", summary="a GPT of 4 layers reads n tokens of a text and writes 16",
+    params={"n": "tokens of the prompt"}, sizes=Ladder(low=16, high=1024, granule=16), options=HEADED,
+    stages=GPT_STAGES, inputs={"text": Given(lambda params: bpe.text_of(params["n"]))}, weights=GPT_WEIGHTS,
+    outputs={"sequence": "activation"}, state=("sequence", *(f"cache.{layer}" for layer in range(LAYERS))),
+    judged={"sequence": Tolerance(_UNITS, shortfall=_shortfall)}, fits=_fits,
+    tokens={"prefill": given, "decode": lambda params: NEW - 1},
+)  # fmt: skip
