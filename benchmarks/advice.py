@@ -40,7 +40,7 @@ from gpubench.analysis.contenders import (
 )
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
-from gpubench.analysis.speedup import paired
+from gpubench.analysis.speedup import pair_ratio
 from gpubench.curves import TimedSizes
 from gpubench.kernels.contract.op import Form
 from gpubench.result import store
@@ -184,7 +184,7 @@ def ask(
         seconds = min(of_device, default=math.nan)
         if (answer.device_id, answer.form) in times.by_form:
             seconds = times.by_form[answer.device_id, answer.form]  # type: ignore[index]
-            ratio = paired(times.rows[answer.device_id, answer.form], times.rows[times.best])  # type: ignore[index]
+            ratio = pair_ratio(times.rows[answer.device_id, answer.form], times.rows[times.best])  # type: ignore[index]
             shown = ratio is not None and ratio.low > 1
         cost = seconds / min(times.cpu, times.other) - 1
     if cost is not None and math.isnan(cost):

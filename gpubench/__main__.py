@@ -23,7 +23,7 @@ if __name__ == "__main__":
     try:
         from gpubench.cli import main
     except (ImportError, AttributeError) as error:  # files that are not ours
-        from gpubench.base.installation import tell_unexpected
+        from gpubench.base.installation import tell_bug
 
-        sys.exit(tell_unexpected(error))
+        sys.exit(tell_bug(error))
     sys.exit(main())

@@ -318,7 +318,7 @@ def _measure(options: Any, began: float) -> Result:
     from gpubench.measure import runner
 
     options = options.replace(quiet=options.quiet or not _shows_progress())
-    with progress.shown(options, os.environ) as display:
+    with progress.show(options, os.environ) as display:
         spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
         finished = runner.run(spec, display, lambda _: None)
     return Result(saving.as_stored(finished))

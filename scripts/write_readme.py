@@ -24,7 +24,7 @@ from pathlib import Path
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
 from gpubench.analysis.thresholds import ALWAYS, cell_text, size_text
-from gpubench.base.units import listed
+from gpubench.base.units import list_words
 from gpubench.report import plots
 from gpubench.report.sections.answer_text import factor_text
 from gpubench.result import store
@@ -95,7 +95,7 @@ def _lead(found: MachineAnswer) -> str:
     copied = [
         row.op for row in found.rows if (gain := row.cells[ALWAYS].gain) is not None and gain.winner == "gpu"
     ]
-    who = f"only {listed(copied)}" if len(copied) <= 4 else f"{len(copied)} of them"
+    who = f"only {list_words(copied)}" if len(copied) <= 4 else f"{len(copied)} of them"
     still = f"{who} {'is' if len(copied) == 1 else 'are'}" if copied else "none of them is"
     left = f"{len(ratios)} of {len(found.rows)} ops" if len(ratios) < len(found.rows) else "every op"
     most, least = (factor_text(ratio).removesuffix("x") for ratio in (ratios[-1], ratios[0]))

@@ -29,9 +29,9 @@ from gpubench.analysis.contenders import (
 from gpubench.analysis.estimate import CaseResult, Estimate
 from gpubench.analysis.labels import Label
 from gpubench.analysis.machine import machine_line
-from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
+from gpubench.analysis.speedup import cpu_codes, cpu_threads, pair_ratio
 from gpubench.base.errors import InputError
-from gpubench.base.escaping import shortened
+from gpubench.base.streams import shorten
 from gpubench.curves import HIGHEST_COST, doubt, fastest
 from gpubench.curves.stats import Interval, quotient
 from gpubench.result.case import QUEUED, WAITED
@@ -213,7 +213,7 @@ class _Place(NamedTuple):
 
     def candidate(self, contenders: ContenderSet, n: int) -> AdviceCandidate:
         run, expected = contenders.run, self.expected
-        names = {device.id: shortened(device.name) for device in run.devices}
+        names = {device.id: shorten(device.name) for device in run.devices}
         time = expected and expected.time
         on_cpu = expected is not None and self.kind == "cpu"
         codes = cpu_codes(run, expected.rows) if expected and on_cpu else ()
@@ -261,7 +261,7 @@ def _why_no_time(own: Sequence[Contender], rows: Sequence[CaseResult], n: int) -
 
 
 def _gain(best: Expected, against: Expected) -> Interval:
-    ratio = paired(against.rows[0], best.rows[0]) if best.measured and against.measured else None
+    ratio = pair_ratio(against.rows[0], best.rows[0]) if best.measured and against.measured else None
     return ratio or quotient(against.time, best.time)
 
 

@@ -16,8 +16,8 @@ import msgspec
 
 from gpubench.analysis.break_even import BreakEven, break_evens
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
-from gpubench.analysis.machine import connected, machine_line, marks
-from gpubench.analysis.speedup import Speedup, baseline_line, beside_written, speedups
+from gpubench.analysis.machine import connect_marks, machine_line, marks
+from gpubench.analysis.speedup import Speedup, baseline_line, ids_beside, speedups
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
@@ -97,7 +97,7 @@ class Analysis:
 
     @cached_property
     def _beside(self) -> frozenset[str]:
-        return beside_written(self.compared) if self._baseline is None else frozenset()
+        return ids_beside(self.compared) if self._baseline is None else frozenset()
 
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
@@ -165,7 +165,7 @@ def alone(item: CaseResult) -> bool:
 KEYS = ("case", "op", "n", "device", "time", "speedup")
 
 
-def ordered(analysis: Analysis, key: str) -> Analysis:
+def order_rows(analysis: Analysis, key: str) -> Analysis:
     """`analysis` with its rows by `key`, one of KEYS, smallest first; `-key`: largest first.
 
     Rows without such a number come last either way; equal rows keep the order of the file.
@@ -293,7 +293,7 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
         MachineRuns(
             tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
         )
-        for places in connected([marks(analysis.run) for analysis in analyses])
+        for places in connect_marks([marks(analysis.run) for analysis in analyses])
     )
 
 

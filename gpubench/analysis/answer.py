@@ -15,7 +15,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CALLS, CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult, declaration
 from gpubench.analysis.machine import fact
-from gpubench.analysis.speedup import CpuCode, cpu_codes, fastest, paired
+from gpubench.analysis.speedup import CpuCode, cpu_codes, fastest, pair_ratio
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, extent, largest_error, threshold
 from gpubench.base.groups import group_by
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size
@@ -370,7 +370,7 @@ def _best_form(plain: CaseResult | None, cases: Sequence[CaseResult], place: int
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
     )  # fmt: skip
     if plain is not None:
-        ratio = paired(plain, best)
+        ratio = pair_ratio(plain, best)
         if best is plain or ratio is None or ratio.low <= 1:
             return form
     return msgspec.structs.replace(

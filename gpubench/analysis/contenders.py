@@ -17,7 +17,7 @@ from gpubench.analysis.break_even import ContenderKey, case_series, contender_ke
 from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.labels import Label
-from gpubench.analysis.speedup import beside_written
+from gpubench.analysis.speedup import ids_beside
 from gpubench.base.groups import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker
@@ -163,7 +163,7 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
         analysis.everything = tuple(cases)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
-    beside = beside_written(rows)
+    beside = ids_beside(rows)
     alone = [
         case
         for case in rows

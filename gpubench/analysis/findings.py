@@ -203,7 +203,7 @@ def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
     return (*fast_enough, *(_on_run(name, analysis.run, analysis.cases) for name in named.fail_on))
 
 
-def failed(analyses: Iterable[Analysis]) -> bool:
+def has_failures(analyses: Iterable[Analysis]) -> bool:
     """Tell whether a gate failed."""
     return any(not gate.passed for analysis in analyses for gate in gates(analysis))
 

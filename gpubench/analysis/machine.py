@@ -63,7 +63,7 @@ def _gpu_texts(run: Run) -> list[str]:
         gpus = [device for device in run.devices if device.kind == "gpu"]
         names = list(dict.fromkeys(_with_memory(device.name, device.memory_bytes) for device in gpus))
     software = {d.name for d in run.devices if d.kind == "software" and not d.composed}
-    return counted(Counter(names)) + [f"{name} (software, no GPU)" for name in sorted(software)]
+    return count_texts(Counter(names)) + [f"{name} (software, no GPU)" for name in sorted(software)]
 
 
 def gpu_text(gpu: Gpu) -> str:
@@ -72,7 +72,7 @@ def gpu_text(gpu: Gpu) -> str:
     return _with_memory(fact(gpu, "name") or "unnamed GPU", memory)
 
 
-def counted(texts: Mapping[str, int]) -> list[str]:
+def count_texts(texts: Mapping[str, int]) -> list[str]:
     """`8 x NVIDIA H200, 139 GiB`: each text with its number, where that is not 1."""
     return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
@@ -152,7 +152,7 @@ def marks(run: Run | RunOutline) -> Marks:
     return frozenset(marks_of_run or {("looks", machine)})
 
 
-def connected(marked: Sequence[Marks]) -> list[list[int]]:
+def connect_marks(marked: Sequence[Marks]) -> list[list[int]]:
     """The places of those that share marks, directly or through others; each group and its places in order."""
     owner: dict[tuple[str, ...], int] = {}
     groups: dict[int, list[int]] = {}

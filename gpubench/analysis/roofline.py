@@ -126,10 +126,10 @@ def measures_roofs(run: Run) -> bool:
 
 def _counts(case: CaseResult) -> bool:
     resident = case.case.queued and case.case.group not in CALLS and case.bytes > 0
-    return resident and case.time is not None and not is_untold(case)
+    return resident and case.time is not None and not lacks_flops(case)
 
 
-def is_untold(case: CaseResult) -> bool:
+def lacks_flops(case: CaseResult) -> bool:
     """Whether nobody told the FLOPs of a user's function: without them no roof is its limit."""
     return case.case.group == FUNCTIONS and not case.flops
 

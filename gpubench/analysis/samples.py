@@ -102,7 +102,7 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
     """The median of each block that nothing interrupted, by session: what an interval takes for its observations."""
-    clean = stats.uninterrupted_sessions([[*map(median, blocks)] for blocks in used.values()])
+    clean = stats.clean_sessions([[*map(median, blocks)] for blocks in used.values()])
     return {session: values for session, values in zip(used, clean, strict=True) if values}
 
 

@@ -65,7 +65,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
         return Interval(self.lo, self.ratio, self.hi, self.ci_kind)
 
 
-def beside_written(cases: Iterable[CaseResult]) -> frozenset[str]:
+def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
     """Return the ids of what computes a user's function otherwise than it is written: compiled, or by PyTorch on the
     CPU. A function that no GPU's library runs as written has none: all of its code competes."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
@@ -101,7 +101,7 @@ def speedups(
     return tuple(item for item in ratios if item is not None and shows(item.case.case))
 
 
-def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
+def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
     """Return the ratio of the two times. The sessions that measured both give its interval; None if none did."""
     common = sorted(baseline.blocks.keys() & case.blocks.keys())
     if not common or baseline.time is None or case.time is None:
@@ -111,24 +111,24 @@ def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
     return interval.around(baseline.time.estimate / case.time.estimate)
 
 
-def baseline_named(name: str) -> Callable[[Case, bool], bool]:
+def parse_baseline(name: str) -> Callable[[Case, bool], bool]:
     """Return whether a case, which a CPU runs or not, is the baseline that `name` (DEVICE, FORM, FORM@DEVICE) means?"""
     form, at, device = name.partition("@")
     if not at:
         form, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
     pattern = device if not device or ":" in device else f"{device}:*"
 
-    def chosen(case: Case, on_cpu: bool) -> bool:
+    def matches(case: Case, on_cpu: bool) -> bool:
         on_device = fnmatch.fnmatchcase(case.device_id, pattern) if pattern else on_cpu
         return on_device and form in ("", "*", case.form)
 
-    return chosen
+    return matches
 
 
 def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[CaseResult], bool]:
     if name is None:
         return lambda case: case.device_kind == "cpu"
-    named = baseline_named(name)
+    named = parse_baseline(name)
     chosen = {case.id for case in cases if named(case.case, case.device_kind == "cpu")}
     if not chosen:
         op = sorted({f"{case.case.form}@{case.case.device_id}" for case in cases})
@@ -175,7 +175,7 @@ def pair(
 ) -> Speedup | None:
     """Return the two sides as a speedup; None if a side is missing, or no session measured both. `headline`: whether
     it may be one; None: as its labels say."""
-    ratio = paired(baseline, case) if baseline is not None and case is not None else None
+    ratio = pair_ratio(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
         return None
     if headline is None:

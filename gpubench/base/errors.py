@@ -142,7 +142,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-def limit_reached(error: BaseException) -> str:
+def find_limit(error: BaseException) -> str:
     """Return the limit of the system that ended in this exception; an empty text if it is none."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
@@ -151,10 +151,10 @@ def limit_reached(error: BaseException) -> str:
         return NO_FILES
     if number == errno.EAGAIN and not getattr(error, "characters_written", 0):
         return NO_TASKS
-    return limit_named(str(error)) if isinstance(error, RuntimeError | ImportError) else ""
+    return name_limit(str(error)) if isinstance(error, RuntimeError | ImportError) else ""
 
 
-def limit_named(text: str) -> str:
+def name_limit(text: str) -> str:
     """Return the limit of the system that a library names in its last words; an empty text if it names none."""
     return next((limit for words, limit in _WORDS.items() if words in text), "")
 

@@ -45,14 +45,14 @@ def checkout() -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """The command for a text that may end in a file, which names no path; `located` puts the paths in."""
+    """The command for a text that may end in a file, which names no path; `locate` puts the paths in."""
     return _command_for(extra, sys.platform)
 
 
 def _command_for(extra: str, platform: str) -> str:
     if checkout():
-        return f"pip install {_quoted('.', extra, platform)} (in the checkout of gpubench)"
-    return f"pip install {_quoted(DISTRIBUTION, extra, platform)}"
+        return f"pip install {_quote_source('.', extra, platform)} (in the checkout of gpubench)"
+    return f"pip install {_quote_source(DISTRIBUTION, extra, platform)}"
 
 
 def installs(text: str) -> bool:
@@ -60,7 +60,7 @@ def installs(text: str) -> bool:
     return "pip install" in text
 
 
-def located(text: str) -> str:
+def locate(text: str) -> str:
     """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted.
 
     The text may come from a file of another system, which quotes otherwise.
@@ -147,7 +147,7 @@ def find_clash() -> tuple[str, str] | None:
     for distribution in metadata.distributions():
         try:
             name, version = distribution.name, distribution.version
-            if _normalized(name) != DISTRIBUTION and _brings_gpubench(distribution):
+            if _normalize(name) != DISTRIBUTION and _brings_gpubench(distribution):
                 return _harmless(name), _harmless(version)
         except Exception:  # the spoiled metadata of any package is no reason to fail
             continue
@@ -162,10 +162,10 @@ def _brings_gpubench(distribution: metadata.Distribution) -> bool:
 
 
 def _source(extra: str = "") -> str:
-    return _quoted(checkout() or DISTRIBUTION, extra, sys.platform)
+    return _quote_source(checkout() or DISTRIBUTION, extra, sys.platform)
 
 
-def _quoted(source: str, extra: str, platform: str) -> str:
+def _quote_source(source: str, extra: str, platform: str) -> str:
     return quote(f"{source}[{extra}]" if extra else source, platform)
 
 
@@ -177,13 +177,17 @@ def _pip(arguments: str) -> str:
     python = quote(sys.executable)
     if find_spec("pip") is None:  # as in what uv sets up
         return f"uv pip {arguments} --python {python}"
-    found = shutil.which("pip")
-    if sys.prefix != sys.base_prefix and found and os.path.dirname(found) == os.path.dirname(sys.executable):
+    program = shutil.which("pip")
+    if (
+        sys.prefix != sys.base_prefix
+        and program
+        and os.path.dirname(program) == os.path.dirname(sys.executable)
+    ):
         return f"pip {arguments}"  # of the virtual environment that is active
     return f"{python} -m pip {arguments}"
 
 
-def _normalized(name: str) -> str:
+def _normalize(name: str) -> str:
     """Return a name as the package index compares it."""
     import re
 
@@ -200,7 +204,7 @@ def _harmless(text: str) -> str:
 CLASH = "{0} installs a folder gpubench too, and the two packages overwrite each other's files"
 
 
-def tell_unexpected(error: BaseException) -> int:
+def tell_bug(error: BaseException) -> int:
     """Print the traceback of `error`, what happened, why and what to do. Returns the exit code."""
     import traceback
 
@@ -225,7 +229,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
             return "files of gpubench are missing or replaced", repair_command()
         if isinstance(error, ModuleNotFoundError):
             why = f"the package {package}, which gpubench needs, is not installed"
-            return why, located(install_command())
+            return why, locate(install_command())
     why = "this is a bug in gpubench, not in what you typed"
     return why, "please report the lines above, with the command, as CONTRIBUTING.md says"
 

@@ -1,14 +1,13 @@
-"""The program's standard streams: notes that never end a run, and lines that no runner of a CI obeys."""
+"""Text that others wrote, shown as it is, and the standard streams: notes never end a run."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
-
-from gpubench.base.escaping import inert
 
 # One of these is set in each step of the runners that obey lines of a log: GitHub, Forgejo and Gitea; Azure Pipelines;
 # TeamCity; and the variable that nearly all of them set.
@@ -157,3 +156,139 @@ def command(line: str) -> None:
         stream.command(line)
     else:
         print(line, file=stream)
+
+
+# What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link, "]:" a target, and
+# an underscore inside a word means nothing.
+_INSIDE = re.compile(r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
+# What begins a heading, a quotation, a list, a rule or a quick action at the start of a line, or of an entry of a list.
+_AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=/-]")
+# What GitHub and GitLab make a link of, whatever Markdown says, and tell people about: @name, an address of e-mail,
+# owner/repository@commit, #12, !12, GH-12, scheme://, www. A mark of no width behind the match ends that. Case ids,
+# which hold @ behind a letter, are none of these.
+_LINKED = re.compile(
+    r"(?<![A-Za-z0-9])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[0-9a-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)|\bwww(?=\.)",
+    re.IGNORECASE,
+)
+_NO_WIDTH = "&ZeroWidthSpace;"
+
+# Characters that show nothing: controls, marks that turn the direction of what stands around them, and what Unicode
+# lets a renderer, or the comparison of two texts, skip (Default_Ignorable_Code_Point).
+_HIDDEN = (
+    "\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff"
+)
+_BLANK = " \t\v\f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# What a runner takes for a command of its own: `::name` at the start of a line, after what it trims; `##[name]`,
+# `##vso[name]` and `##teamcity[name]` anywhere in a line. Its comparison of texts skips what shows nothing.
+_COMMAND = re.compile(
+    rf"(?:^|(?<=[\r\n]))(?:\x1b\[[0-9;]*m|[{_BLANK}{_HIDDEN}])*:[{_HIDDEN}]*(?=:)"
+    rf"|#[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}(?=\[)"
+)
+# The same inside JSON, which has no bare line's start; and what shows nothing, or ends a line for some readers.
+_JSON_HIDDEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+_JSON_COMMAND = re.compile(rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)")
+
+
+def json_in_order(text: bytes) -> bytes:
+    """Return a JSON text in UTF-8 that shows in its order and holds no command of a runner; its values stay.
+
+    Marks that turn the direction, controls, what shows nothing, and the first `#` of a command are escapes. All JSON
+    that gpubench writes passes here.
+    """
+    if text.isascii() and b"##" not in text and b"\x7f" not in text:
+        return text
+    shown = _JSON_COMMAND.sub("\\\\u0023", text.decode())
+    return _JSON_HIDDEN.sub(_json_escape, shown).encode()
+
+
+def _json_escape(mark: re.Match[str]) -> str:
+    code = mark[0].encode("utf-16-be").hex()  # a character above U+FFFF is two escapes
+    return "".join(f"\\u{code[i : i + 4]}" for i in range(0, len(code), 4))
+
+
+def inert(text: str) -> str:
+    """Return `text` with a blank inside each command that the runner of a CI would obey.
+
+    A blank, and no mark of no width: the runner compares texts by a culture's rules, which skip such marks.
+    """
+    return _COMMAND.sub(r"\g<0> ", text)
+
+
+def visible(text: str) -> str:
+    """`text` with a blank for what is not shown itself: escape codes, line ends, marks that turn the direction."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+def escape(text: str) -> str:
+    """Return `text`, a line or a part of one, so that GitHub shows exactly it, links nothing and tells nobody.
+
+    HTML is written as entities, what Markdown could take for markup with a backslash.
+    """
+    import html
+
+    shown = _LINKED.sub(rf"\g<0>{_NO_WIDTH}", html.escape(text, quote=False))
+    shown = _INSIDE.sub(r"\\\g<0>", shown)
+    return _AT_START.sub(_harmless, shown, count=1) if _AT_START.match(shown) else shown
+
+
+def _harmless(mark: re.Match[str]) -> str:
+    return f"{mark[0]}\\" if mark["number"] else f"\\{mark[0]}"
+
+
+# Stands before a character of two columns while text is laid out: its length is then what it takes. No printable
+# text holds one.
+_SECOND = "\0"
+NARROWEST_WRAP = 20
+
+
+def columns(text: str) -> int:
+    return len(text) if text.isascii() else len(_widen(text))
+
+
+def fill(text: str, width: int, indent: str = "  ") -> list[str]:
+    """`text` in lines of at most `width` columns, all but the first behind `indent`."""
+    # A line may end between a character and what stands before it for its second column: one is kept free for that.
+    room = max(width, NARROWEST_WRAP) - (not text.isascii())
+    import textwrap
+
+    lines = textwrap.wrap(_widen(text), room, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace(_SECOND, "") for line in lines] or [""]
+
+
+def cut(text: str, width: int) -> str:
+    """`text` itself, or its beginning and three dots in `width` columns."""
+    if columns(text) <= width:
+        return text
+    return _widen(text)[: width - 3].replace(_SECOND, "") + "..."
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """`text` with blanks behind it, or before it, to `width` columns."""
+    blanks = " " * (width - columns(text))
+    return blanks + text if right else text + blanks
+
+
+def _widen(text: str) -> str:
+    if text.isascii():
+        return text
+    import unicodedata
+
+    return "".join(_SECOND + c if unicodedata.east_asian_width(c) in "WF" else c for c in text)
+
+
+def printable(text: str) -> str:
+    """One line without control characters or marks that reorder what follows them."""
+    return " ".join(visible(text).split())
+
+
+def wrap(text: str, width: int) -> str:
+    """`text` in lines of at most `width` columns, all but the first indented."""
+    return "\n".join(fill(text, width))
+
+
+def shorten(text: str, length: int = 40) -> str:
+    """`text` on one line, cut to `length` columns: a name must not push a table off the page."""
+    return cut(printable(text), length)

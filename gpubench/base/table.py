@@ -4,12 +4,12 @@ Markdown. Cells hold no markup."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
-from gpubench.base.escaping import NARROWEST_WRAP, columns, cut, escaped, filled, padded
+from gpubench.base.streams import NARROWEST_WRAP, columns, cut, escape, fill, pad
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu", "bold", "warn"]
 # How a terminal is told of a tone.
@@ -71,11 +71,11 @@ class Table(msgspec.Struct, frozen=True):
             for i, column in enumerate(self.columns)
         ]  # fmt: skip
 
-    def limited(self, places: Sequence[int]) -> Table:
+    def keep(self, places: Sequence[int]) -> Table:
         """Return the table with the columns at `places`."""
         return msgspec.structs.replace(
             self, columns=tuple(self.columns[i] for i in places),
-            rows=tuple(tuple(row[i] for i in places) for row in self.rows),
+            rows=tuple(tuple(line[i] for i in places) for line in self.rows),
         )  # fmt: skip
 
 
@@ -106,14 +106,14 @@ def narrowing(tables: Iterable[Table]) -> Table:
     return first
 
 
-def said_once(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
+def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
     """Return the rows, of whose first `count` cells those that say again what the row above says are marked so."""
     marked: list[tuple[Cell, ...]] = []
     before: list[str] = []
-    for row in rows:
-        head = [cell.text for cell in row[:count]]
+    for line in rows:
+        head = [cell.text for cell in line[:count]]
         same = sum(head[: i + 1] == before[: i + 1] for i in range(count))
-        marked.append((*(msgspec.structs.replace(cell, again=True) for cell in row[:same]), *row[same:]))
+        marked.append((*(msgspec.structs.replace(cell, again=True) for cell in line[:same]), *line[same:]))
         before = head
     return tuple(marked)
 
@@ -121,21 +121,27 @@ def said_once(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, .
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
     """Return the lines of a table that is made to fit `width`. `rule`: the sign of one line below the headings; else
     each column has hyphens."""
-    table = fitted(table, width)
+    table = fit(table, width)
     parts = [table]
     if table.bare and table.groups() and natural_width(_with_short_names(table, width)) > width:
         parts = _parts(table)
     return [line for part in parts for line in _whole(_with_short_names(part, width), width, rule)]
 
 
-def fitted(table: Table, width: int) -> Table:
+def fit(table: Table, width: int) -> Table:
     """Return the first of the table and its narrower forms that fits `width` without ranked columns; then without as
     few columns of the highest rank as it takes."""
-    while table.narrower is not None and natural_width(_unranked(table)) > width:
+    while table.narrower is not None and natural_width(_without(table, lambda rank: rank > 0)) > width:
         table = table.narrower
-    while natural_width(table) > width and any(column.rank for column in table.columns):
-        table = _without_highest(table)
+    while natural_width(table) > width and (highest := max(column.rank for column in table.columns)):
+        table = _without(table, highest.__eq__, most=1)
     return table
+
+
+def _without(table: Table, goes: Callable[[int], bool], most: int | None = None) -> Table:
+    """Return the table without its first `most` columns whose ranks go."""
+    gone = [i for i, column in enumerate(table.columns) if goes(column.rank)][:most]
+    return table.keep([i for i in range(len(table.columns)) if i not in gone])
 
 
 def natural_width(table: Table) -> int:
@@ -144,16 +150,6 @@ def natural_width(table: Table) -> int:
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])
     return sum(widths) + sum(map(len, _gaps(table)))
-
-
-def _unranked(table: Table) -> Table:
-    return table.limited([i for i, column in enumerate(table.columns) if not column.rank])
-
-
-def _without_highest(table: Table) -> Table:
-    ranks = [column.rank for column in table.columns]
-    gone = ranks.index(max(ranks))
-    return table.limited([i for i in range(len(ranks)) if i != gone])
 
 
 def _with_short_names(table: Table, width: int) -> Table:
@@ -165,20 +161,22 @@ def _with_short_names(table: Table, width: int) -> Table:
     if over <= 0 or not least:
         return table
     room = max(least, longest - over)
-    rows = tuple((msgspec.structs.replace(row[0], text=cut(row[0].text, room)), *row[1:]) for row in table.rows)
+    rows = tuple(
+        (msgspec.structs.replace(line[0], text=cut(line[0].text, room)), *line[1:]) for line in table.rows
+    )
     return msgspec.structs.replace(table, rows=rows)
 
 
 def _parts(table: Table) -> list[Table]:
     """Return one table for each group, with the columns before the first group in all of them."""
     groups = table.groups()
-    return [table.limited([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
+    return [table.keep([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
 
 
 def _widths(table: Table) -> list[int]:
     """Return the width of each column; the last one of a group takes what its label needs beyond them."""
     widths = [
-        max([columns(column.name), *(columns(line.text) for row in table.rows for line in (row[i], *row[i].more))])
+        max(map(columns, (column.name, *(line.text for record in table.rows for line in (record[i], *record[i].more)))))
         for i, column in enumerate(table.columns)
     ]  # fmt: skip
     for label, start, end in table.groups():
@@ -201,7 +199,7 @@ def _whole(table: Table, width: int, rule: str) -> list[Line]:
     if groups := table.groups():
         text = ""
         for label, start, _ in groups:
-            text = padded(text, sum(widths[:start]) + sum(map(len, gaps[: start + 1]))) + label
+            text = pad(text, sum(widths[:start]) + sum(map(len, gaps[: start + 1]))) + label
         lines.append((Cell(text, "muted"),))
     if any(column.name for column in table.columns):
         tone: Tone = "muted" if table.bare else "plain"
@@ -209,24 +207,24 @@ def _whole(table: Table, width: int, rule: str) -> list[Line]:
     if not table.bare:
         whole = sum(widths) + sum(map(len, gaps))
         lines.append((Cell(rule * whole if rule else GAP.join("-" * n for n in widths)),))
-    for row in table.rows:
-        lines += _row(row, table, widths, gaps)
+    for record in table.rows:
+        lines += _row(record, table, widths, gaps)
     lines += _text(table.legend, width, "muted")
     return [_cut_line(line, width) for line in lines] if table.bare else lines
 
 
 def _text(text: str, width: int, tone: Tone) -> list[Line]:
-    return [(Cell(line, tone),) for line in filled(text, width)] if text else []
+    return [(Cell(line, tone),) for line in fill(text, width)] if text else []
 
 
-def _row(row: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str]) -> list[Line]:
+def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str]) -> list[Line]:
     """Return the lines of one row; where the table is too wide, the last column wraps below itself."""
-    *others, last = (Cell("", cell.tone) if cell.again else cell for cell in row)
+    *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
     below = [
-        Cell(padded(text, widths[-1], right=right), part.tone)
+        Cell(pad(text, widths[-1], right=right), part.tone)
         for part in (last, *last.more)
-        for text in filled(part.text, widths[-1], indent="")
+        for text in fill(part.text, widths[-1], indent="")
     ]
     line: list[Cell] = []
     for i, cell in enumerate(others):
@@ -234,15 +232,19 @@ def _row(row: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequenc
         line += [Cell(gaps[i]), *((blank, cell) if table.columns[i].right else (cell, blank))]
     indent = Cell(" " * (sum(widths[:-1]) + sum(map(len, gaps))))
     lines = [[*line, Cell(gaps[-1]), below[0]], *([indent, part] for part in below[1:])]
-    return [trimmed(line) for line in lines]
+    return [trim(line) for line in lines]
 
 
-def trimmed(line: Iterable[Cell]) -> Line:
+def trim(line: Iterable[Cell]) -> Line:
     """Return a line without what shows nothing: empty cells, and blanks at its end."""
-    kept = [cell for cell in line if cell.text]
-    while len(kept) > 1 and not kept[-1].text.strip():
-        kept.pop()
-    return (*kept[:-1], msgspec.structs.replace(kept[-1], text=kept[-1].text.rstrip())) if kept else (Cell(""),)
+    cells = [cell for cell in line if cell.text]
+    while len(cells) > 1 and not cells[-1].text.strip():
+        cells.pop()
+    return (
+        (*cells[:-1], msgspec.structs.replace(cells[-1], text=cells[-1].text.rstrip()))
+        if cells
+        else (Cell(""),)
+    )
 
 
 def _cut_line(line: Line, width: int) -> Line:
@@ -255,7 +257,7 @@ def line_text(line: Line) -> str:
     return "".join(cell.text for cell in line)
 
 
-def painted(line: Line, *, color: bool) -> str:
+def paint(line: Line, *, color: bool) -> str:
     """Return the line as a terminal is told it; no codes around blanks alone."""
     if not color:
         return line_text(line)
@@ -269,6 +271,8 @@ def markdown_table(table: Table) -> str:
     """Return the headings, a rule and the rows in GitHub Markdown, every foreign character escaped."""
     rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
     rows: list[list[list[str]]] = [[[heading] for heading in table.headings()]]
-    rows += [[[cell.text, *(line.text for line in cell.more)] for cell in row] for row in table.rows]
-    head, *body = ("| " + " | ".join("<br>".join(map(escaped, cell)) for cell in row) + " |" for row in rows)
+    rows += [[[cell.text, *(line.text for line in cell.more)] for cell in record] for record in table.rows]
+    head, *body = (
+        "| " + " | ".join("<br>".join(map(escape, cell)) for cell in record) + " |" for record in rows
+    )
     return "\n".join([head, rule, *body])

@@ -280,12 +280,12 @@ def _significant(value: float, digits: int) -> str:
     return f"{rounded:.{max(0, digits - 1 - _exponent(rounded))}f}"
 
 
-def counted(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     """Return `1 case`, `2 cases`."""
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def listed(texts: Sequence[str]) -> str:
+def list_words(texts: Sequence[str]) -> str:
     """`a, b and c`; empty of none."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 

@@ -14,9 +14,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before or after the guard, while modules are loaded
         return 130
     except (ImportError, AttributeError) as error:  # before the guard stood: files that are not ours
-        from gpubench.base.installation import tell_unexpected
+        from gpubench.base.installation import tell_bug
 
-        return tell_unexpected(error)
+        return tell_bug(error)
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -27,9 +27,9 @@ def _main(argv: Sequence[str] | None) -> int:
         try:
             print(f"gpubench {__version__}", flush=True)
         except OSError as error:  # nobody reads it, or the disk is full
-            from gpubench.cli.exit import output_failed
+            from gpubench.cli.exit import output_code
 
-            failed = output_failed(error)
+            failed = output_code(error)
             return 1 if failed is None else failed
         return 0
     if argv is not None:
@@ -65,6 +65,6 @@ def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(arguments: list[str]) -> int:
-    from gpubench.cli.exit import run_guarded
+    from gpubench.cli.exit import guard
 
-    return run_guarded(arguments)
+    return guard(arguments)

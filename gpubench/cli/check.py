@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
-from gpubench.base.units import counted, format_seconds
+from gpubench.base.units import count_noun, format_seconds
 from gpubench.cli.options import CheckOptions, ComparisonOptions
 
 # What a session takes beside its samples: processes start, libraries are imported, inputs are made.
@@ -196,7 +196,7 @@ def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
     plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
     if plan.returncode:
         raise version.failed(plan)
-    turns = f"{counted(sessions, 'session')} of each version in turns"
+    turns = f"{count_noun(sessions, 'session')} of each version in turns"
     try:
         session_s = START_S + json.loads(plan.stdout)["seconds"]
     except (ValueError, TypeError, KeyError):  # a version that tells its plan in another way

@@ -155,9 +155,9 @@ def failing(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
 
 def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
     """How a report ends: a failed gate or nothing wrong."""
-    from gpubench.analysis.findings import failed
+    from gpubench.analysis.findings import has_failures
 
-    return ExitCode.GATE if failed(analyses) else ExitCode.OK
+    return ExitCode.GATE if has_failures(analyses) else ExitCode.OK
 
 
 def require_measured(asked: Gates, analyses: Sequence[Analysis]) -> None:
@@ -184,10 +184,10 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
     """The baseline is among what is going to be measured. Raises UsageError."""
     if name is None:
         return
-    from gpubench.analysis.speedup import baseline_named
+    from gpubench.analysis.speedup import parse_baseline
     from gpubench.measure.schedule import planned
 
-    chosen = baseline_named(name)
+    chosen = parse_baseline(name)
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
     known = {
         f"{case.form}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))

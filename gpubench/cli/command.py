@@ -20,8 +20,8 @@ from typer.main import get_click_param, get_install_completion_arguments
 from typer.models import ParamMeta
 
 from gpubench.base.errors import ConfigError, ExitCode, UsageError, suggest
-from gpubench.base.escaping import NARROWEST_WRAP
 from gpubench.base.plugins import wings
+from gpubench.base.streams import NARROWEST_WRAP
 from gpubench.cli import config
 from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.options import commands, extend

@@ -31,7 +31,7 @@ def detect(options: DetectOptions) -> int:
     if options.sysroot is not None and options.records is not None:
         raise UsageError("two-inputs", why="each replaces this machine as the input")
     if options.require is not None:
-        _known(options.require)
+        _require_word(options.require)
     from gpubench import detect as detection
 
     source = _folder(options.sysroot) if options.sysroot is not None else None
@@ -47,7 +47,7 @@ def detect(options: DetectOptions) -> int:
     machine = detection.inspect(
         sysroot=source, records=_records(options.records) if options.records is not None else None,
         extra_records=records,
-        mode=options.mode, debug=options.debug, results=_measured(options), read=read_result, gathered=gathered,
+        mode=options.mode, debug=options.debug, results=_results_place(options), read=read_result, gathered=gathered,
     )  # fmt: skip
     if listings:
         machine = _with_packages(machine, listings)
@@ -72,7 +72,7 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
     them while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
     from gpubench import backends
     from gpubench import detect as detection
-    from gpubench.base.escaping import visible
+    from gpubench.base.streams import visible
 
     for error in () if options.quiet else backends.find_namesakes().values():
         print(f"note: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
@@ -142,14 +142,14 @@ def _records(path: Path) -> list[dict[str, Any]]:
         document = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError) as error:
         raise _unusable(path, error) from error
-    found = document.get("records") if isinstance(document, dict) else None
-    if not isinstance(found, list) or not all(
-        isinstance(r, dict) and r.get("source") and isinstance(r["source"], str) for r in found
+    records = document.get("records") if isinstance(document, dict) else None
+    if not isinstance(records, list) or not all(
+        isinstance(r, dict) and r.get("source") and isinstance(r["source"], str) for r in records
     ):
         raise InputError(
             "not-records", f"{path}: not a file of provider records", why="it is JSON of another form"
         )
-    return found
+    return records
 
 
 def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputError:
@@ -157,7 +157,7 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
     return InputError("unreadable-input", f"{path}: cannot be read", why=why, hint=hint)
 
 
-def _measured(options: DetectOptions) -> Path | None:
+def _results_place(options: DetectOptions) -> Path | None:
     """Return where measured results are: named by the user, else the folder of `gpubench run` on this machine."""
     path = options.results
     if path is not None:
@@ -180,21 +180,21 @@ def _measured(options: DetectOptions) -> Path | None:
 
 def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
-    from gpubench.base.escaping import visible
-    from gpubench.base.installation import located
+    from gpubench.base.installation import locate
+    from gpubench.base.streams import visible
     from gpubench.detect.recommend import is_relevant
 
     for warning in machine.warnings:
-        print(f"note: {visible(located(warning.text))}", file=sys.stderr)
+        print(f"note: {visible(locate(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
         if not is_relevant(provider, machine):
             continue
         if provider.status != "ok":
-            hint = f": {located(provider.hint)}" if provider.hint else ""
+            hint = f": {locate(provider.hint)}" if provider.hint else ""
             text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
             print(text, file=sys.stderr)
         elif provider.hint:
-            print(visible(f"note: the probe {provider.name}: {located(provider.hint)}"), file=sys.stderr)
+            print(visible(f"note: the probe {provider.name}: {locate(provider.hint)}"), file=sys.stderr)
 
 
 def _tell_clash() -> None:
@@ -206,37 +206,37 @@ def _tell_clash() -> None:
         print(f"note: {CLASH.format(' '.join(clash))}: {repair_command(clash[0])}", file=sys.stderr)
 
 
-def _known(wanted: str) -> None:
+def _require_word(text: str) -> None:
     """Raises UsageError for what is neither a side, nor a backend, nor of the form of a device's id."""
     from gpubench import backends
     from gpubench.base.errors import require_choice
 
-    head, colon, _ = wanted.partition(":")
+    head, colon, _ = text.partition(":")
     address = colon and re.fullmatch(r"[0-9a-f]{4,8}", head, re.I)
-    if not address and not re.match(r"(GPU|MIG)-|(pci|api):", wanted, re.I) and not backends.known(head):
+    if not address and not re.match(r"(GPU|MIG)-|(pci|api):", text, re.I) and not backends.known(head):
         require_choice(head, ("cpu", "gpu", *backends.usual()), "--require")
 
 
-def _require(machine: Machine, wanted: str, *, here: bool) -> None:
+def _require(machine: Machine, text: str, *, here: bool) -> None:
     """Raises RequiredUnavailable. `here`: the machine is this one, whose backends can be asked."""
     from gpubench import backends
     from gpubench import detect as detection
 
-    backend = wanted.partition(":")[0]
+    backend = text.partition(":")[0]
     if here and backend in backends.usual() and backend not in detection.PROBED:
-        lacking = _asked(backend, wanted)
+        lacking = _ask_worker(backend, text)
     else:
-        lacking = detection.lacks(machine, wanted)
+        lacking = detection.lacks(machine, text)
     if lacking is not None:
         raise RequiredUnavailable(
             "required-unavailable",
-            f"{wanted} is required and not to be had",
+            f"{text} is required and not to be had",
             why=lacking.why,
             hint=lacking.hint,
         )
 
 
-def _asked(backend: str, wanted: str) -> Lack | None:
+def _ask_worker(backend: str, text: str) -> Lack | None:
     """Return what its worker says of a backend that detection has no probe for, or of one of its devices."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
@@ -245,6 +245,6 @@ def _asked(backend: str, wanted: str) -> Lack | None:
     if listing.reason is not None:
         return Lack(listing.detail, listing.hint)
     ids = [device.id for device in listing.devices]
-    if wanted in (backend, *ids):
+    if text in (backend, *ids):
         return None
     return Lack(f"{backend} has no such device; there are: {', '.join(ids) or 'none'}", "choose one of these")

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from gpubench.base import streams
-from gpubench.base.errors import ExitCode, GpubenchError, limit_reached
+from gpubench.base.errors import ExitCode, GpubenchError, find_limit
 
 # No room, a disk that is read-only now: nothing that gpubench could do about.
 _LACKS = frozenset({errno.ENOSPC, errno.EROFS})
@@ -30,7 +30,7 @@ class PipeBroken(Exception):
     """Some pipe broke inside a command. The parser would end quietly, even when it was a worker's pipe."""
 
 
-def run_guarded(arguments: Sequence[str]) -> int:
+def guard(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; nothing escapes but the exit code."""
     invocation: dict[str, Any] = {"verbose": False}
     streams.take_over()
@@ -51,7 +51,7 @@ def run_guarded(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except (OSError, PipeBroken) as error:
-        failed = output_failed(error)
+        failed = output_code(error)
         return _refused_or_bug(error, invocation["verbose"]) if failed is None else failed
     except Exception as error:
         return _refused_or_bug(error, invocation["verbose"])
@@ -70,9 +70,9 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
     if error.why:
         lines.append(f"  why: {_one_line(error.why)}")
     if error.hint:
-        from gpubench.base.installation import located
+        from gpubench.base.installation import locate
 
-        lines.append(f"  fix: {_one_line(located(error.hint))}")
+        lines.append(f"  fix: {_one_line(locate(error.hint))}")
     print("\n".join(lines), file=sys.stderr, flush=True)
     return error.exit_code
 
@@ -86,11 +86,15 @@ def _tell_notes() -> None:
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:
     """Tell what the system lacks at a place that nobody foresaw, such as a full temporary folder; all else is a bug."""
-    why = limit_reached(error)
+    why = find_limit(error)
     if isinstance(error, OSError) and (why or error.errno in _LACKS):
         why = why or error.strerror or str(error)
         why += f" ({error.filename})" if error.filename else ""
-    return tell(GpubenchError("refused", why=why), verbose=verbose) if why else _bug(error)
+    if why:
+        return tell(GpubenchError("refused", why=why), verbose=verbose)
+    from gpubench.base.installation import tell_bug
+
+    return tell_bug(error)
 
 
 def _exit_code(exit: SystemExit) -> int:
@@ -103,7 +107,7 @@ def _exit_code(exit: SystemExit) -> int:
 
 def _one_line(text: str) -> str:
     """Files have names, and libraries messages, that a terminal would obey."""
-    from gpubench.base.escaping import visible
+    from gpubench.base.streams import visible
 
     return " ".join(visible(text).split())
 
@@ -129,12 +133,12 @@ def _catch_endings() -> dict[int, Any]:
         return {}
 
 
-def output_failed(error: OSError | PipeBroken) -> ExitCode | None:
+def output_code(error: OSError | PipeBroken) -> ExitCode | None:
     """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
     # Windows calls a pipe without a reader an invalid argument.
     invalid = isinstance(error, OSError) and error.errno == errno.EINVAL and error.filename is None
     if isinstance(error, PipeBroken | BrokenPipeError) or (invalid and sys.platform == "win32"):
-        if not _reader_gone():
+        if not _has_no_reader():
             return None
         _drop_output()
         return ExitCode.OK  # the reader, such as `head`, has what it wanted
@@ -144,7 +148,7 @@ def output_failed(error: OSError | PipeBroken) -> ExitCode | None:
     return tell(GpubenchError("cannot-print", why=error.strerror or str(error)))
 
 
-def _reader_gone() -> bool:
+def _has_no_reader() -> bool:
     """Whether standard output is a pipe that nobody reads any more."""
     try:
         if not hasattr(select, "poll"):  # Windows tells no more than what kind of file it is
@@ -161,9 +165,3 @@ def _drop_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def _bug(error: Exception) -> int:
-    from gpubench.base.installation import tell_unexpected
-
-    return tell_unexpected(error)

@@ -94,7 +94,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     saving.check_folder([], options)
     plan: Any = commands()["run"](**{**taken, "sessions": sessions, "budget": budget})
     saver = saving.Saver([], options)
-    with progress.shown(options, os.environ) as display:
+    with progress.show(options, os.environ) as display:
         asked = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
         saver.check(asked.run)
         finished = runner.run(asked, display, saver)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
-from gpubench.base.escaping import filled, json_in_order, visible
+from gpubench.base.streams import fill, json_in_order, visible
 from gpubench.cli.options import PRESETS, OpsOptions
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
     room = 2 + max(len(word) for block in blocks for word, text in block if text)
     lines = [
-        "\n".join(filled(f"{visible(word):{room}}{visible(text)}".rstrip(), width, indent=" " * room))
+        "\n".join(fill(f"{visible(word):{room}}{visible(text)}".rstrip(), width, indent=" " * room))
         for block in blocks
         for word, text in (*block, ("", ""))
     ]
@@ -109,7 +109,7 @@ def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], d
         try:
             shown.append(show(op))
         except (Exception, SystemExit) as error:  # of its own functions, at the sizes that a formula is made of
-            broken[op.name] = f"it cannot be listed: {plugins.described(error)}"
+            broken[op.name] = f"it cannot be listed: {plugins.error_text(error)}"
     return shown, dict(sorted(broken.items()))
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.base.formats import FORMATS, PICTURES, TIME_UNITS, TOOLS
 from gpubench.base.plugins import sections as report_sections
 from gpubench.base.plugins import wings
+from gpubench.base.plugins.sections import FORMATS, PICTURES, TIME_UNITS, TOOLS
 from gpubench.cli.declaration import (
     CI,
     GATES,

@@ -15,10 +15,9 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
-from gpubench.base import cpu_load, disk, units
+from gpubench.base import disk, processes, units
 from gpubench.base.errors import GpubenchError
-from gpubench.base.escaping import filled, visible
-from gpubench.base.streams import Output, surviving
+from gpubench.base.streams import Output, fill, surviving, visible
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
@@ -72,7 +71,7 @@ def counted_plan(spec: RunSpec) -> str:
 
 
 def _ops_text(ops: Sequence[str]) -> str:
-    return units.listed(list(own_names(ops).values())) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
+    return units.list_words(list(own_names(ops).values())) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
 
 
 def about(seconds: float) -> str:
@@ -90,7 +89,7 @@ def about(seconds: float) -> str:
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
     """Return what `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
-    before = cpu_load.read()
+    before = processes.read_cpu_times()
     told_s: list[float] = []
 
     def early(selection: Selection, settings: Settings) -> None:
@@ -111,13 +110,13 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
     return spec
 
 
-def busy(before: cpu_load.CpuTimes | None, now: cpu_load.CpuTimes | None, *, repeats: bool) -> str | None:
+def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, repeats: bool) -> str | None:
     """Say what to expect where others have used the CPUs since `before`.
 
     `repeats`: disturbed sessions are measured again. Returns None on a quiet machine, or an unknown one.
     """
-    share = max((one or 0.0) for one in cpu_load.between(before, now))
-    if share <= cpu_load.BUSY_SHARE:
+    share = max(part or 0.0 for part in processes.load_between(before, now))
+    if share <= processes.BUSY_SHARE:
         return None
     text = f"Other programs use {share:.0%} of the CPUs: times will be noisy.".replace("%", " %")
     again = " A session that they disturb is measured again, at most twice and while there is time."
@@ -164,13 +163,13 @@ def display(
 
 
 @contextlib.contextmanager
-def shown(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Display]:
+def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Display]:
     """`display` for as long as something is measured; then, also after an error, the terminal is given back."""
-    found = display(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
+    live = display(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
     try:
-        yield found
+        yield live
     finally:
-        found.close()
+        live.close()
 
 
 class Counter:
@@ -369,8 +368,8 @@ class Live(Display):
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
         count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
-        left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
-        parts = [left, doing(event.id), state, count, session]
+        time_left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
+        parts = [time_left, doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
         self._draw()
 
@@ -384,10 +383,10 @@ class Live(Display):
         if not self._live.is_started:
             self._live.start()
         self._fill(now)
-        said = [line for text in self._said for line in filled(text, self._live.console.width)]
+        plan_lines = [line for text in self._said for line in fill(text, self._live.console.width)]
         ending = list(filter(None, [self._note, self._now]))
-        room = self._live.console.height - len(said) - len(ending) - 1
-        lines = [*said, *self._table[: max(0, room)], *ending]
+        room = self._live.console.height - len(plan_lines) - len(ending) - 1
+        lines = [*plan_lines, *self._table[: max(0, room)], *ending]
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _fill(self, now: float) -> None:
@@ -427,7 +426,7 @@ class EventLog:
         self.errors: list[GpubenchError] = []
         self._open = ExitStack()
         self._streams: list[Any] = [Output()] if to_stdout else []
-        self._streams += [self._opened(path) for path in paths if path.lower().endswith(SUFFIX)]
+        self._streams += [self._open_file(path) for path in paths if path.lower().endswith(SUFFIX)]
 
     def __call__(self, event: Event) -> None:
         """Write what the event says; a Sink."""
@@ -462,8 +461,8 @@ class EventLog:
     def finish(self, analysis: Analysis) -> None:
         """Write what is not reported yet, the conclusions and the end, from the run as its file has it; then close."""
         if self._streams:
-            for row in analysis.cases:
-                self._tell(lines.case_complete(row))
+            for case in analysis.cases:
+                self._tell(lines.case_complete(case))
             for line in lines.conclusions(analysis):
                 if isinstance(line, lines.WarningFound):
                     self._warn(line)
@@ -501,7 +500,7 @@ class EventLog:
                 self._streams.remove(stream)
                 self.errors.append(cannot_write(stream.name, error))
 
-    def _opened(self, path: str) -> IO[str]:
+    def _open_file(self, path: str) -> IO[str]:
         try:
             return self._open.enter_context(
                 open(path, "w", encoding="ascii", newline="\n", opener=disk.open_descriptor)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gpubench import backends, detect, kernels
-from gpubench.base import cpu_load
+from gpubench.base import processes
 from gpubench.base.errors import RequiredUnavailable, UsageError
 from gpubench.cli import presets
 from gpubench.cli import selection as words
@@ -42,7 +42,7 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     """
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
-    declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+    declared, broken = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
     request = options.wish(with_gangs(_wish(options), declared), how)
@@ -222,7 +222,7 @@ class Request:
                 options.forms is not None,
             ),
             began=self.began, check_only=options.check_only,
-            load=cpu_load.unread if choice.scripted else cpu_load.read,
+            load=processes.no_cpu_times if choice.scripted else processes.read_cpu_times,
             left_out=tuple(
                 tuple(at_hand[target.device.id] for target in group)
                 for group in choice.twins

@@ -37,32 +37,32 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
     another machine, or was measured in another way.
     """
     append, like = options.append, options.like
-    known = _existing(append)
-    source, option = (append, "--append") if known is not None else (like, "--like")
+    stored = _existing(append)
+    source, option = (append, "--append") if stored is not None else (like, "--like")
     if source is None:
         return requesting.request(options, began=began, tell=tell)
-    plan = known or store.load(source)
-    require_known(plan, f"{option} {source}")
-    if known is not None and like is not None:
-        _refuse_another_plan(known, store.load(like), f"--append {append}", f"--like {like}")
-    if known is not None and known.settings.protocol != words.PROTOCOL:
+    plan = stored or store.load(source)
+    require_words(plan, f"{option} {source}")
+    if stored is not None and like is not None:
+        _refuse_another_plan(stored, store.load(like), f"--append {append}", f"--like {like}")
+    if stored is not None and stored.settings.protocol != words.PROTOCOL:
         raise InputError(
             "not-comparable", f"{option} {source}: the file was measured in another way",
-            why=f"it has protocol {known.settings.protocol}, and this version measures by protocol {words.PROTOCOL}",
+            why=f"it has protocol {stored.settings.protocol}, and this version measures by protocol {words.PROTOCOL}",
             hint="start another file: --like FILE measures the plan of a file again",
         )  # fmt: skip
     _refuse_contradictions(options, plan, f"{option} {source}")
-    if known is not None:
-        _require_same_functions(known, f"{option} {source}")
-    fresh = _on_same_devices(options, plan, began, tell, again=known is None)
-    if known is None:
+    if stored is not None:
+        _require_same_functions(stored, f"{option} {source}")
+    fresh = _on_same_devices(options, plan, began, tell, again=stored is None)
+    if stored is None:
         count = options.sessions or plan.settings.sessions
         again = schedule.repeated(plan, fresh.ops, fresh.constraints, count)
         return msgspec.structs.replace(fresh, resume=again, constraints=_within(fresh.constraints, plan))
-    _require_same_machine(known, fresh.run, f"{option} {source}")
-    known, more = schedule.resumed(known, fresh.ops, fresh.constraints, options.sessions)
+    _require_same_machine(stored, fresh.run, f"{option} {source}")
+    stored, more = schedule.resumed(stored, fresh.ops, fresh.constraints, options.sessions)
     return msgspec.structs.replace(
-        fresh, resume=more, constraints=_within(fresh.constraints, plan), run=_reopened(known, fresh.run)
+        fresh, resume=more, constraints=_within(fresh.constraints, plan), run=_reopen(stored, fresh.run)
     )
 
 
@@ -86,8 +86,8 @@ def _existing(append: str | None) -> Run | None:
     there is no file yet."""
     if append is None:
         return None
-    left = store.unfinished(append)
-    return store.load(left or append) if left or os.path.exists(append) else None
+    part = store.part_to_resume(append)
+    return store.load(part or append) if part or os.path.exists(append) else None
 
 
 def _on_same_devices(
@@ -106,24 +106,24 @@ def _on_same_devices(
         settings = msgspec.structs.replace(settings, budget_s=None)
     if tell is not None:
         tell(plan.selection, settings)
-    wanted = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
-    choice, machine = requesting.devices_of(wanted, tell=waiting(options.quiet))
-    asked = requesting.Request(options, plan.selection, settings, began)
+    devices = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
+    choice, machine = requesting.devices_of(devices, tell=waiting(options.quiet))
+    owner = requesting.Request(options, plan.selection, settings, began)
     if options.context is None:
-        asked.context = dict(plan.environment.context)
-    found = asked.on(choice, machine)
-    return msgspec.structs.replace(found, required=frozenset(plan.selection.devices))
+        owner.context = dict(plan.environment.context)
+    spec = owner.on(choice, machine)
+    return msgspec.structs.replace(spec, required=frozenset(plan.selection.devices))
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
     """A search that goes on looks at the forms, regimes and devices that the file has of an op, and at no case that
     the file's selection leaves out."""
-    known = {_kind(outcome.case) for outcome in plan.outcomes}
+    kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
 
     def keep(case: Case) -> bool:
         selected = constraints.keep is None or constraints.keep(case)
-        return selected and (case.op not in ops or _kind(case) in known)
+        return selected and (case.op not in ops or _kind(case) in kinds)
 
     return msgspec.structs.replace(constraints, keep=keep)
 
@@ -132,28 +132,28 @@ def _kind(case: Case) -> tuple[str, str, str, str, str]:
     return (case.op, case.dtype, case.form_id, case.regime_id, case.device_id)
 
 
-def _reopened(known: Run, fresh: Run) -> Run:
+def _reopen(stored: Run, fresh: Run) -> Run:
     """The file as it stands while sessions are added: not complete, and without word of a budget that was too short."""
-    kept = [w for w in known.warnings if w.code != "budget" or w.id is not None or w.severity == "info"]
-    earlier = {(w.code, w.message) for w in kept}
+    warnings = [w for w in stored.warnings if w.code != "budget" or w.id is not None or w.severity == "info"]
+    earlier = {(w.code, w.message) for w in warnings}
     fresh_warnings = [
-        w for w in (*fresh.warnings, *_software(known, fresh)) if (w.code, w.message) not in earlier
+        w for w in (*fresh.warnings, *_software(stored, fresh)) if (w.code, w.message) not in earlier
     ]
     return msgspec.structs.replace(
-        known, complete=False, finished_at=None, paused_s=_paused_s(known, fresh.started_at),
+        stored, complete=False, finished_at=None, paused_s=_paused_s(stored, fresh.started_at),
         exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted",
-        settings=msgspec.structs.replace(known.settings, budget_s=fresh.settings.budget_s),
-        warnings=[*kept, *fresh_warnings],
+        settings=msgspec.structs.replace(stored.settings, budget_s=fresh.settings.budget_s),
+        warnings=[*warnings, *fresh_warnings],
     )  # fmt: skip
 
 
-def _paused_s(known: Run, now: str) -> float:
+def _paused_s(stored: Run, now: str) -> float:
     """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last block."""
-    earlier_s = 0.0 if known.paused_s is UNSET else known.paused_s
-    begun, ended = units.parse_time(now), units.parse_time(known.finished_at or known.started_at)
-    if known.finished_at is None and known.sessions:
-        last = known.sessions[-1]
-        blocks = (b for o in known.outcomes if isinstance(o, Measurement) for b in o.blocks)
+    earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
+    begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
+    if stored.finished_at is None and stored.sessions:
+        last = stored.sessions[-1]
+        blocks = (b for o in stored.outcomes if isinstance(o, Measurement) for b in o.blocks)
         last_s = max((block.t_s for block in blocks if block.session == last.index), default=0.0)
         started = units.parse_time(last.started_at)
         ended = None if started is None else started + timedelta(seconds=last_s)
@@ -162,19 +162,19 @@ def _paused_s(known: Run, now: str) -> float:
     return earlier_s + max(0.0, (begun - ended).total_seconds())
 
 
-def _software(known: Run, fresh: Run) -> list[RunWarning]:
+def _software(stored: Run, fresh: Run) -> list[RunWarning]:
     """Sessions of two programs in one file look alike in the report."""
-    before, after = known.fingerprint.software.fields, fresh.fingerprint.software.fields
+    before, after = stored.fingerprint.software.fields, fresh.fingerprint.software.fields
     names = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     what = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in names)
     message = f"the sessions of this file were measured with different software: {what}"
     return [warning("software-changed", message)] if names else []
 
 
-def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
+def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
     """Raises InputError naming the first fact in which the machine or a device is another one."""
     for kind in ("machine", "device"):
-        before, after = getattr(known.fingerprint, kind).known, getattr(fresh.fingerprint, kind).known
+        before, after = getattr(stored.fingerprint, kind).known, getattr(fresh.fingerprint, kind).known
         # A device that one side lacks is a difference; a fact that nobody knew there is none.
         names = before.keys() & after.keys() if kind == "machine" else before.keys() | after.keys()
         for name in sorted(names):
@@ -183,16 +183,16 @@ def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
                     "different-machine", f"{option}: the file is of another {kind}",
                     why=f"{name} is {before.get(name, 'absent')} there and {after.get(name, 'absent')} here",
                 )  # fmt: skip
-    likeness = compare(fresh.machine, known.machine, measured_gpus(known.devices))
+    likeness = compare(fresh.machine, stored.machine, measured_gpus(stored.devices))
     for name, difference in likeness.differences.items():
         raise InputError(
             "different-machine", f"{option}: the file is of another machine", why=f"{name}: {difference}"
         )
 
 
-def _require_same_functions(known: Run, option: str) -> None:
+def _require_same_functions(stored: Run, option: str) -> None:
     """Raises InputError naming the first function whose text changed: samples of two texts have no common median."""
-    for outcome in known.outcomes:
+    for outcome in stored.outcomes:
         digest = kernels.load(outcome.case.op).digest
         if isinstance(outcome, Measurement) and digest and outcome.kernel_hash != digest:
             raise InputError(
@@ -210,25 +210,25 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
     if "ops" not in options.explicit:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
     for name in sorted(name for name in options.explicit if options.declared[name].answer):
-        wanted, there = _answers(name, options, plan)
-        if wanted != there:
+        answer, there = _answers(name, options, plan)
+        if answer != there:
             flag = f"--{options.declared[name].key}"
             raise UsageError(
                 "contradicts-file", f"{flag} contradicts {source}",
-                why=f"the file's plan has {_text(there)}, and the option asks for {_text(wanted)}",
+                why=f"the file's plan has {_text(there)}, and the option asks for {_text(answer)}",
                 hint=f"leave {flag} out: the plan is the file's; or start another file",
             )  # fmt: skip
 
 
-def _refuse_another_plan(known: Run, model: Run, option: str, like: str) -> None:
+def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
     """Raises UsageError if the file that is there has another plan than the one that it is to be like."""
     for part in ("selection", "settings"):
-        there, wanted = (_in_order(msgspec.structs.asdict(getattr(run, part))) for run in (known, model))
+        there, model_plan = (_in_order(msgspec.structs.asdict(getattr(run, part))) for run in (stored, model))
         for name in there:
-            if name not in FREE_FIELDS and there[name] != wanted[name]:
+            if name not in FREE_FIELDS and there[name] != model_plan[name]:
                 raise UsageError(
                     "contradicts-file", f"{like} contradicts {option}",
-                    why=f"{name} is {_text(there[name])} there, and {_text(wanted[name])} in the file to be like",
+                    why=f"{name} is {_text(there[name])} there, and {_text(model_plan[name])} in the file to be like",
                     hint="start another file, or leave --like out",
                 )  # fmt: skip
 
@@ -242,16 +242,19 @@ def _answers(name: str, options: RunOptions, plan: Run) -> tuple[Any, Any]:
     """Return what an option asks for, and what the plan has of it."""
     part, _, field = (options.declared[name].answer or "").partition(".")
     if field:
-        declared, _ = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+        declared, _ = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
         selection = requesting.selection(options, declared)
-        asked = selection if part == "selection" else requesting.settings(options, selection, declared)
-        return getattr(asked, field), getattr(getattr(plan, part), field)
+        plan_part = selection if part == "selection" else requesting.settings(options, selection, declared)
+        return getattr(plan_part, field), getattr(getattr(plan, part), field)
     compare: dict[str, Callable[[], tuple[Any, Any]]] = {
         "backends": lambda: _backends(options, plan),
-        "devices": lambda: (sorted(words.words(options.devices or "", "--devices")), _named(options, plan)),
+        "devices": lambda: (
+            sorted(words.words(options.devices or "", "--devices")),
+            _name_devices(options, plan),
+        ),
         "mode": lambda: (options.mode, _mode_of(plan) if options.mode != "auto" else "auto"),
-        "filter": lambda: _kept(options, plan),
-        "skip": lambda: _kept(options, plan),
+        "filter": lambda: _keep(options, plan),
+        "skip": lambda: _keep(options, plan),
         # It widens what is looked for, and the file names its devices anyway.
         "allow_software": lambda: (None, None),
         "check_only": lambda: (options.check_only, False),
@@ -276,24 +279,24 @@ def _backends(options: RunOptions, plan: Run) -> tuple[Any, Any]:
     if "auto" in named or all(name.endswith("?") for name in named):
         return None, None
     optional = {name.removesuffix("?") for name in named if name.endswith("?")}
-    wanted = {name for name in named if not name.endswith("?")}
-    if "hybrid" in wanted:  # it brings along the devices that it splits work over
-        wanted |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
-    return sorted(wanted | (optional & set(there))), there
+    required = {name for name in named if not name.endswith("?")}
+    if "hybrid" in required:  # it brings along the devices that it splits work over
+        required |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
+    return sorted(required | (optional & set(there))), there
 
 
-def _named(options: RunOptions, plan: Run) -> list[str]:
+def _name_devices(options: RunOptions, plan: Run) -> list[str]:
     named = words.words(options.devices or "", "--devices")
     backends = {name.partition(":")[0] for name in named}
     return sorted(device for device in plan.selection.devices if device.partition(":")[0] in backends)
 
 
-def _kept(options: RunOptions, plan: Run) -> tuple[Any, Any]:
+def _keep(options: RunOptions, plan: Run) -> tuple[Any, Any]:
     """A selection that keeps every case of the file contradicts nothing."""
     keep = selectors.selection(options.filter or [], options.skip or [])
     measured = [outcome.id for outcome in plan.outcomes if isinstance(outcome, Measurement)]
-    kept = [o.id for o in plan.outcomes if isinstance(o, Measurement) and (keep is None or keep(o.case))]
-    return f"{len(kept)} of its cases", f"{len(measured)} of its cases"
+    selected = [o.id for o in plan.outcomes if isinstance(o, Measurement) and (keep is None or keep(o.case))]
+    return f"{len(selected)} of its cases", f"{len(measured)} of its cases"
 
 
 def _text(value: Any) -> str:
@@ -307,15 +310,15 @@ def _text(value: Any) -> str:
 # ---------------------------------------------------------------- the file's words, which have to be known here
 
 
-def require_known(plan: Run, source: str) -> None:
+def require_words(plan: Run, source: str) -> None:
     """Raises InputError with the first word of the plan that means nothing to this gpubench."""
     chosen = plan.selection
     for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)
-    for kind, asked, known in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, REGIMES)):
-        for word in asked:
-            if word not in known:
-                _refuse_word(source, kind, word, known)
+    for kind, words_of_plan, possible in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, REGIMES)):
+        for word in words_of_plan:
+            if word not in possible:
+                _refuse_word(source, kind, word, possible)
     for device in dict.fromkeys([*chosen.devices, *(outcome.case.device_id for outcome in plan.outcomes)]):
         backend, _, number = device.partition(":")
         if not backends.known(backend):
@@ -348,10 +351,10 @@ def _require_op(op: str, source: str) -> None:
         ) from error  # fmt: skip
 
 
-def _refuse_word(source: str, kind: str, word: str, known: Iterable[str]) -> NoReturn:
-    known = list(known)
+def _refuse_word(source: str, kind: str, word: str, possible: Iterable[str]) -> NoReturn:
+    possible = list(possible)
     raise InputError(
         "unknown-word", f"{source}: there is no {kind} {word[:80]!r} here",
         why="the file was measured with another package or another version of gpubench, or was edited",
-        hint=suggest(word, known) or None,
+        hint=suggest(word, possible) or None,
     )  # fmt: skip

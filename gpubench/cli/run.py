@@ -37,14 +37,16 @@ def run(options: RunOptions) -> int:
     gates = ci.gates(options.min_speedup or [], options.fail_on)
     outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ)
-    wanted = options.replace(append=append)
+    plan_options = options.replace(append=append)
     if options.dry_run:
-        streams.put(_plan_text(_plan(_request(wanted, began, gates, None)), style))
+        streams.put(_plan_text(_plan(_request(plan_options, began, gates, None)), style))
         return 0
     with saving.locked(outputs, options):
         saving.keep_part(outputs, resumed=append is not None)
-        with progress.shown(options, os.environ) as display:
-            request = progress.tell(display, wanted, lambda tell: _request(wanted, began, gates, tell))
+        with progress.show(options, os.environ) as display:
+            request = progress.tell(
+                display, plan_options, lambda tell: _request(plan_options, began, gates, tell)
+            )
             saver = saving.Saver(outputs, options)
             saver.check(request.run)
             events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
@@ -106,7 +108,7 @@ def _plan(request: RunSpec) -> dict[str, Any]:
 
 def _plan_text(plan: dict[str, Any], style: ReportStyle) -> str:
     """Return a plan as JSON, or with every case and skip on a line and how long it may take below."""
-    from gpubench.base.units import counted, format_seconds
+    from gpubench.base.units import count_noun, format_seconds
 
     if style.format == "json":
         from gpubench.report.layout import json_text
@@ -117,7 +119,7 @@ def _plan_text(plan: dict[str, Any], style: ReportStyle) -> str:
     grows = "; a search adds sizes while time is left" if plan["searches"] else ""
     lines = [
         *plan["cases"], *("skip {count} x {reason}: {detail}".format_map(skip) for skip in skips),
-        f"{len(plan['cases'])} cases, {skipped} skipped, {counted(plan['sessions'], 'session')}",
+        f"{len(plan['cases'])} cases, {skipped} skipped, {count_noun(plan['sessions'], 'session')}",
         f"budget {seconds}{grows}" if plan["has_budget"] else f"at most about {seconds} of sampling",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

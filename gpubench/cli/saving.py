@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.findings import failed
+from gpubench.analysis.findings import has_failures
 from gpubench.base import disk, streams, units
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
 from gpubench.base.installation import quote
@@ -213,7 +213,7 @@ def as_stored(run: Run) -> Run:
 
 def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
     """The run with the exit code of its gates, saved once more where one failed; what broke before outweighs them."""
-    if stored.exit_code != ExitCode.OK or not failed(analyses):
+    if stored.exit_code != ExitCode.OK or not has_failures(analyses):
         return stored, list(analyses)
     ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
     saver.finish(ended)

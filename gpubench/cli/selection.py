@@ -49,13 +49,13 @@ PROTOCOL = 3
 
 def words(text: str, option: str) -> list[str]:
     """The items of a comma-separated list. Raises UsageError if it is empty."""
-    found = units.split_words(text)
-    if not found:
+    items = units.split_words(text)
+    if not items:
         raise UsageError(
             "empty-list", f"{option}: the list is empty", why=f"{text!r} names nothing",
             hint=f"name something, or leave {option} out",
         )  # fmt: skip
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(items))
 
 
 def parse_ops(text: str) -> list[str]:
@@ -63,36 +63,38 @@ def parse_ops(text: str) -> list[str]:
     other packages, `roofline` those that show the roofs, `health` those that find a slow GPU."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
-    known = [*groups, *every, "all", *presets.OPS]
-    wanted: set[str] = set()
+    possible = [*groups, *every, "all", *presets.OPS]
+    names: set[str] = set()
     foreign: list[str] = []
     for word in words(text, "--ops"):
         if word == "all":
-            wanted.update(kernels.usual())
+            names.update(kernels.usual())
             foreign += kernels.foreign()
         elif word in presets.OPS:
-            wanted.update(presets.OPS[word])
+            names.update(presets.OPS[word])
         elif word in groups:
-            wanted.update(groups[word])
+            names.update(groups[word])
         elif word in every:
-            wanted.add(word)
+            names.add(word)
         elif word in kernels.own():
             foreign.append(word)
         else:
-            foreign.append(require_choice(word, [*known, *kernels.foreign()], "--ops", listing="gpubench ops"))
-    return [*(name for name in every if name in wanted), *dict.fromkeys(foreign)]
+            foreign.append(
+                require_choice(word, [*possible, *kernels.foreign()], "--ops", listing="gpubench ops")
+            )
+    return [*(name for name in every if name in names), *dict.fromkeys(foreign)]
 
 
-def declared(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
+def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
     """Return the ops of these names, and a warning for each that its package has broken or whose name was taken.
 
     Raises BadPlugin if no op is left.
     """
-    found, broken = kernels.load_all(names)
-    if broken and not found:
+    ops, broken = kernels.load_all(names)
+    if broken and not ops:
         raise next(iter(broken.values()))
     taken = {name: error for name, error in kernels.find_namesakes().items() if name in names}
-    return found, [*map(plugin_warning, (*broken.values(), *taken.values())), *notes(found)]
+    return ops, [*map(plugin_warning, (*broken.values(), *taken.values())), *notes(ops)]
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
@@ -109,8 +111,8 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
             require_choice(where, [*groups, *ops], "--sizes")
         if numbers.strip() == "auto":
             continue
-        found = units.parse_sizes(numbers)
-        sizes.update({op: found for op in targets if op in ops})
+        numbers_of = units.parse_sizes(numbers)
+        sizes.update({op: numbers_of for op in targets if op in ops})
     return sizes
 
 
@@ -123,8 +125,8 @@ def parse_dtypes(text: str) -> list[Dtype]:
 def parse_forms(text: str | None) -> list[str]:
     """library, tuned; None or `all`: both."""
     named = words(text, "--forms") if text is not None else ["all"]
-    found = [require_choice(word, [*FORMS, "all"], "--forms") for word in named]
-    return list(FORMS) if "all" in found else found
+    forms = [require_choice(word, [*FORMS, "all"], "--forms") for word in named]
+    return list(FORMS) if "all" in forms else forms
 
 
 def parse_regimes(text: str | None) -> list[str]:
@@ -217,15 +219,17 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
     Each text adds its shapes. Without OP it concerns the ops that declare all its names; OP may be a group.
     """
-    found: Shapes = {}
+    shapes_by_op: Shapes = {}
     for text in texts:
         where, values = _shape_values(text)
         targets = _shape_ops(text, where, list(values), ops)
-        shapes = [dict(zip(values, row, strict=True)) for row in itertools.product(*values.values())]
+        shapes = [
+            dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())
+        ]
         for op in targets:
-            known = found.setdefault(op, [])
-            known += [shape for shape in shapes if shape not in known]
-    return found
+            shapes_of = shapes_by_op.setdefault(op, [])
+            shapes_of += [shape for shape in shapes if shape not in shapes_of]
+    return shapes_by_op
 
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
@@ -252,21 +256,21 @@ def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op
     """The ops that these names concern. Raises UsageError if there is none."""
     if where:
         require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
-    asked = [op for name, op in ops.items() if where in ("", name, op.group)]
-    targets = [op.name for op in asked if all(name in op.options for name in names)]
+    concerned = [op for name, op in ops.items() if where in ("", name, op.group)]
+    targets = [op.name for op in concerned if all(name in op.options for name in names)]
     if targets:
         return targets
-    known = sorted({name for op in asked for name in op.options})
-    unknown = [name for name in names if name not in known]
-    takes = "; ".join(f"{op.name} takes {', '.join(op.options)}" for op in asked if op.options)
-    why = takes or f"{', '.join(op.name for op in asked)}: nothing beside the size"
+    declared = sorted({name for op in concerned for name in op.options})
+    unknown = [name for name in names if name not in declared]
+    takes = "; ".join(f"{op.name} takes {', '.join(op.options)}" for op in concerned if op.options)
+    why = takes or f"{', '.join(op.name for op in concerned)}: nothing beside the size"
     raise UsageError(
         "bad-params",
         f"--params: no op has a param {unknown[0]!r}"
         if unknown
         else f"--params: no op has all of {text[:60]!r}",
         why=why,
-        hint=(suggest(unknown[0], known) or None)
+        hint=(suggest(unknown[0], declared) or None)
         if unknown
         else "give the params of each op in a --params of its own",
     )
@@ -291,16 +295,16 @@ def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
 
 def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
     """Raises UsageError for a name that no kernel of the ops has; the ops have the kernels of the backends."""
-    known = sorted({name for op in ops.values() for name in variants(op)})
+    possible = sorted({name for op in ops.values() for name in variants(op)})
     for word in names:
         if word == TF32:
             continue
-        if not known:
+        if not possible:
             raise UsageError(
                 "unknown-value", f"--variant: there is no {word!r}", why="these ops have no named kernels",
                 hint=f"leave --variant out; ops that have some: {', '.join(_ops_with_variants())}",
             )  # fmt: skip
-        require_choice(word, known, "--variant")
+        require_choice(word, possible, "--variant")
 
 
 def _ops_with_variants() -> list[str]:

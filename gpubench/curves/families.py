@@ -116,17 +116,17 @@ def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: 
             continue
         shift = math.log(item.traffic) if item.traffic > 0 else 0.0
         relatives = [
-            [_shifted(point, math.log(series[other].traffic)) for point in series[other].points]
+            [_shift(point, math.log(series[other].traffic)) for point in series[other].points]
             for other in members.get(key, ())
             if series[other].points
         ]
-        belief = _belief(item.kind, [_shifted(point, shift) for point in places], relatives)
+        belief = _belief(item.kind, [_shift(point, shift) for point in places], relatives)
         offset = offset_variance(item.kind, item.blocks)
         curves[key] = TimeCurve(belief, places, offset, kind=item.kind, shift=shift)
     return curves
 
 
-def _shifted(point: Point, shift: float) -> Point:
+def _shift(point: Point, shift: float) -> Point:
     return point._replace(x=point.x + shift)
 
 
@@ -152,15 +152,15 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
     def walk(warp: Warp) -> Walk:
         return Walk(begin, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
 
-    return _guarded(walk, places)
+    return _guard(walk, places)
 
 
-def _guarded(walk: Callable[[Warp], Walk], places: Sequence[Point]) -> Conditioned:
+def _guard(walk: Callable[[Warp], Walk], places: Sequence[Point]) -> Conditioned:
     """Condition a walk that leaves the place of each step open, with variances as the points show them."""
     factor = _evenness(places)
     scaled = [point._replace(variance=point.variance * factor) for point in places]
     even = Warp.even(places[0].x, LINE.height)
-    return Conditioned(walk(Warp.guarded(scaled, LINE.height) if len(places) > 2 else even), scaled)
+    return Conditioned(walk(Warp.with_steps(scaled, LINE.height) if len(places) > 2 else even), scaled)
 
 
 def _evenness(places: Sequence[Point]) -> float:
@@ -184,7 +184,7 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
     result = []
     for own in OWN_LINE:
-        knots = _binned(relatives, own)
+        knots = _bin(relatives, own)
         if len(knots) < 2:
             continue
         low = min(knots[0].x, places[0].x)
@@ -203,7 +203,7 @@ def _apart(relatives: Sequence[object]) -> float:
     return math.sqrt(1 + 1 / len(relatives))
 
 
-def _binned(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
+def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
     """The points of all relatives, near ones as one; each relative lies off the family by its own part."""
     every = sorted(point for places in relatives for point in places)
     bins: list[list[Point]] = []
@@ -226,7 +226,7 @@ def _together(near: Sequence[Point], level: float) -> Point:
 
 def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
     fixed_s, per_n_s = fixed_and_per_n(kind, places)
-    return _eased(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
+    return _ease(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
 
 
 def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:
@@ -248,7 +248,7 @@ def _beside_launches(
 ) -> list[Conditioned]:
     result = []
     for own in OWN_LAUNCH[kind]:
-        knots = _binned(relatives, own)
+        knots = _bin(relatives, own)
         if len(knots) < 3:
             continue
         low = min(knots[0].x, places[0].x)
@@ -257,11 +257,11 @@ def _beside_launches(
         apart = _apart(relatives)
         further = Own(own.level * apart, own.slope * apart, own.share)
         alone = _launch_process(kind, low, fixed_s, per_n_s, further)
-        result.append(_eased(Deviating(common, alone), places, 0))
+        result.append(_ease(Deviating(common, alone), places, 0))
     return result
 
 
-def _eased(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
+def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
     """Condition the prior; where the points lie further off than they should, or nearer, so do their variances."""
     belief = Conditioned(prior, places)
     degrees = max(0, len(places) - free)

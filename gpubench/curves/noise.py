@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpubench.curves.stats import uninterrupted_sessions
+from gpubench.curves.stats import clean_sessions
 
 Kind = Literal["cpu", "waited", "queued", "copied"]
 Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds of each block
@@ -77,7 +77,7 @@ def points(kind: Kind, blocks: Blocks) -> list[Point]:
 
 def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
     """ln(seconds) of the blocks of each session that nothing interrupted."""
-    return [[math.log(value) for value in session] for session in uninterrupted_sessions(sessions)]
+    return [[math.log(value) for value in session] for session in clean_sessions(sessions)]
 
 
 def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:

@@ -76,7 +76,7 @@ class Warp(NamedTuple):
         return cls((low, low + 1), (0.0, rate))
 
     @classmethod
-    def guarded(cls, points: Sequence[Point], rate: float) -> Warp:
+    def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
         """Return a warp like `even`; where the time between two points changes by more than slopes and chance tell, the
         whole excess may be one step, which may lie anywhere in the gap."""
         heights = [0.0]

@@ -275,16 +275,16 @@ INTERRUPTED = 2.5
 LATE_SESSION = 4.0
 
 
-def uninterrupted(blocks: Sequence[float]) -> tuple[float, ...]:
+def clean_blocks(blocks: Sequence[float]) -> tuple[float, ...]:
     """Return the times of those blocks of a case that nothing interrupted."""
     return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
 
 
-def uninterrupted_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
     """Return `uninterrupted` of each session of a case; nothing of a session in which all blocks were interrupted."""
     shortest = [min(blocks) for blocks in sessions if blocks]
     latest = LATE_SESSION * median(shortest) if shortest else 0.0
-    return [uninterrupted(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]
+    return [clean_blocks(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]
 
 
 def mean_log(values: Iterable[float]) -> float:

@@ -74,7 +74,7 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
     if not case or not other:
         return None
     case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
-    low, high = _shared(case, other)
+    low, high = _common_sizes(case, other)
     if low > high + 1e-9:
         return None
     steps = max(1, math.ceil((high - low) / step))
@@ -98,7 +98,7 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
     return math.exp(rest.log_ratio + min(max(share, 0.0), 1.0) * (right.log_ratio - rest.log_ratio))
 
 
-def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
+def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
     """The ends of the sizes, as ln(n), that both sides were timed between."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
@@ -108,19 +108,19 @@ def _shared(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[floa
 
 def margin_at(case: Side, other: Side, x: float) -> Margin:
     """Both sides at x = ln(n)."""
-    own, others = (_settled(height, case, other) for height in (case.fastest(x), other.fastest(x)))
+    own, others = (_settle(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
     wins = sum(chance * normal(mean / deviation) for chance, mean in differences(own, others))
     return Margin(x, log_ratio, deviation, wins)
 
 
-def _settled(height: Height, case: Side, other: Side) -> Height:
+def _settle(height: Height, case: Side, other: Side) -> Height:
     """The height without its step where the same side clearly wins at both ends of the step's gap: there it does not
     matter where the step lies."""
     if not height.jump:
         return height
-    low, high = _shared(case, other)
+    low, high = _common_sizes(case, other)
     places = [min(max(x, low), high) for x in height.gap]
     ends = [other.fastest(x).mean - case.fastest(x).mean for x in places]
     deviation = math.sqrt(height.variance)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import msgspec
 
-from gpubench.base.errors import UsageError, limit_named, suggest
+from gpubench.base.errors import UsageError, name_limit, suggest
 from gpubench.base.installation import install_command, torch_command
 from gpubench.base.messages import DETECTION
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
@@ -151,7 +151,7 @@ def assemble(
 
 
 def to_json(machine: Machine) -> str:
-    from gpubench.base.escaping import json_in_order
+    from gpubench.base.streams import json_in_order
 
     return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
 
@@ -420,7 +420,7 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
         return "timeout", f"no answer in {request.limit_s:.3g} s", f"{hint}; {remedy}" if hint else remedy
     if not ended.status:
         return "invalid", "the answer is no JSON of the expected form", hint
-    if (limit := limit_named(ended.errors)) and limit not in (hint or ""):
+    if (limit := name_limit(ended.errors)) and limit not in (hint or ""):
         hint = f"{hint}; {limit}"
     code = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
     return "crashed", code, hint

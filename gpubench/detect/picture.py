@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.base.escaping import escaped, filled
-from gpubench.base.installation import installs, located
+from gpubench.base.installation import installs, locate
 from gpubench.base.messages import DETECTION
+from gpubench.base.streams import escape, fill
 from gpubench.base.table import (
     Cell,
     Column,
@@ -27,7 +27,7 @@ from gpubench.base.table import (
     markdown_table,
     natural_width,
     number,
-    painted,
+    paint,
     table_lines,
 )
 from gpubench.base.units import scale_size
@@ -93,7 +93,7 @@ def render(
             (Cell(part.title), Cell(part.headline, more=tuple(map(Cell, part.lines)))) for part in parts
         )
         table = Table((Column("part"), Column("what was found")), rows)
-        text = f"{escaped(advice(machine))}\n\n{markdown_table(table)}"
+        text = f"{escape(advice(machine))}\n\n{markdown_table(table)}"
         return spell(text) if ascii else text
     return draw(advice(machine), parts, color=color, ascii=ascii, bars=format == "table")
 
@@ -137,7 +137,7 @@ def _missing(machine: Machine) -> list[str]:
         listed = any(hint in text for text in lacks)
         if provider.status == "absent" and remedy and not listed and is_relevant(provider, machine):
             lacks.append(f"{provider.name}: {hint}")
-    return [located(text) for text in lacks]
+    return [locate(text) for text in lacks]
 
 
 def explain_facts(machine: Machine) -> Iterator[str]:
@@ -422,8 +422,8 @@ def draw(advice: str, parts: Sequence[MachinePart], *, color: bool, ascii: bool,
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     rows = tuple(_row(part, ascii=ascii, bars=bars) for part in parts)
     table = Table((Column(""), Column("", least=NARROWEST // 2)), rows, bare=True)
-    lines: list[Line] = [*((Cell(line, "bold"),) for line in filled(advice, width, "")), (Cell(""),)]
-    text = "\n".join(painted(line, color=color) for line in (*lines, *table_lines(table, width)))
+    lines: list[Line] = [*((Cell(line, "bold"),) for line in fill(advice, width, "")), (Cell(""),)]
+    text = "\n".join(paint(line, color=color) for line in (*lines, *table_lines(table, width)))
     return text.encode("ascii", "replace").decode() if ascii else text
 
 

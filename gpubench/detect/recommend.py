@@ -14,7 +14,7 @@ import msgspec
 
 from gpubench.base.errors import GpubenchError
 from gpubench.base.messages import DETECTION
-from gpubench.base.units import listed
+from gpubench.base.units import list_words
 from gpubench.detect.pci import ASLEEP
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.identity import Likeness, compare, measured_gpus
@@ -322,7 +322,7 @@ def _situation_words(situation: MeasuredSituation) -> str:
     names = situation.exceptions
     if len(names) > _MOST_NAMES:
         names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more ops"]
-    but = f", but for {listed(names)}" if names else ""
+    but = f", but for {list_words(names)}" if names else ""
     return f"{_SIDES[situation.winner]} for {where}{but}"
 
 

@@ -25,8 +25,8 @@ import msgspec
 
 from gpubench.base import disk
 from gpubench.base.errors import InputError
-from gpubench.base.escaping import visible
 from gpubench.base.groups import group_by
+from gpubench.base.streams import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.node import Arrival, ChildEnd, Engine, EngineNode, NodeIdentity
 from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeAttempt, NodeFile, NodeReason, node_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.base import disk
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
-from gpubench.base.escaping import visible
+from gpubench.base.streams import visible
 from gpubench.fleet.options import FleetReportOptions, MergeOptions
 
 if TYPE_CHECKING:
@@ -43,14 +43,15 @@ def merge(options: MergeOptions) -> None:
     store.check_writable(output)
     tolerant = expect is not None or options.nodes is not None
     sources, failed, known = _collected(options.files, tolerant=tolerant)
-    from gpubench.analysis.machine import connected, marks
+    from gpubench.analysis.machine import connect_marks, marks
     from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gather, merge_runs, node_of, refuse_twice
 
     names = parse_nodes(options.nodes)
     expected = expect if expect is not None else known
     refuse_twice([source.outline for source in sources])
     groups = [
-        [sources[place] for place in places] for places in connected([marks(one.outline) for one in sources])
+        [sources[place] for place in places]
+        for places in connect_marks([marks(one.outline) for one in sources])
     ]
     if expected is None and not names and len(groups) == 1:
         runs = [source.load() for source in groups[0]]

@@ -382,7 +382,7 @@ def load_fleet(data: bytes, source: str) -> Fleet:
     runs = [run for node in fleet.nodes for run in node.runs]
     limits.require_runs(runs, source)
     for run in runs:
-        store.checked(run, source)
+        store.check_run(run, source)
     return fleet
 
 

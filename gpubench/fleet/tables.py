@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubench.analysis.machine import counted
+from gpubench.analysis.machine import count_texts
 from gpubench.base.groups import group_by
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes
@@ -227,7 +227,7 @@ def _equal_nodes(inventory: Inventory) -> Section | None:
         cells(
             str(len(group.nodes)), group.cpu or "unknown", "unknown" if group.cpus is None else str(group.cpus),
             "unknown" if group.memory_bytes is None else format_bytes(group.memory_bytes),
-            "; ".join(counted(group.gpus)) or "none", first_names(group.nodes),
+            "; ".join(count_texts(group.gpus)) or "none", first_names(group.nodes),
         )
         for group in inventory.groups
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from gpubench.base.errors import Unsupported
-from gpubench.base.plugins import PluginError, described
+from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
 from gpubench.functions.declare import DECLARED, Stays, UserFunction
@@ -49,7 +49,7 @@ def load_source(source: CodeSource) -> Loaded:
     except SystemExit as error:
         raise PluginError(f"it calls sys.exit({error.code!r}) when it is imported") from None
     except BaseException as error:
-        raise PluginError(f"{_place(error, source)}{described(error)}") from error
+        raise PluginError(f"{_place(error, source)}{error_text(error)}") from error
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
@@ -102,7 +102,7 @@ def where(error: BaseException, function: UserFunction) -> str:
     except TypeError:
         file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return described(error) + (f" ({os.path.basename(file)}, line {own[-1].lineno})" if own else "")
+    return error_text(error) + (f" ({os.path.basename(file)}, line {own[-1].lineno})" if own else "")
 
 
 # ---------------------------------------------------------------- its inputs

@@ -154,7 +154,7 @@ def _notes(report: TrialReport) -> list[RunWarning]:
     ]
     notes = [warning("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
     notes += (
-        [warning("not-compiled", f"measured as written: {units.listed(plain)}", severity="info")]
+        [warning("not-compiled", f"measured as written: {units.list_words(plain)}", severity="info")]
         if plain
         else []
     )

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from gpubench.base.child_main import Messages
-from gpubench.base.plugins import PluginError, described
+from gpubench.base.plugins import PluginError, error_text
 from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import Stays, UserFunction
 from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
@@ -216,7 +216,7 @@ def _inputs(function: UserFunction, n: int, dtype: str, seed: int = 1) -> list[A
     except PluginError:
         raise
     except Exception as error:
-        raise PluginError(f"its inputs raise {described(error)} at n = {n}") from error
+        raise PluginError(f"its inputs raise {error_text(error)} at n = {n}") from error
 
 
 def _require_readable(result: Any) -> None:

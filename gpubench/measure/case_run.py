@@ -486,7 +486,7 @@ class CaseRun:
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
             return target
-        agreeing = len(stats.uninterrupted(self._medians)) if self._medians else 0
+        agreeing = len(stats.clean_blocks(self._medians)) if self._medians else 0
         return max(target, min(len(self._medians) + max(0, AGREEING - agreeing), MOST_TRIES))
 
     @property

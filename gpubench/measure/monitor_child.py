@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 from gpubench import backends
 from gpubench.backends.contract import Backend, Observed
 from gpubench.base.child_main import Messages
-from gpubench.base.plugins import described
+from gpubench.base.plugins import error_text
 from gpubench.measure.monitor import (
     UNKNOWN_GPU,
     Begin,
@@ -58,7 +58,7 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
             else:
                 absent[name] = UNKNOWN_GPU
         except Exception as error:  # one backend that breaks must not hide the others' devices
-            absent[name] = described(error)
+            absent[name] = error_text(error)
     return readers, absent
 
 

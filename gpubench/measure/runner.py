@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench.base import cpu_load, units
+from gpubench.base import processes, units
 from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.base.messages import WARNINGS
 from gpubench.measure import monitor, split_search
@@ -192,7 +192,7 @@ class _Runner:
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
         if self.spec.check_only and (unfinished := unchecked(self.recorder.run)):
-            ops = units.listed(list(dict.fromkeys(outcome.case.op for outcome in unfinished)))
+            ops = units.list_words(list(dict.fromkeys(outcome.case.op for outcome in unfinished)))
             self._warn_budget(
                 f"{len(unfinished)} of {len(self.recorder.run.outcomes)} cases were not checked: {ops}"
             )
@@ -274,7 +274,7 @@ class _Runner:
         self._warn_telemetry(pool)
         self._tell_once()
         pool.close()
-        foreign, steal = cpu_load.between(before, self.spec.load())
+        foreign, steal = processes.load_between(before, self.spec.load())
         record = msgspec.structs.replace(
             pool.entered(record), foreign_cpu_share=foreign, steal_share=steal,
             superseded=record.superseded or unused,

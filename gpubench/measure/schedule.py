@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench.base import cpu_load
+from gpubench.base import processes
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import split_search
@@ -56,7 +56,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     required: frozenset[str] = frozenset()
     check_only: bool = False
     resume: Resume | None = None
-    load: Callable[[], cpu_load.CpuTimes | None] = cpu_load.unread
+    load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
     spares: Spares | None = None
     once_s: float = 0.0
     whole: bool = False

@@ -13,7 +13,7 @@ import msgspec
 
 from gpubench import backends
 from gpubench.base import processes
-from gpubench.base.errors import limit_named
+from gpubench.base.errors import name_limit
 from gpubench.base.messages import Reason
 from gpubench.measure import protocol
 from gpubench.measure.budget import ENDLESS, Budget
@@ -136,7 +136,7 @@ class Worker:
         """It speaks no more, mostly because it ends: how it ended is its own status, and not our signal's."""
         status = self._child.wait(processes.KILL_AFTER_S)
         how = "closed its output" if status is None else processes.ending(status)
-        limit = limit_named(self._child.stderr_tail())
+        limit = name_limit(self._child.stderr_tail())
         detail = f"the worker {how} in phase {self.phase or 'start'}"
         return self._end("worker-crashed", f"{detail}: {limit}" if limit else detail)
 

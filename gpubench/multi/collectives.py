@@ -17,10 +17,10 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
 from gpubench.analysis.thresholds import Extent, extent, size_text
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
-from gpubench.base.units import format_bytes, format_rate, listed
+from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
 from gpubench.curves.stats import median
 from gpubench.multi.scaling import GangFrom, Weak, scaling
@@ -354,9 +354,9 @@ def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) ->
     losers = [row.op for row in rows if row.verdict == "no-size"]
     begin = f"{rows[0].ranks} GPUs {with_text(rows[0].regime)}"
     if not wins:
-        return f"{begin} do not beat one, as far as measured: {listed(losers)}."
-    lost = f"; not {listed(losers)}" if losers else ""
-    return f"{begin} beat one: {listed(wins)}{lost}."
+        return f"{begin} do not beat one, as far as measured: {list_words(losers)}."
+    lost = f"; not {list_words(losers)}" if losers else ""
+    return f"{begin} beat one: {list_words(wins)}{lost}."
 
 
 def links_table(analysis: Analysis) -> Table:
@@ -383,7 +383,7 @@ def links_context(analysis: Analysis) -> str:
     path = declared_path(analysis.run, pair)
     lanes = path.lanes.value if path else None
     parts = (
-        shortened(device.name, 40) if device else "", path.kind.value if path else "",
+        shorten(device.name, 40) if device else "", path.kind.value if path else "",
         f"{lanes} lanes{' via switch' if path and path.via.value == 'switch' else ''}" if lanes else "",
         *sorted({row.by for row in rows if row.by}),
     )  # fmt: skip
@@ -403,7 +403,7 @@ def _links_sentence(analysis: Analysis) -> str:
         widest = [row for row in largest if row.ranks == max(row.ranks for row in largest)]
         texts.append(f"{op} {_range_text([row.busbw for row in widest])}")
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
-    return f"Between {most} {_members(analysis)}: {listed(texts)} (busbw at {format_bytes(n)}{more})."
+    return f"Between {most} {_members(analysis)}: {list_words(texts)} (busbw at {format_bytes(n)}{more})."
 
 
 def _members(analysis: Analysis) -> str:
@@ -456,9 +456,7 @@ def _weak_sentence(rows: Sequence[Weak]) -> str:
     ops = list(dict.fromkeys(row.op for row in rows))
     low, high = f"{shares[0]:.0f}", f"{shares[-1]:.0f}"
     between = low if low == high else f"{low} to {high}"
-    return (
-        f"{max(row.gpus for row in rows)} GPUs at once keep {between} % of their rates alone ({listed(ops)})."
-    )
+    return f"{max(row.gpus for row in rows)} GPUs at once keep {between} % of their rates alone ({list_words(ops)})."
 
 
 ROWS = (

@@ -28,11 +28,11 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import empty_launch_s, used_sessions
-from gpubench.analysis.speedup import paired
+from gpubench.analysis.speedup import pair_ratio
 from gpubench.analysis.thresholds import Extent, extent
-from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_size
 from gpubench.curves import compare
@@ -151,7 +151,7 @@ def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[C
         if (one.case.backend, one.device_kind, one.case.regime_id) == (inner, side, regime)
     ]
     best = min(ours, key=lambda one: (_seconds(one), one.id), default=None)
-    gain = None if best is None else paired(best, row)
+    gain = None if best is None else pair_ratio(best, row)
     if best is None or gain is None:
         return None
     launches_s = ranks * empty_launch_s(run, best.case.device_id)

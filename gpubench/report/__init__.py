@@ -6,9 +6,10 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubench.base import formats
 from gpubench.base.errors import UsageError, require_choice
-from gpubench.base.plugins.sections import require
+from gpubench.base.plugins.sections import FORMATS as OWN_FORMATS
+from gpubench.base.plugins.sections import PICTURES as PICTURES
+from gpubench.base.plugins.sections import TIME_UNITS, TOOLS, require
 from gpubench.result.case import Case
 from gpubench.result.run import Run
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
     from gpubench.report.layout import RenderOptions
 
-FORMATS = {**formats.FORMATS, **formats.TOOLS}
-PICTURES = formats.PICTURES
+FORMATS = {**OWN_FORMATS, **TOOLS}
 
 
 def render(
@@ -73,9 +73,9 @@ def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | No
     options = options or RenderOptions()
     require_look(format, options)
     if options.sort is not None:
-        from gpubench.analysis.analyse import ordered
+        from gpubench.analysis.analyse import order_rows
 
-        analyses = [ordered(analysis, options.sort) for analysis in analyses]
+        analyses = [order_rows(analysis, options.sort) for analysis in analyses]
     text: str = draw(analyses, options)
     return text
 
@@ -99,7 +99,7 @@ def require_look(format: str, options: RenderOptions) -> None:
     from gpubench.analysis.analyse import KEYS
 
     require(options.sections)
-    require_choice(options.time_unit, formats.TIME_UNITS, "--time-unit")
+    require_choice(options.time_unit, TIME_UNITS, "--time-unit")
     columns = options.columns
     if columns and format == "csv":
         from gpubench.report.exporters import csv_rows

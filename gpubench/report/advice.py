@@ -6,7 +6,7 @@ import shlex
 
 from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
-from gpubench.base.escaping import printable, wrapped
+from gpubench.base.streams import printable, wrap
 from gpubench.base.table import Column, Line, Table, cells, heads, line_text, natural_width, number, table_lines
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
@@ -33,9 +33,9 @@ def render(advice: Advice, format: str, width: int = WIDTH) -> str:
 def text(advice: Advice, width: int = WIDTH) -> str:
     """Return a line with the answer, the candidates, the gain and where it comes from."""
     parts = [
-        wrapped(f"{_question(advice)}: {_answer(advice)}", width),
+        wrap(f"{_question(advice)}: {_answer(advice)}", width),
         _table(advice, width),
-        "\n".join(wrapped(line, width) for line in _evidence(advice)),
+        "\n".join(wrap(line, width) for line in _evidence(advice)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -85,7 +85,7 @@ def _table(advice: Advice, width: int) -> str:
     table = Table(columns, tuple(cells(*_row(candidate)) for candidate in advice.candidates))
     if natural_width(table) <= width:
         return "\n".join(map(line_text, table_lines(table, width)))
-    return "\n".join(wrapped(_sentence(table, row), width) for row in table.rows)
+    return "\n".join(wrap(_sentence(table, row), width) for row in table.rows)
 
 
 def _sentence(table: Table, row: Line) -> str:

@@ -12,8 +12,8 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CALLS, CaseResult
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import group_by
+from gpubench.base.streams import printable, shorten
 from gpubench.report.wording import (
     data_text,
     regime_order,
@@ -81,7 +81,7 @@ def all_series(analysis: Analysis) -> tuple[str, ...]:
 
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
     """Return the devices with a case to show, the CPU first. CPUs have warm colours, GPUs cold ones."""
-    names = {device.id: shortened(device.name) for device in analysis.run.devices}
+    names = {device.id: shorten(device.name) for device in analysis.run.devices}
     kinds = {result.case.device_id: result.device_kind for result in charted(analysis)}
     ids = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
     cpus = sum(kind == "cpu" for kind in kinds.values())

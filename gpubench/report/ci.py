@@ -12,7 +12,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.findings import findings, gates
 from gpubench.base.errors import ExitCode
-from gpubench.base.escaping import inert, visible
+from gpubench.base.streams import inert, visible
 from gpubench.base.units import truncate
 from gpubench.report.sections.problems import gate_text
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.labels import gravest
-from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
+from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
-from gpubench.base.units import counted
+from gpubench.base.units import count_noun
 from gpubench.compare.comparison import (
     INTERLEAVED,
     AbsentCase,
@@ -121,7 +121,9 @@ def _headings(comparison: Comparison, index: int) -> tuple[str, ...]:
 
 def _side_text(title: str, side: SideRow) -> str:
     label = f" ({printable(side.label)})" if side.label else ""
-    return f"{title}: {printable(side.source)}{label}, {side.started_at}, {counted(side.sessions, 'session')}"
+    return (
+        f"{title}: {printable(side.source)}{label}, {side.started_at}, {count_noun(side.sessions, 'session')}"
+    )
 
 
 def _verdict_section(outcome: _Outcome) -> Section:
@@ -132,7 +134,7 @@ def _verdict_section(outcome: _Outcome) -> Section:
     counts = {kind: sum(not case.muted for case in rows) for kind, rows in outcome.absent.items()}
     counts["ignored"] = len(outcome.cases) - len(cases)
     parts += [f"{count} {kind}" for kind, count in counts.items() if count]
-    total = f"{counted(len(cases), 'case')} compared"
+    total = f"{count_noun(len(cases), 'case')} compared"
     lines = [
         _sentence(outcome), f"{total}: {', '.join(parts)}" if parts else total, _test_text(outcome),
         *_device_lines(outcome), *_power_lines(outcome),
@@ -148,7 +150,7 @@ def _sentence(outcome: _Outcome) -> str:
         if cases
     ]
     if parts:
-        return f"Of {counted(len(outcome.counting), 'case')} {'; '.join(parts)}."
+        return f"Of {count_noun(len(outcome.counting), 'case')} {'; '.join(parts)}."
     if outcome.judged("SAME"):
         return "No case is slower or faster, as far as this comparison can tell."
     return "Nothing is decided: no case is surely slower, faster or the same."
@@ -163,12 +165,12 @@ def _test_text(outcome: _Outcome) -> str:
     if pair.correction is None:
         return (
             f"Too few sessions for a test of each case: slower or faster is said where the interval, widened for "
-            f"{counted(count, 'case')}, lies beyond the threshold of {apart}."
+            f"{count_noun(count, 'case')}, lies beyond the threshold of {apart}."
         )
     turns = "in turns" if pair.interleaved else "one side after the other"
     return (
         f"Threshold {apart}, sessions {turns}, alpha {_percent(outcome.comparison.alpha)} over "
-        f"{counted(pair.family, 'case')} tested together (max-T permutations)."
+        f"{count_noun(pair.family, 'case')} tested together (max-T permutations)."
     )
 
 
@@ -177,11 +179,11 @@ def _device_lines(outcome: _Outcome) -> list[str]:
     pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
-        f"{counted(change.cases, 'case')})."
+        f"{count_noun(change.cases, 'case')})."
         for change in pair.devices
     ]
     if pair.own_sizes:
-        cases = counted(pair.own_sizes, "case")
+        cases = count_noun(pair.own_sizes, "case")
         lines.append(f"Left out: {cases} of sizes that only one of the runs chose or reached.")
     return lines
 
@@ -357,7 +359,7 @@ def _differences_section(comparison: Comparison, index: int) -> Section:
         (change for change in changes if change.id is not None), lambda change: (change.scope, change.field)
     )
     for (scope, field), same in of_cases.items():
-        where = f"in {counted(len({change.id for change in same}), 'case')}"
+        where = f"in {count_noun(len({change.id for change in same}), 'case')}"
         if field.startswith(RESULTS_OF):  # of a user's function
             most = max(float(change.value or 0.0) for change in same)
             much = f"by up to {share_text(most)} of their size" if most < math.inf else "in shape"
@@ -440,7 +442,7 @@ def noise_document(noise: Noise, allowed_share: float) -> TextDocument:
 
 def _noise_verdict(noise: Noise, allowed_share: float) -> tuple[str, ...]:
     state = "more than" if noise.false_alarm_share > allowed_share else "at most"
-    cases = counted(len(noise.cases), "case")
+    cases = count_noun(len(noise.cases), "case")
     text = (
         f"Unchanged work was called SLOWER in {_rounded(noise.false_alarm_share)} of {noise.permutations} comparisons "
         f"of {cases}, {noise.sessions} sessions a side: {state} the {_rounded(allowed_share)} that a suite may have."

@@ -11,10 +11,10 @@ from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.estimate import OVERHEAD
 from gpubench.analysis.roofline import measures_roofs, overheads
 from gpubench.analysis.samples import count_sessions
-from gpubench.base.escaping import printable
-from gpubench.base.plugins import described, sections
+from gpubench.base.plugins import error_text, sections
+from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Table
-from gpubench.base.units import counted
+from gpubench.base.units import count_noun
 from gpubench.report.charts import ChartSet, all_series, charted, devices, regimes
 from gpubench.report.layout import RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.answer import HEIGHT, answer_screen
@@ -48,7 +48,7 @@ def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[Text
 def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
     """Return what all files say together."""
     machines = len(machine_runs(analyses))
-    files = f"{len(analyses)} results of {counted(machines, 'machine')}"
+    files = f"{len(analyses)} results of {count_noun(machines, 'machine')}"
     makers = sections.sections(options.sections, together=True)
     parts = tuple(part for maker in makers for part in draw_section(maker, analyses, options))
     return TextDocument(headings=(f"Files: {files}",), sections=parts)
@@ -85,7 +85,7 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
     except Exception as error:
         if maker.make.__module__.startswith("gpubench."):
             raise
-        made = Section(title=maker.key, lines=(f"left out: the section raises {described(error)}",))
+        made = Section(title=maker.key, lines=(f"left out: the section raises {error_text(error)}",))
     for part in made if isinstance(made, tuple) else (made,):
         section = Section(title=maker.help, tables=(part,)) if isinstance(part, Table) else part
         if section is not None and (section.lines or section.tables or section.picture or section.screen):
@@ -118,7 +118,7 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
     run = analysis.run
     label = f", {printable(run.label)}" if run.label else ""
     count = count_sessions(run)
-    sessions = counted(count, "session")
+    sessions = count_noun(count, "session")
     if len(run.sessions) > count:
         sessions += f" (and {len(run.sessions) - count} superseded)"
     return (

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
-from gpubench.analysis.findings import failed
+from gpubench.analysis.findings import has_failures
 from gpubench.analysis.mode import evidence, recommend_mode
 from gpubench.base.errors import ExitCode
 from gpubench.base.plugins import sections
@@ -107,7 +107,7 @@ def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) ->
     for name, rows in _by_name(keys):
         filled = {entry.name.rpartition(".")[2]: _number_rows(entry, analyses) for entry in rows}
         values[name] = filled[name] if name in filled else types[name](**filled)
-    ended = "gate" if failed(analyses) else "ok"
+    ended = "gate" if has_failures(analyses) else "ok"
     return kind(
         sources=tuple(_source(analysis) for analysis in analyses),
         baseline="; ".join(dict.fromkeys(analysis.baseline for analysis in analyses)),

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpubench.base import escaping
+from gpubench.base import streams
 from gpubench.base.errors import require_choice
-from gpubench.base.escaping import json_in_order, printable
 from gpubench.base.plugins.sections import usual
+from gpubench.base.streams import json_in_order, printable
 from gpubench.base.table import Line, Table
 
 
@@ -78,7 +78,7 @@ def limited(documents: Sequence[TextDocument], wanted: Sequence[str]) -> list[Te
 def _limited(table: Table, wanted: Sequence[str]) -> Table:
     narrower = None if table.narrower is None else _limited(table.narrower, wanted)
     places = _positions(table, wanted) or range(len(table.columns))
-    return msgspec.structs.replace(table.limited(places), narrower=narrower)
+    return msgspec.structs.replace(table.keep(places), narrower=narrower)
 
 
 def _positions(table: Table, wanted: Sequence[str]) -> list[int]:
@@ -98,7 +98,7 @@ def visible(part: Any, *, ascii_only: bool = False) -> Any:
     driver's message; drawing is the one place that all of them pass. `ascii_only`: a square is `^2`, whatever draws.
     """
     square = "^2" if ascii_only else "²"
-    return each_text(part, lambda text: escaping.visible(text).replace("²", square))
+    return each_text(part, lambda text: streams.visible(text).replace("²", square))
 
 
 def each_text(part: Any, change: Callable[[str], str]) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubench.base.errors import InputError, UsageError
-from gpubench.base.escaping import filled
 from gpubench.base.plugins.sections import usual
+from gpubench.base.streams import fill
 from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, ChartSet, theme
 from gpubench.report.layout import RenderOptions
 from gpubench.report.vega import results
@@ -125,7 +125,7 @@ def origin(analysis: Analysis) -> list[str]:
 
     gpus = [row.case.device_id for row in analysis.cases if row.time is not None and row.device_kind != "cpu"]
     texts = (sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis))
-    return [line for text in texts for line in filled(text, _LETTERS, "")]
+    return [line for text in texts for line in fill(text, _LETTERS, "")]
 
 
 def write(

@@ -13,9 +13,9 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import EQUAL, NUMBA, CpuCode, Speedup, cpu_codes, cpu_threads
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import group_by
-from gpubench.base.units import counted, earned_digits, format_rate, format_seconds, format_size, listed
+from gpubench.base.streams import printable, shorten
+from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
 from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
 from gpubench.result.run import Run
@@ -45,12 +45,12 @@ def device_text(analysis: Analysis, device_id: str) -> str:
     if device is None:
         return device_id
     software = "software adapter: no GPU, no headline; " if device.kind == "software" else ""
-    return f"{device_id} ({software}{shortened(device.name)})"
+    return f"{device_id} ({software}{shorten(device.name)})"
 
 
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
     """`NVIDIA H200 (cupy:0, wgpu:0)`: devices of the same name together."""
-    names = {device.id: shortened(device.name) for device in analysis.run.devices}
+    names = {device.id: shorten(device.name) for device in analysis.run.devices}
     together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
 
@@ -78,7 +78,7 @@ def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
     """Return `NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them. A GPU that backends
     name differently has the name that comes first."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
-    names = {gpus[device.id]: shortened(device.name, length) for device in reversed(run.devices)}
+    names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
     for name, ids in group_by(device_ids, lambda id: names.get(gpus.get(id, id), id)).items():
         driven = group_by(ids, backend_text)
@@ -108,7 +108,7 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
 
 def plain_text(codes: Sequence[CpuCode]) -> str:
     """Return `plain NumPy`; of users' programs alone the libraries that they are made of."""
-    return listed(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
+    return list_words(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
 
 
 def _blas(text: str, versions: bool) -> str:
@@ -121,7 +121,7 @@ def _blas(text: str, versions: bool) -> str:
 def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
     """Return `16 CPU threads (numba, OpenBLAS)`; `the CPU` where nobody counted."""
     threads = cpu_threads(run)
-    text = "the CPU" if threads is None else counted(threads, "CPU thread")
+    text = "the CPU" if threads is None else count_noun(threads, "CPU thread")
     return f"{text} ({', '.join(names)})" if names else text
 
 

@@ -142,13 +142,13 @@ def gang_ranks(device_id: str) -> tuple[int, ...]:
     text = rest.partition(":")[2]
     if text.isdecimal():
         return tuple(range(int(text)))
-    found: list[int] = []
+    ranks: list[int] = []
     for part in text.split("+"):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
             return (0, 1)
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+        ranks += range(int(first), int(last or first) + 1)
+    return tuple(ranks)
 
 
 def gang_sizes(count: int) -> list[int]:
@@ -181,18 +181,18 @@ _CASE_ID = re.compile(
 
 def parse_case_id(text: str, group: str = "") -> Case:
     """The inverse of `Case.id`. Raises ValueError if `text` is not a case id."""
-    found = _CASE_ID.fullmatch(text)
-    if not found:
+    match = _CASE_ID.fullmatch(text)
+    if not match:
         raise ValueError(f"not a case id: {text!r}")
-    params = {"n": int(found["n"])}
-    for pair in filter(None, found["rest"].split(",")):
+    params = {"n": int(match["n"])}
+    for pair in filter(None, match["rest"].split(",")):
         name, _, value = pair.partition("=")
         params[name] = int(value)
-    calls = int(found["calls"]) if found["calls"] else None
-    regime = "transfer-once" if calls else found["regime"]
+    calls = int(match["calls"]) if match["calls"] else None
+    regime = "transfer-once" if calls else match["regime"]
     fields = {
-        "op": found["op"], "group": group, "params": params, "dtype": found["dtype"], "form": found["form"],
-        "regime": regime, "device_id": found["device"], "calls": calls, "variant": found["variant"],
+        "op": match["op"], "group": group, "params": params, "dtype": match["dtype"], "form": match["form"],
+        "regime": regime, "device_id": match["device"], "calls": calls, "variant": match["variant"],
     }  # fmt: skip
     try:
         return msgspec.convert(fields, Case)

@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpubench.base.cpu_load import BUSY_SHARE
 from gpubench.base.messages import WARNINGS, Reason, WarningCode
+from gpubench.base.processes import BUSY_SHARE
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import COMPOSED, FORMS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
 from gpubench.result.machine import Machine

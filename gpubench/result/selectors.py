@@ -55,28 +55,28 @@ def selection(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
     """Cases that one of `keep` selects (all, if there is none) and none of `skip`; None: every case."""
     if not keep and not skip:
         return None
-    wanted = [selector(text, option="--filter") for text in keep]
+    tests = [selector(text, option="--filter") for text in keep]
     unwanted = [selector(text, option="--skip") for text in skip]
 
-    def chosen(case: Case) -> bool:
-        return (not wanted or any(test(case) for test in wanted)) and not any(test(case) for test in unwanted)
+    def selects(case: Case) -> bool:
+        return (not tests or any(test(case) for test in tests)) and not any(test(case) for test in unwanted)
 
-    return chosen
+    return selects
 
 
 def _size_test(text: str, whole: str, option: str) -> Selector:
     if text == "*":
         return lambda case: True
     first, *others = text.split(",")
-    found = _SIZE.fullmatch(first)
-    if not found or (found["last"] and found["sign"] != "="):
+    match = _SIZE.fullmatch(first)
+    if not match or (match["last"] and match["sign"] != "="):
         _refuse(whole, option, f"{text!r} is no size: n=1024, n=1k..4k, n>=4096, n<=1M or *")
-    bound = _one_size(found["first"], option)
+    bound = _one_size(match["first"], option)
     low, high = {
-        "=": (bound, _one_size(found["last"], option) if found["last"] else bound),
+        "=": (bound, _one_size(match["last"], option) if match["last"] else bound),
         ">=": (bound, MAX_SIZE),
         "<=": (1, bound),
-    }[found["sign"]]
+    }[match["sign"]]
     params = dict(_param(other, whole, option) for other in others)
 
     def matches(case: Case) -> bool:

@@ -77,7 +77,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, verbose: bool = 
         raise error
 
     monkeypatch.setattr("gpubench.cli.command.run_app", fail)
-    return exit.run_guarded([])
+    return exit.guard([])
 
 
 def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

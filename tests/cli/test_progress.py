@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench.base.cpu_load import CpuTimes
+from gpubench.base.processes import CpuTimes
 from gpubench.cli import progress
 from gpubench.cli.options import RunOptions
 from gpubench.measure.recorder import (

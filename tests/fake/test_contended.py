@@ -10,7 +10,7 @@ import pytest
 
 from gpubench import detect, kernels
 from gpubench.analysis.samples import count_sessions
-from gpubench.base.cpu_load import CpuTimes
+from gpubench.base.processes import CpuTimes
 from gpubench.measure import runner, schedule
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, new_run

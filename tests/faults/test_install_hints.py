@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.base.installation import EXTRAS, install_command, located, repair_command, upgrade_command
+from gpubench.base.installation import EXTRAS, install_command, locate, repair_command, upgrade_command
 from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
@@ -104,12 +104,12 @@ def test_what_ends_in_a_file_names_no_path(copy: Copy) -> None:
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
 def test_every_hint_is_located(extra: str) -> None:
-    reported = located(f"first: {install_command(extra)}; then go on")
+    reported = locate(f"first: {install_command(extra)}; then go on")
     assert reported.startswith("first: ")
     assert reported.endswith("; then go on")
     assert str(ROOT) in reported
     assert install_command(extra) not in reported
-    assert located("install the GPU's Vulkan driver") == "install the GPU's Vulkan driver"
+    assert locate("install the GPU's Vulkan driver") == "install the GPU's Vulkan driver"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a program with a mode bit")
@@ -126,15 +126,15 @@ def test_in_an_active_virtual_environment_pip_is_enough(
     monkeypatch.setattr(sys, "executable", f"{active}/python")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     monkeypatch.setenv("PATH", active)
-    assert located(install_command("plots")) == f"pip install {shlex.quote(f'{ROOT}[plots]')}"
+    assert locate(install_command("plots")) == f"pip install {shlex.quote(f'{ROOT}[plots]')}"
     monkeypatch.setenv("PATH", pip(tmp_path / "others"), prepend=os.pathsep)
-    assert located(install_command("plots")).startswith(f"{active}/python -m pip install ")
+    assert locate(install_command("plots")).startswith(f"{active}/python -m pip install ")
 
 
 def test_an_environment_without_pip_is_one_of_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)
     for command in (
-        located(install_command("plots")),
+        locate(install_command("plots")),
         repair_command(),
         upgrade_command().partition(", then ")[2],
     ):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpubench.base import processes
-from gpubench.base.errors import NO_FILES, NO_MEMORY, NO_TASKS, limit_named, limit_reached
+from gpubench.base.errors import NO_FILES, NO_MEMORY, NO_TASKS, find_limit, name_limit
 from gpubench.cli import command, exit
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.measure.targets import list_devices
@@ -36,7 +36,7 @@ def test_a_limit_that_ends_a_command_is_named(
         raise error
 
     monkeypatch.setattr(command, "run_app", refuse)
-    assert exit.run_guarded([]) == 1
+    assert exit.guard([]) == 1
     what, why, fix = capsys.readouterr().err.splitlines()
     assert what == "error: the system refuses what gpubench needs"
     assert limit in why
@@ -54,13 +54,13 @@ def test_a_limit_that_ends_a_command_is_named(
     ids=repr,
 )
 def test_what_is_no_limit_stays_what_it_is(error: Exception) -> None:
-    assert limit_reached(error) == ""
+    assert find_limit(error) == ""
 
 
 def test_the_last_words_of_a_library_name_its_limit() -> None:
-    assert limit_named("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2") == NO_TASKS
-    assert limit_named("terminate called after throwing an instance of 'std::bad_alloc'") == NO_MEMORY
-    assert limit_named("Segmentation fault") == ""
+    assert name_limit("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2") == NO_TASKS
+    assert name_limit("terminate called after throwing an instance of 'std::bad_alloc'") == NO_MEMORY
+    assert name_limit("Segmentation fault") == ""
 
 
 def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpubench.base.errors import ExitCode
 from gpubench.base.installation import find_clash
-from gpubench.cli.exit import run_guarded
+from gpubench.cli.exit import guard
 from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
@@ -96,10 +96,10 @@ def test_the_page_for_unexpected_failures_names_it(
         raise RuntimeError("oops")
 
     monkeypatch.setattr("gpubench.cli.command.run_app", fail)
-    assert run_guarded([]) == ExitCode.FAILED
+    assert guard([]) == ExitCode.FAILED
     assert "this is a bug in gpubench" in capsys.readouterr().err
     monkeypatch.syspath_prepend(distribution(tmp_path, METADATA=METADATA, RECORD=RECORD))
-    assert run_guarded([]) == ExitCode.FAILED
+    assert guard([]) == ExitCode.FAILED
     reported = capsys.readouterr().err
     assert "RuntimeError: oops" in reported
     assert f"  why: {CLASH}" in reported
@@ -119,7 +119,7 @@ FILES = [
     "cli/exit.py",
     "cli/command.py",
     "base/errors.py",
-    "base/escaping.py",
+    "base/streams.py",
 ]
 
 

@@ -125,9 +125,9 @@ def import_as_a_worker_does() -> None:
 def leave_the_load_unread() -> None:
     """Tests run beside each other: a session that others disturbed would be measured again, up to twice as many in all.
     tests/fake/test_contended.py tells what such a session counts, and tests/unit/test_cpu_load.py that the load can be read."""
-    from gpubench.base import cpu_load
+    from gpubench.base import processes
 
-    cpu_load.read = cpu_load.unread
+    processes.read_cpu_times = processes.no_cpu_times
 
 
 def serve(path: str) -> NoReturn:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.base import cpu_load
-from gpubench.base.cpu_load import CpuTimes
+from gpubench.base import processes
+from gpubench.base.processes import CpuTimes
 from gpubench.result.run import SessionRecord
 
 START = CpuTimes(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
@@ -30,7 +30,7 @@ def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
     ],
 )
 def test_what_is_not_ours_is_foreign(after, share):
-    assert cpu_load.between(START, after) == pytest.approx(share)
+    assert processes.load_between(START, after) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_what_is_not_ours_is_foreign(after, share):
 )
 def test_a_short_session_tells_what_is_plain(seconds, theirs, share):
     """A repeat that was too short to be measured stood in for longer ones on a machine that was busy all the time."""
-    assert cpu_load.between(START, later(seconds=seconds, theirs=theirs)).foreign == pytest.approx(share)
-    assert cpu_load.between(START, later(seconds=seconds, stolen=theirs)).steal == pytest.approx(share)
+    assert processes.load_between(START, later(seconds=seconds, theirs=theirs)).foreign == pytest.approx(share)
+    assert processes.load_between(START, later(seconds=seconds, stolen=theirs)).steal == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_short_session_tells_what_is_plain(seconds, theirs, share):
     ],
 )
 def test_what_cannot_be_told_is_none_and_not_zero(before, after):
-    assert cpu_load.between(before, after) == (None, None)
+    assert processes.load_between(before, after) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
 
 
 def test_this_system_can_be_read():
-    reading = cpu_load.read()
+    reading = processes.read_cpu_times()
     assert reading is not None
     assert 0 < reading.ours_s < reading.total_s
     assert 0 < reading.busy_s <= reading.total_s

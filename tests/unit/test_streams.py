@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.base import streams
-from gpubench.base.escaping import inert, json_in_order
+from gpubench.base.streams import inert, json_in_order
 
 # As the runners read: trimmed lines that start with two colons, and ## with a name and a bracket anywhere.
 OBEYED = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::|##[\w.]*\[")

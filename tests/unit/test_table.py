@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.base.table import Cell, Column, Table, cells, line_text, markdown_table, painted, table_lines
+from gpubench.base.table import Cell, Column, Table, cells, line_text, markdown_table, paint, table_lines
 
 GROUPED = Table(
     (Column(""), Column("from", right=True, group="resident"), Column("gain", group="resident"),
@@ -57,4 +57,4 @@ def test_markdown_says_again_what_lines_leave_blank():
 
 
 def test_blanks_alone_have_no_colour():
-    assert painted((Cell(" ", "bad"), Cell("x", "good")), color=True) == " \x1b[32mx\x1b[0m"
+    assert paint((Cell(" ", "bad"), Cell("x", "good")), color=True) == " \x1b[32mx\x1b[0m"

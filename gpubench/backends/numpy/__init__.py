@@ -45,7 +45,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.backends.shared.reference import fill
-from gpubench.base import cpu_load
+from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
@@ -99,7 +99,7 @@ class NumpySession(
         self._blocks = BlockThreads(self.threads, self._limit_blas)
         self._compiled: NumbaThreads | None = None
         self._why_not = ""  # why numba does not work, if it does not
-        self._opened = cpu_load.read()
+        self._opened = processes.read_cpu_times()
         self._choices: Choices | None = None
         self._chosen: dict[str, str] = {}
         self._autotune = autotune

@@ -18,7 +18,7 @@ import msgspec
 
 from gpubench.backends.contract import Buffer, Session
 from gpubench.backends.shared.host import allocate_outputs
-from gpubench.base import cpu_load
+from gpubench.base import processes
 from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Op, each
@@ -62,7 +62,7 @@ class Choices:
     """The choices of one device, as `device` describes it: adapter, driver, version of the library. `opened` are the
     counters when its session began."""
 
-    def __init__(self, device: str, cache: SealedFiles, opened: cpu_load.CpuTimes | None = None) -> None:
+    def __init__(self, device: str, cache: SealedFiles, opened: processes.CpuTimes | None = None) -> None:
         self._device, self._cache, self._opened = device, cache, opened
 
     @functools.cached_property
@@ -88,9 +88,9 @@ class Choices:
 
     def is_outlived(self, choice: Chosen) -> bool:
         """Whether it was made on a loaded machine, which has become quieter."""
-        if choice.load <= _LOADED or self._opened is None or (now := cpu_load.read()) is None:
+        if choice.load <= _LOADED or self._opened is None or (now := processes.read_cpu_times()) is None:
             return False
-        foreign = cpu_load.in_ticks(self._opened, now).foreign
+        foreign = processes.load_in_ticks(self._opened, now).foreign
         return (
             foreign is not None and now.at_s - self._opened.at_s >= _LONG_ENOUGH_S and foreign < choice.load / 2
         )
@@ -102,9 +102,9 @@ class Choices:
         return {}
 
 
-def _foreign_share(before: cpu_load.CpuTimes | None, after: cpu_load.CpuTimes | None) -> float:
+def _foreign_share(before: processes.CpuTimes | None, after: processes.CpuTimes | None) -> float:
     """The share of the CPUs that others took, beside us or on the host of this virtual machine; 0 if nobody knows."""
-    return sum(share or 0.0 for share in cpu_load.in_ticks(before, after))
+    return sum(share or 0.0 for share in processes.load_in_ticks(before, after))
 
 
 class Trials(msgspec.Struct, frozen=True):
@@ -183,7 +183,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     names = names or trials.names
     if busy:
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
-    before = cpu_load.read()
+    before = processes.read_cpu_times()
     try:
         output = allocate_outputs(session, op, case)
     except DeviceOutOfMemory:
@@ -197,7 +197,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     finally:
         for buffer in each(output):
             session.free(buffer)
-    choices.put(place, Chosen(name, _foreign_share(before, cpu_load.read())))
+    choices.put(place, Chosen(name, _foreign_share(before, processes.read_cpu_times())))
     return name
 
 

@@ -30,7 +30,7 @@ from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, 
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
-from gpubench.base import cpu_load
+from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
@@ -191,7 +191,7 @@ class WgpuSession(
         self.programs = Programs(self._device, self.limits)
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self.tunes = autotune and device.kind == "gpu"
-        self._choices = Choices(_description(device), user_cache(), cpu_load.read())
+        self._choices = Choices(_description(device), user_cache(), processes.read_cpu_times())
         # A rasteriser takes the CPU for itself.
         self._queue = Queue(self._device, library(), asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)

@@ -31,7 +31,7 @@ class PluginError(Exception):
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:
     """The entry points of a group, or those of one name, the package that is found first coming first."""
     return [
-        entry for entry in _installed(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
+        entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
 
 
@@ -59,7 +59,7 @@ def names(group: str) -> list[str]:
 
 
 @cache
-def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Our entry points of all packages on the path. Of two packages with one name only the first counts. The library
     that reads them takes 60 ms and more, so it is asked only where somebody has such entry points."""
     if not any(map(_may_have_ours, path)):
@@ -114,7 +114,7 @@ def load(entry: EntryPoint) -> Any:
         raise PluginError(f"its import calls sys.exit({error.code!r})") from None
     except Exception as error:
         earlier = isinstance(error, ImportError | AttributeError) and _lacking(error).startswith("gpubench")
-        raise PluginError(f"its import raises {described(error)}" + EARLIER * earlier) from error
+        raise PluginError(f"its import raises {error_text(error)}" + EARLIER * earlier) from error
 
 
 def _lacking(error: ImportError | AttributeError) -> str:
@@ -123,7 +123,7 @@ def _lacking(error: ImportError | AttributeError) -> str:
     return name if isinstance(name, str) else ""
 
 
-def described(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """`ValueError: text` in one line of text that can be written anywhere."""
     try:
         text = " ".join(str(error).split())

@@ -21,6 +21,7 @@ from gpubench.base.plugins import wings
 if TYPE_CHECKING:
     import msgspec
 
+
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
 _DECLARED = re.compile(
@@ -64,12 +65,12 @@ def declarations() -> tuple[SectionDeclaration, ...]:
     own = (path.stem for path in sorted((_PACKAGE / "report" / "sections").glob("*.py")))
     modules = [f"gpubench.report.sections.{name}" for name in own]
     modules += [module for wing in wings.own() for module in wing.sections]
-    found = [
+    sections = [
         SectionDeclaration(match["key"], int(match["order"]), match["more"], module)
         for module in modules
         for match in _DECLARED.finditer(_text(module))
     ]
-    return tuple(sorted(found, key=lambda declaration: declaration.order))
+    return tuple(sorted(sections, key=lambda declaration: declaration.order))
 
 
 def _text(module: str) -> str:
@@ -164,8 +165,8 @@ def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
     """Return what draws these sections, in their order, and what is shown without being chosen."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
-    found = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
-    return _in_order(maker for maker in found if maker.together == together)
+    makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
+    return _in_order(maker for maker in makers if maker.together == together)
 
 
 def charts(keys: Collection[str]) -> list[Maker]:
@@ -181,8 +182,8 @@ def _in_order(makers: Iterable[Maker]) -> list[Maker]:
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
     """Return the rows of all sections of gpubench and its wings, and those of foreign ones among `keys`."""
     modules = _load({declaration.key for declaration in declarations()} | {*keys})
-    rows = [row for module in modules for row in getattr(module, "ROWS", ())]
-    return sorted(rows, key=lambda row: row.order)
+    rows = [rows_of_section for module in modules for rows_of_section in getattr(module, "ROWS", ())]
+    return sorted(rows, key=lambda rows_of_section: rows_of_section.order)
 
 
 def _load(keys: Collection[str]) -> list[Any]:
@@ -198,7 +199,7 @@ def _load(keys: Collection[str]) -> list[Any]:
             except Exception as error:
                 if declaration.module.startswith("gpubench.report."):
                     raise
-                wings.tell(f"the part {declaration.module} of a wing cannot be used", plugins.described(error))
+                wings.tell(f"the part {declaration.module} of a wing cannot be used", plugins.error_text(error))
     for key in sorted({*keys} - {declaration.key for declaration in declarations()}):
         for entry in plugins.entries(plugins.SECTIONS, key)[:1]:
             try:
@@ -209,3 +210,21 @@ def _load(keys: Collection[str]) -> list[Any]:
                     why=str(error), hint=f"leave {key} out of --sections, or tell the authors of the package",
                 ) from error  # fmt: skip
     return list(modules.values())
+
+
+# Format -> the module with its `render`; it is imported only when the format is asked for.
+FORMATS = {
+    "table": "renderers.text:render_terminal", "plain": "renderers.text:render_plain", "markdown": "renderers.markdown",
+    "json": "document",
+    "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",
+}  # fmt: skip
+# The same for formats that other tools read.
+TOOLS = {
+    "gha-smaller": "exporters.dashboards:render_smaller", "gha-bigger": "exporters.dashboards:render_bigger",
+    "bmf": "exporters.dashboards:render_bmf", "pytest-benchmark": "exporters.benchmarks:render_pytest_benchmark",
+    "hyperfine": "exporters.benchmarks:render_hyperfine",
+    "google-benchmark": "exporters.benchmarks:render_google_benchmark", "go": "exporters.benchmarks:render_go",
+}  # fmt: skip
+# What is drawn as a picture, and no text (report/plots.py).
+PICTURES = ("svg", "png")
+TIME_UNITS = ("auto", "s", "ms", "us", "ns")

@@ -56,7 +56,7 @@ def own() -> tuple[Wing, ...]:
             wings.append(importlib.import_module(module).WING)
         except Exception as error:
             if not (isinstance(error, ModuleNotFoundError) and error.name == module):
-                _broken[name] = plugins.described(error)
+                _broken[name] = plugins.error_text(error)
     return tuple(wings)
 
 
@@ -111,7 +111,7 @@ def find(place: str) -> Any:
         if package == "gpubench" and rest.partition(".")[0] not in OWN:
             raise  # a bug, which needs its traceback
         raise BadPlugin(
-            "bad-plugin", f"the part {module} of a wing cannot be used", why=plugins.described(error),
+            "bad-plugin", f"the part {module} of a wing cannot be used", why=plugins.error_text(error),
             hint="install gpubench, or the package that brings it, once more",
         ) from error  # fmt: skip
 

@@ -175,7 +175,7 @@ def _require_counts(*values: int) -> None:
 
 def _raised(what: str, error: BaseException, params: Params) -> Defect:
     shown = ", ".join(f"{name}={value}" for name, value in params.items())
-    return Defect(f"{what} raises {plugins.described(error)} at {shown}")
+    return Defect(f"{what} raises {plugins.error_text(error)} at {shown}")
 
 
 # ---------------------------------------------------------------- the child process
@@ -191,7 +191,7 @@ def _broken(name: str) -> str:
     except PluginError as error:
         return str(error)
     except BaseException as error:
-        return f"its import raises {plugins.described(error)}"
+        return f"its import raises {plugins.error_text(error)}"
     if containment.new_threads(threads):
         return "its import starts a thread that goes on"
     now = containment.lasting_state()

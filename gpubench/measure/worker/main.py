@@ -34,10 +34,10 @@ from gpubench.base.errors import (
     DeviceLost,
     DeviceOutOfMemory,
     Unsupported,
-    limit_reached,
+    find_limit,
 )
 from gpubench.base.messages import REASONS, Reason
-from gpubench.base.plugins import EARLIER, described
+from gpubench.base.plugins import EARLIER, error_text
 from gpubench.measure import protocol
 from gpubench.measure.worker.device import OpenDevice, equipped
 from gpubench.measure.worker.workspace import Wrong
@@ -97,8 +97,8 @@ class DeviceWorker:
 
     def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
         """Anything else is a defect, or a limit of the system: it costs the case and is shown with its type."""
-        limit = limit_reached(error)
-        detail = f"{described(error)}: {limit}" if limit else described(error)
+        limit = find_limit(error)
+        detail = f"{error_text(error)}: {limit}" if limit else error_text(error)
         return protocol.Broke(id=request.id, reason="error", detail=detail, phase=self._phase)
 
     def _broke(
@@ -206,7 +206,7 @@ def _line(reply: protocol.Reply) -> bytes:
         line = protocol.encode(reply)
         protocol.decode_reply(line)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise BackendError(f"the backend handed over what no message can hold: {described(error)}") from error
+        raise BackendError(f"the backend handed over what no message can hold: {error_text(error)}") from error
     return line
 
 

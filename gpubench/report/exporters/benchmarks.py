@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact, usable_cpus
-from gpubench.base.escaping import printable
+from gpubench.base.streams import printable
 from gpubench.report.exporters import Estimated, decimal, estimated, only_run, rate_of
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.result.run import Run

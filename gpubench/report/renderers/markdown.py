@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.base.escaping import escaped
+from gpubench.base.streams import escape
 from gpubench.base.table import Table, line_text, markdown_table
 from gpubench.report.layout import RenderOptions, Section, TextDocument, visible
 
@@ -39,24 +39,24 @@ def draw(documents: Sequence[TextDocument], options: RenderOptions, title: str =
 
 
 def _document_text(report: TextDocument, title: str) -> str:
-    parts = [f"## {title}", *(escaped(line) for line in report.headings)]
+    parts = [f"## {title}", *(escape(line) for line in report.headings)]
     return "\n\n".join([*parts, *(_section_text(section) for section in report.sections)]) + "\n"
 
 
 def _section_text(section: Section) -> str:
-    parts = ["\n".join(f"- {escaped(line)}" for line in section.lines)] if section.lines else []
+    parts = ["\n".join(f"- {escape(line)}" for line in section.lines)] if section.lines else []
     parts += [_table_text(table) for table in section.tables]
     # Inside the fence stand names of ops, sizes and ratios alone.
     parts += ["\n".join(("~~~text", *map(line_text, section.picture), "~~~"))] if section.picture else []
     body = "\n\n".join(parts)
     if section.folded:
-        return f"<details>\n<summary>{escaped(section.title)}</summary>\n\n{body}\n\n</details>"
-    return f"### {escaped(section.title)}\n\n{body}"
+        return f"<details>\n<summary>{escape(section.title)}</summary>\n\n{body}\n\n</details>"
+    return f"### {escape(section.title)}\n\n{body}"
 
 
 def _table_text(table: Table) -> str:
-    parts = [f"**{escaped(table.title)}**"] if table.title else []
-    parts += [escaped(table.note)] if table.note else []
+    parts = [f"**{escape(table.title)}**"] if table.title else []
+    parts += [escape(table.note)] if table.note else []
     parts.append(markdown_table(table))
-    parts += [escaped(table.legend)] if table.legend else []
+    parts += [escape(table.legend)] if table.legend else []
     return "\n\n".join(parts)

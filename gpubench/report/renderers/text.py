@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.base.escaping import columns, filled
-from gpubench.base.table import Cell, Line, Tone, painted, table_lines
+from gpubench.base.streams import columns, fill
+from gpubench.base.table import Cell, Line, Tone, paint, table_lines
 from gpubench.report.layout import RenderOptions, Section, TextDocument, leading, visible
 
 _BLANK: Line = (Cell(""),)
@@ -39,12 +39,12 @@ def draw(documents: Sequence[TextDocument], options: RenderOptions, *, plain: bo
             lines += [_BLANK, *block] if block else []
     # A line of a screen stays as it is: tables fit, and a file name that does not is of no use without its end.
     color = options.color and not plain
-    text = "\n".join(painted(line, color=color).rstrip() for line in lines).strip("\n") + "\n"
+    text = "\n".join(paint(line, color=color).rstrip() for line in lines).strip("\n") + "\n"
     return text.encode("ascii", "replace").decode() if options.ascii_only else text
 
 
 def _lines(text: str, options: RenderOptions, tone: Tone = "plain") -> list[Line]:
-    return [(Cell(line, tone),) for line in filled(text, options.width)]
+    return [(Cell(line, tone),) for line in fill(text, options.width)]
 
 
 def _section(section: Section, options: RenderOptions, *, plain: bool) -> Iterable[Line]:

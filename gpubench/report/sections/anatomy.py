@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import Anatomy, CaseResult
 from gpubench.analysis.roofline import PoolOverhead, overheads
-from gpubench.base.escaping import printable
 from gpubench.base.groups import at_largest
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import Cell, Table, cells, heads, number, said_once
+from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Table, cells, heads, mark_repeats, number
 from gpubench.base.units import format_bytes, format_rate
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
@@ -90,7 +90,7 @@ def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOption
         )  # fmt: skip
     words = [_FIRST if first else "", _DERIVED if any(parts.kernel_derived for _, parts in pairs) else ""]
     return Table(
-        columns, said_once(body, 1 + dtypes + devices), title=title,
+        columns, mark_repeats(body, 1 + dtypes + devices), title=title,
         legend="; ".join(filter(None, words)),
     )  # fmt: skip
 

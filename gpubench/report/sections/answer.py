@@ -27,12 +27,12 @@ from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.roofline import overheads
 from gpubench.analysis.samples import count_sessions, seconds_of
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, cell_text, why_text
-from gpubench.base.escaping import columns, cut, filled, printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
+from gpubench.base.streams import columns, cut, fill, printable, shorten
 from gpubench.base.table import Cell, Line, Table, table_lines
-from gpubench.base.units import counted, format_seconds, listed
+from gpubench.base.units import count_noun, format_seconds, list_words
 from gpubench.report.layout import RenderOptions, Section, visible
 from gpubench.report.sections.answer_table import (
     answer_part,
@@ -120,12 +120,12 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
-        sentence = [line for text in sentences for line in filled(text, width, "")]
+        sentence = [line for text in sentences for line in fill(text, width, "")]
         if len(sentence) <= _SENTENCE_LINES + (width < 64):
             break
     head = [*sentence, *(cut(text, width) for text in screen.context)]
     troubles = [cut(text, width) for text in screen.troubles]
-    notes = [(rank, filled(text, width)) for rank, text in screen.notes]
+    notes = [(rank, fill(text, width)) for rank, text in screen.notes]
     notes += [(NEEDED, [path]) for path in screen.files]
     notes += [(COMMANDS, [screen.commands])] if screen.commands else []
     short = screen.table is None or len(screen.table.rows) <= MOST_ROWS
@@ -257,7 +257,7 @@ def _on_host(answered: MachineAnswer) -> list[str]:
         f"{form.op} {format_seconds(form.plain_s or form.best_s)} at {named_size_text(form.n, form.extent)}"
         for form in answered.host
     ]
-    return [f"On the host in any case: {listed(times)}."] if times else []
+    return [f"On the host in any case: {list_words(times)}."] if times else []
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
@@ -266,7 +266,7 @@ def _allocations(answered: MachineAnswer) -> list[str]:
     ops = [op for op in dict.fromkeys(form.op for form in answered.forms if form.allocates) if op in better]
     if not ops:
         return []
-    whose = "" if len(ops) == len({form.op for form in answered.forms}) else f" of {listed(ops)}"
+    whose = "" if len(ops) == len({form.op for form in answered.forms}) else f" of {list_words(ops)}"
     whose = whose if len(ops) <= _MOST_NAMES or not whose else f" of {len(ops)} ops"
     return [
         f"Plain NumPy allocates its result{whose} at every call; tuned forms write into an array that is there."
@@ -288,10 +288,10 @@ def _unmeasured(run: Run, answered: MachineAnswer) -> list[str]:
     names = [*answered.missing, *sizes]
     if not names:
         return []
-    what = listed(names)
+    what = list_words(names)
     if len(names) > _MOST_NAMES:
         counts = [f"{len(answered.missing)} of {answered.ops} ops"] if answered.missing else []
-        what = listed([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
+        what = list_words([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
     return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 
@@ -347,7 +347,7 @@ def _troubles(answered: MachineAnswer) -> list[str]:
 def _lost(analysis: Analysis) -> list[str]:
     """Say what broke in one session alone: the case has a number, and the run ends as one that failed."""
     return [
-        printable(entry.message.replace("these cases", counted(len(entry.ids), "case")))
+        printable(entry.message.replace("these cases", count_noun(len(entry.ids), "case")))
         for entry in findings(analysis)
         if entry.code == "session-failed"
     ]
@@ -361,7 +361,7 @@ def _shared_gpus(run: Run) -> list[str]:
 
 
 def _ops(item: Trouble) -> str:
-    names = listed(item.ops) if len(item.ops) <= 3 else f"{len(item.ops)} ops"
+    names = list_words(item.ops) if len(item.ops) <= 3 else f"{len(item.ops)} ops"
     return f"{names} on {backend_text(item.backend)}"
 
 
@@ -379,7 +379,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
             else "nothing measured"
         )
     elif answered.unreached:
-        lost = f"{counted(answered.unreached, 'case')} not measured"
+        lost = f"{count_noun(answered.unreached, 'case')} not measured"
     elif not all(run.selection.sizes.get(op) for op in run.selection.ops):
         # A search lacks no size that it has not chosen.
         lost = "every op was reached; more sizes would narrow the thresholds"
@@ -412,7 +412,7 @@ def _notes(
     count = len(merged(findings(analysis)))
     if not (count and alone):
         return [*texts, (RANGE, limits)]
-    notes = f"{counted(count, 'note')}: gpubench report --sections warnings"
+    notes = f"{count_noun(count, 'note')}: gpubench report --sections warnings"
     if columns(f"{limits} {notes}") <= options.width:
         return [*texts, (COUNTED, f"{limits} {notes}")]
     return [*texts, (RANGE, limits), (COUNTED, notes)]
@@ -425,7 +425,7 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
     seconds = seconds_of(analysis.run)
     took = "" if seconds is None else f", {seconds:.0f} s"
-    sessions = counted(count_sessions(analysis.run), "session")
+    sessions = count_noun(count_sessions(analysis.run), "session")
     return f"{' '.join([*([] if answered.named else _sureness(cells)), sessions])}{took}."
 
 
@@ -487,7 +487,7 @@ def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str,
 
 
 def _because(why: Absence) -> str:
-    causes = "; ".join(shortened(cause.rstrip("."), 100) for cause in why.causes[:2])
+    causes = "; ".join(shorten(cause.rstrip("."), 100) for cause in why.causes[:2])
     return f" ({causes})" if causes else ""
 
 
@@ -510,7 +510,7 @@ def _forms(answered: MachineAnswer) -> tuple[str, ...]:
     if len(better) == ops:
         share = "both ops" if ops == 2 else f"all {ops} ops"
     counted = f". Faster code than plain NumPy exists for {share}"
-    return (f"{counted}: {listed(better)}." if len(better) <= MOST_FORMS else f"{counted}.", f"{counted}.")
+    return (f"{counted}: {list_words(better)}." if len(better) <= MOST_FORMS else f"{counted}.", f"{counted}.")
 
 
 def looked_for(run: Run) -> str:
@@ -521,15 +521,15 @@ def looked_for(run: Run) -> str:
         name = str(warning.data.get("backend") or backend)
         if warning.code == "unavailable" and name not in ("torch", "numpy", "hybrid"):
             why = (why or warning.message).strip().removeprefix(f"{backend_text(name)} ")
-            answered.setdefault(backend_text(name), "not installed" if _MISSING in why else shortened(why, 50))
+            answered.setdefault(backend_text(name), "not installed" if _MISSING in why else shorten(why, 50))
         elif warning.code == "software-device" and (adapter := _ADAPTER.match(warning.message)):
             answered.setdefault(backend_text(adapter[1]), _software(adapter[2]))
     software = [device for device in run.devices if device.kind == "software"]
     answered |= {backend_text(device.id): _software(device.name) for device in software}
-    texts = [f"{shortened(name, 20)} ({printable(why)})" for name, why in answered.items()]
+    texts = [f"{shorten(name, 20)} ({printable(why)})" for name, why in answered.items()]
     return f"Looked for: {', '.join(texts)}." if texts else ""
 
 
 def _software(name: str) -> str:
     """Return `llvmpipe: not a GPU`, without the versions in brackets behind its name."""
-    return f"{shortened(name.partition(' (')[0], 30)}: not a GPU"
+    return f"{shorten(name.partition(' (')[0], 30)}: not a GPU"

@@ -9,8 +9,8 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
 from gpubench.analysis.thresholds import ABOUT_EQUAL, AnswerCell
-from gpubench.base.escaping import cut
 from gpubench.base.groups import group_by
+from gpubench.base.streams import cut
 from gpubench.base.table import line_text, table_lines
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_table, sides_line

@@ -11,7 +11,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, BestForm, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, Gain, both_text, cell_text, size_text
 from gpubench.base.plugins import wings
-from gpubench.base.table import Cell, Column, Table, narrowing, number, said_once
+from gpubench.base.table import Cell, Column, Table, mark_repeats, narrowing, number
 from gpubench.base.units import format_seconds
 from gpubench.report.sections.answer_text import (
     asked_size_text,
@@ -53,7 +53,7 @@ def thresholds_table(answer: MachineAnswer) -> Table:
         for entry, line, top in zip(answer.rows, rows, tops, strict=True):
             cell = entry.cells.get(regime)
             line += [threshold_cell(cell, cell_text(cell, entry.extent)), _gain(entry, cell, top or n)]
-    return bare_table(columns, said_once(rows, 1))
+    return bare_table(columns, mark_repeats(rows, 1))
 
 
 def _gain_of(entry: AnswerRow, regime: str) -> Gain | None:
@@ -153,7 +153,7 @@ def sizes_table(answer: MachineAnswer) -> Table:
                 gain = next((gain for gain in cell.gains if gain.n == n), None) if cell is not None else None
                 line += [_gpu_time(cell, gain), gain_cell(gain)]
             rows.append(line)
-    return bare_table(columns, said_once(rows, count))
+    return bare_table(columns, mark_repeats(rows, count))
 
 
 def _cpu_time(entry: AnswerRow, n: int) -> Cell:
@@ -187,7 +187,7 @@ def _forms_below(answer: MachineAnswer) -> Table:
     columns = (
         Column(""), number("n"), number(plain_text(answer.cpu)), Column(fastest), number(""), number("gain"),
     )  # fmt: skip
-    return bare_table(columns, said_once(rows, 1))
+    return bare_table(columns, mark_repeats(rows, 1))
 
 
 def _forms_beside(answer: MachineAnswer, narrower: Table) -> Table:
@@ -244,7 +244,7 @@ def times_table(answer: MachineAnswer) -> Table:
         )
         for entry in answer.times
     ]  # fmt: skip
-    rows = list(said_once(rows, 2))
+    rows = list(mark_repeats(rows, 2))
     return narrowing(
         bare_table(
             (Column(""), number("size"), Column("GPU"), *(number(words(regime)) for regime in regimes)), rows

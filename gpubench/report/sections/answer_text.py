@@ -19,9 +19,9 @@ from gpubench.analysis.thresholds import (
     size_text,
     why_text,
 )
-from gpubench.base.escaping import printable
+from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Tone
-from gpubench.base.units import SIZE_UNITS, counted, listed
+from gpubench.base.units import SIZE_UNITS, count_noun, list_words
 from gpubench.report.layout import each_text
 from gpubench.report.wording import situation_text, with_params, with_text
 from gpubench.result.case import WAITED, own_names
@@ -125,7 +125,7 @@ def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[s
         sentences.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
     if len(dtypes) > MOST_DTYPES:
         more = len(dtypes) - MOST_DTYPES
-        sentences[-1] += f" {counted(more, 'more dtype')}: below."
+        sentences[-1] += f" {count_noun(more, 'more dtype')}: below."
     return sentences
 
 
@@ -215,7 +215,7 @@ class _Clauses(msgspec.Struct, frozen=True):
 
     def _names(self, places: Sequence[int]) -> str:
         names = [series_text(self.rows[i]) for i in places]
-        return listed(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
+        return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], said: str) -> str:
         """Return from about how many elements on half of those that win do so, of a matrix its elements; empty where
@@ -345,5 +345,5 @@ def left_out_functions(run: Run, *, alone: bool) -> list[str]:
     if len(messages) <= 1:
         return [f"{message}." for message in messages]
     names = [message.partition(" is left out: ")[0] for message in messages]
-    what = listed(names) if len(names) <= MOST_NAMES else f"{len(names)} functions"
+    what = list_words(names) if len(names) <= MOST_NAMES else f"{len(names)} functions"
     return [f"Left out: {what}." + (" Why: gpubench report --sections warnings" if alone else "")]

@@ -19,10 +19,10 @@ from gpubench.analysis.thresholds import (
     threshold_text,
     why_text,
 )
-from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number, said_once
+from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, narrowing, number
 from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import threshold_cell
@@ -89,7 +89,7 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> T
             )
         )  # fmt: skip
     return Table(
-        columns, said_once(body, 2), title=title, note=_cpu_note(analysis, curves),
+        columns, mark_repeats(body, 2), title=title, note=_cpu_note(analysis, curves),
         legend=_legend(curves, short=short),
     )  # fmt: skip
 
@@ -189,7 +189,7 @@ def _reuse_table(rows: Sequence[Reuse], unit: str) -> Table:
         )
         for reuse in rows
     ]  # fmt: skip
-    return Table(columns, said_once(body, 3), legend=_reuse_legend(rows))
+    return Table(columns, mark_repeats(body, 3), legend=_reuse_legend(rows))
 
 
 def _size(reuse: Reuse | WeightLoad) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes
 from gpubench.report.charts import (
@@ -49,8 +49,8 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
     )  # fmt: skip
     rows = [
         cells(
-            device.id, device.kind, shortened(device.name, 30), device.api,
-            format_bytes(device.memory_bytes) if device.memory_bytes else "-", shortened(device.driver or "-", 20),
+            device.id, device.kind, shorten(device.name, 30), device.api,
+            format_bytes(device.memory_bytes) if device.memory_bytes else "-", shorten(device.driver or "-", 20),
         )
         for device in run.devices
     ]  # fmt: skip

@@ -10,8 +10,8 @@ from gpubench.analysis.claims import ClaimResult, ClaimVerdict, claims
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.thresholds import threshold_text
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Table, Tone, cells, heads, narrowing, number
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
@@ -96,7 +96,7 @@ def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> list
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
     return [
-        shortened(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style),
+        shorten(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style),
         Cell(claim.verdict, _tone(claim)), gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(claim.claimed_cpu_s, unit), _time_text(base, unit),
         seconds_text(claim.claimed_gpu_s, unit), _time_text(case, unit),

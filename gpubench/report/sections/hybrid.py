@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
-from gpubench.base.escaping import printable
 from gpubench.base.groups import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import Cell, Column, Table, cells, heads, number, said_once
+from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Column, Table, cells, heads, mark_repeats, number
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
@@ -77,7 +77,8 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
     ]  # fmt: skip
     reasons = {split.reason: REASONS[split.reason] for split in rows if split.reason is not None}
     table = Table(
-        columns, said_once(body, 3 + several), legend="; ".join(f"{code}: {words}" for code, words in reasons.items()),
+        columns, mark_repeats(body, 3 + several),
+        legend="; ".join(f"{code}: {words}" for code, words in reasons.items()),
         note=printable(devices_text(analysis, devices)),
     )  # fmt: skip
     return Section(title=TITLE, lines=tuple(lines), tables=(table,))

@@ -20,10 +20,10 @@ from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.base import units
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.plugins.sections import section
+from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
-from gpubench.base.units import format_size, listed
+from gpubench.base.units import format_size, list_words
 from gpubench.curves.stats import geometric_mean
 from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
@@ -57,7 +57,7 @@ def names(sides: Sequence[MachineRuns]) -> list[str]:
 
 def _label(side: MachineRuns) -> str:
     run = side.newest.run
-    label = f", {shortened(run.label, 30)}" if run.label else ""
+    label = f", {shorten(run.label, 30)}" if run.label else ""
     return f"{label} ({run.started_at[:10]})"
 
 
@@ -72,7 +72,7 @@ def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Se
     for i, side in enumerate(sides):
         if side.newest.speedups:
             by_baseline.setdefault(printable(side.newest.baseline), []).append(letter(i))
-    baselines = tuple(f"{listed(who)} {against}" for against, who in by_baseline.items())
+    baselines = tuple(f"{list_words(who)} {against}" for against, who in by_baseline.items())
     legend = (where_legend(entry.case.case for entry in rows),) if rows else ()
     lines = (*names(sides), *baselines, *legend)
     return Section(title="Machines side by side", lines=lines, tables=tuple(tables)) if tables else None

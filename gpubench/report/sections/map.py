@@ -19,10 +19,10 @@ from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Strip, ratio_map, tint
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
-from gpubench.base.escaping import columns, cut, filled, padded, printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
-from gpubench.base.table import Cell, Line, Tone, trimmed
+from gpubench.base.streams import columns, cut, fill, pad, printable, shorten
+from gpubench.base.table import Cell, Line, Tone, trim
 from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import gain_text
@@ -232,10 +232,10 @@ def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
         cells = max(_FEWEST_CELLS, room // len(group) - len(_GAP))
         lines += _head(view.ends, [name for name, _ in group], margin, cells)
         for i, label in enumerate(labels):
-            line = [Cell(padded(cut(label, margin - len(_GAP)), margin))]
+            line = [Cell(pad(cut(label, margin - len(_GAP)), margin))]
             for j, (_, rows) in enumerate(group):
                 line += [*([Cell(_GAP)] if j else []), *strip_cells(rows[i].strip, view.ends, cells)]
-            lines.append(trimmed(line))
+            lines.append(trim(line))
     failed = any(cell.text.strip() == _FAILED for line in lines for cell in line[1:])
     words = _WORDS + (f"  {_FAILED} no true number" if failed else "")
     lines += [(Cell(text, "muted"),) for text in _wrap(words, width)]
@@ -243,7 +243,7 @@ def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
 
 
 def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list[Line]:
-    titles = _GAP.join(padded(cut(name, cells), cells) for name in names)
+    titles = _GAP.join(pad(cut(name, cells), cells) for name in names)
     axis, taken = [" "] * cells, cells
     for place, text in reversed(ticks(ends, room=0.0)):
         start = max(0, min(round(place * cells), cells - len(text)))
@@ -305,7 +305,7 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
     """Return `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
-    label = [shortened(run.label, 30)] if run.label else []
+    label = [shorten(run.label, 30)] if run.label else []
     version = run.tool.get("gpubench", __version__)
     parts = [*dict.fromkeys(dtypes), run.started_at[:10], f"gpubench {version}", *label, host]
     return printable(" · ".join(parts))
@@ -337,7 +337,7 @@ def lane_specs(view: MapView) -> list[ChartRow]:
 def map_picture(view: MapView) -> ChartRow:
     """Return the whole map as one spec, with its words, for where it travels without a page."""
     specs = map_specs(view, _LEGEND)
-    words = [*view.origin, *filled(MEANING, _LETTERS, "")]
+    words = [*view.origin, *fill(MEANING, _LETTERS, "")]
     return {
         "title": {"text": view.title, "subtitle": words, "anchor": "start"},
         "hconcat": [spec | {"width": _WIDE if len(specs) == 1 else _HALF} for spec in specs],

@@ -12,11 +12,11 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
 from gpubench.analysis.samples import Components, components
-from gpubench.base.escaping import printable, shortened
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Table, Tone, cells, heads, narrowing, number
-from gpubench.base.units import counted, truncate
+from gpubench.base.units import count_noun, truncate
 from gpubench.report.layout import RenderOptions, Section
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def _range(sizes: Sequence[int]) -> str:
 def _group_text(rows: Sequence[CaseResult], shown: int) -> str:
     first = rows[0]
     what = "excluded" if first.reason == IMPLAUSIBLE else _WORDS[first.outcome]
-    detail = f": {shortened(first.detail, DETAIL_LENGTH)}" if first.detail else ""
+    detail = f": {shorten(first.detail, DETAIL_LENGTH)}" if first.detail else ""
     others = len({entry.detail for entry in rows}) - 1
     detail += f" (and {others} similar)" if others else ""
-    hint = f" ({shortened(first.hint, DETAIL_LENGTH)})" if first.hint else ""
-    count = counted(len(rows), "case")
+    hint = f" ({shorten(first.hint, DETAIL_LENGTH)})" if first.hint else ""
+    count = count_noun(len(rows), "case")
     where = ids_text([entry.id for entry in rows], shown)
     reason = "" if first.outcome == "planned" else f", {first.reason}"
     devices = ", ".join(sorted({entry.case.device_id for entry in rows}))
@@ -140,7 +140,7 @@ def _warning_lines(finding: ReportWarning) -> list[str]:
 
 
 def _count(ids: Sequence[str]) -> str:
-    return counted(len(ids), "case")
+    return count_noun(len(ids), "case")
 
 
 _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}

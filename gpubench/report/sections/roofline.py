@@ -7,12 +7,12 @@ from math import inf
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import Roof, RoofShare, is_untold, measures_roofs, roofline
-from gpubench.base.escaping import printable
+from gpubench.analysis.roofline import Roof, RoofShare, lacks_flops, measures_roofs, roofline
 from gpubench.base.groups import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number, said_once
-from gpubench.base.units import format_bytes, format_rate, listed
+from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, number
+from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, short
 from gpubench.report.layout import RenderOptions, Section
@@ -60,8 +60,10 @@ def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
         shown = [point for point in last if not point.weak_roof or _kind(point)[:3] in ladders]
         notes += [_WEAK] if len(shown) < len(last) else []
         notes += [_LARGEST] if shown and len(largest(rows)) < len(rows) else []
-    untold = sorted({point.case.op for point in analysis.cases if point.time is not None and is_untold(point)})
-    notes += [f"Not told: the FLOPs of {listed(untold)}; say flops= to see them here."] if untold else []
+    untold = sorted(
+        {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
+    )
+    notes += [f"Not told: the FLOPs of {list_words(untold)}; say flops= to see them here."] if untold else []
     tables = [_roofs_table(analysis, measured), *([_table(shown)] if shown else [])]
     return Section(
         title=TITLE, lines=(_MEANING, *_missing(roofs), *notes), tables=tuple(tables),
@@ -171,7 +173,7 @@ def _table(rows: Sequence[RoofShare]) -> Table:
         )
         for point in sorted(rows, key=_order)
     ]  # fmt: skip
-    return Table(columns, said_once(body, 2 + dtypes), title="Cases", legend=_legend(rows, library=library))
+    return Table(columns, mark_repeats(body, 2 + dtypes), title="Cases", legend=_legend(rows, library=library))
 
 
 def _order(point: RoofShare) -> tuple[object, ...]:

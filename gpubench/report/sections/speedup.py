@@ -8,10 +8,10 @@ from gpubench.analysis.analyse import Analysis, Mean, means
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup, baseline_line, cpu_line
 from gpubench.analysis.thresholds import threshold_text
-from gpubench.base.escaping import printable
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number, said_once
+from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, narrowing, number
 from gpubench.report.charts import (
     MARKS,
     Chart,
@@ -157,7 +157,7 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
                 )
             )  # fmt: skip
         title, marks = _adapters_text(analysis, rows), legend({ratio.label for ratio in rows})
-        tables.append(Table(columns, said_once(body, 2 + dtypes + timed), title=title, legend=marks))
+        tables.append(Table(columns, mark_repeats(body, 2 + dtypes + timed), title=title, legend=marks))
     return narrowing(tables)
 
 

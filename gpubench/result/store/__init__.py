@@ -2,7 +2,7 @@
 
 from gpubench.result.store.document import (
     PART_SUFFIX,
-    checked,
+    check_run,
     dumps,
     loads,
     loads_as,
@@ -29,7 +29,7 @@ from gpubench.result.store.files import (
     user_data_dir,
 )
 from gpubench.result.store.journal import Journal, Lock, NoLocks, lock_result
-from gpubench.result.store.unfinished import set_aside, unfinished
+from gpubench.result.store.unfinished import part_to_resume, set_aside
 
 __all__ = [
     "PART_SUFFIX",
@@ -40,8 +40,8 @@ __all__ = [
     "check_folder",
     "check_part",
     "check_result_path",
+    "check_run",
     "check_writable",
-    "checked",
     "default_results_dir",
     "dumps",
     "is_result_name",
@@ -52,6 +52,7 @@ __all__ = [
     "newest",
     "newest_first",
     "part_of",
+    "part_to_resume",
     "read",
     "replace",
     "rescue",
@@ -60,6 +61,5 @@ __all__ = [
     "save",
     "schema",
     "set_aside",
-    "unfinished",
     "user_data_dir",
 ]

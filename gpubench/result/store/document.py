@@ -20,9 +20,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gpubench.base.errors import InputError
-from gpubench.base.escaping import json_in_order
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
+from gpubench.base.streams import json_in_order
 from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 from gpubench.result.store import limits
 
@@ -49,15 +49,15 @@ def dumps(document: msgspec.Struct) -> bytes:
 
 def encode(value: msgspec.Struct, path: str = "") -> bytes:
     """`dumps` of a part of a document, which stands there under `path`."""
-    return msgspec.json.encode(_rounded(msgspec.to_builtins(value), path))
+    return msgspec.json.encode(_round(msgspec.to_builtins(value), path))
 
 
 def loads(data: bytes, source: str) -> Run:
     """The Run that `data` holds. Raises InputError with what is wrong with it."""
-    return checked(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
+    return check_run(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
 
 
-def checked(run: Run, source: str) -> Run:
+def check_run(run: Run, source: str) -> Run:
     """`run`, if its cases make sense beyond what its type says and stay within `limits`. Raises InputError."""
     limits.require_runs([run], source)
     for case_id, fault in _faults(run):
@@ -75,7 +75,7 @@ def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newes
         version = _check_header(msgspec.json.decode(data, type=Header), source, name, newest)
         if version == newest:
             return msgspec.json.decode(data, type=kind)
-        return msgspec.convert(upgraded(msgspec.json.decode(data), name), type=kind)
+        return msgspec.convert(upgrade(msgspec.json.decode(data), name), type=kind)
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         _refuse("bad-document", source, f"it is not a valid {name} document: {error}", name=name)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -84,27 +84,29 @@ def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newes
         _refuse("not-json", source, f"it is not JSON: {error}", name=name)
 
 
-def _check_header(header: Header, source: str, wanted: str, newest: int) -> int:
+def _check_header(header: Header, source: str, expected: str, newest: int) -> int:
     name, version = header.name, header.schema_version
-    if name != wanted:
+    if name != expected:
         if isinstance(name, str) and name.startswith("gpubench-"):
-            _refuse("wrong-document", source, f"it is a {name} document, not a {wanted} document", name=wanted)
-        why = f'it is JSON, but no {wanted} document: "name" is {_show(name)}'
-        _refuse("wrong-document", source, why, name=wanted)
+            _refuse(
+                "wrong-document", source, f"it is a {name} document, not a {expected} document", name=expected
+            )
+        why = f'it is JSON, but no {expected} document: "name" is {_show(name)}'
+        _refuse("wrong-document", source, why, name=expected)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         _refuse(
             "bad-document",
             source,
             f'"schema_version" is {_show(version)}, not a whole number from 1 on',
-            name=wanted,
+            name=expected,
         )
-    oldest = min(UPGRADES.get(wanted, (newest,)))
+    oldest = min(UPGRADES.get(expected, (newest,)))
     if version < oldest:
         _refuse(
             "too-old",
             source,
             f"it has schema version {version}, whose numbers mean something else; this gpubench reads from {oldest} on",
-            f"measure again: gpubench {_WRITTEN_BY.get(wanted, 'run')}",
+            f"measure again: gpubench {_WRITTEN_BY.get(expected, 'run')}",
         )
     if version > newest:
         _refuse(
@@ -142,7 +144,7 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
     """Whether each list has times of each stage; those of `empty` may have none of a stage."""
-    return all(len(one) == len(stages) and (one is empty or all(one)) for one in times)
+    return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
 def _refuse(code: str, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:
@@ -155,22 +157,22 @@ def _show(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _rounded(value: Any, path: str) -> Any:
+def _round(value: Any, path: str) -> Any:
     """`value` with every float rounded; `path` is where it stands in the document."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
     if isinstance(value, dict):
-        return {key: _rounded(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+        return {key: _round(item, f"{path}.{key}" if path else key) for key, item in value.items()}
     if isinstance(value, list | tuple):
         if value and all(type(item) is float for item in value):
-            return _rounded_samples(value, path)
-        return [_rounded(item, f"{path}[{index}]") for index, item in enumerate(value)]
+            return _round_samples(value, path)
+        return [_round(item, f"{path}[{index}]") for index, item in enumerate(value)]
     return value
 
 
-def _rounded_samples(samples: list[float] | tuple[float, ...], path: str) -> list[float]:
+def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[float]:
     # Nearly all of a result is lists of samples.
     if not all(map(math.isfinite, samples)):
         index = next(i for i, sample in enumerate(samples) if not math.isfinite(sample))
@@ -224,17 +226,17 @@ def is_part(data: bytes) -> bool:
     return data.startswith(_BEGIN)
 
 
-def joined(data: bytes, source: str) -> bytes:
+def join_lines(data: bytes, source: str) -> bytes:
     """The JSON of the result that the lines of a `.part` file add up to. Raises InputError."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
-        return _assembled(_read_lines(lines[:-1], source), source)
+        return _assemble(_read_lines(lines[:-1], source), source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         _refuse_part(source, str(error))
 
 
-def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
+def _assemble(lines: Iterable[PartLine], source: str) -> bytes:
     head: Raw | None = None
     sessions: dict[int, Raw] = {}
     outcomes: dict[str, dict[str, Any]] = {}
@@ -245,9 +247,9 @@ def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
         if line.session is not UNSET and line.index is not UNSET:
             sessions[line.index] = line.session
         if line.outcome is not UNSET and line.id is not UNSET:
-            known = outcomes.get(line.id, {})
-            blocks -= len(known.get("blocks", ()))
-            outcomes[line.id] = _grown(known, line, source)
+            standing = outcomes.get(line.id, {})
+            blocks -= len(standing.get("blocks", ()))
+            outcomes[line.id] = _grow(standing, line, source)
             blocks += len(outcomes[line.id].get("blocks", ()))
             limits.require(source, "blocks", blocks, limits.MAX_BLOCKS)
         if line.forgotten is not UNSET:
@@ -260,22 +262,22 @@ def _assembled(lines: Iterable[PartLine], source: str) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _grown(known: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
+def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
     """The outcome of `line`, with what stands of the one that was known, whose lists it takes over.
 
     A line costs the time of what it holds: copies of what stands would cost its square in a file of many lines.
     """
-    found: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
+    fields: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
-        if name not in found:
+        if name not in fields:
             continue
-        items = known.get(name, [])
+        items = before.get(name, [])
         if not 0 <= standing <= len(items):
             _refuse_part(source, f"a line builds on {standing} {name}, and {len(items)} are there")
         del items[standing:]
-        items += msgspec.json.decode(found[name], type=list[Raw])
-        found[name] = items
-    return found
+        items += msgspec.json.decode(fields[name], type=list[Raw])
+        fields[name] = items
+    return fields
 
 
 def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
@@ -326,7 +328,7 @@ def _without_search(outcome: Plain) -> Plain | None:
 def fleet_3(data: Plain) -> Plain:
     """Upgrade the results of the nodes."""
     nodes = [
-        {**node, "result": upgraded(node["result"], RESULT_NAME)} if node.get("result") else node
+        {**node, "result": upgrade(node["result"], RESULT_NAME)} if node.get("result") else node
         for node in data.get("nodes", [])
     ]
     return {**data, "nodes": nodes}
@@ -339,7 +341,7 @@ UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
 }
 
 
-def upgraded(data: Plain, name: str) -> Plain:
+def upgrade(data: Plain, name: str) -> Plain:
     """Return the document `name` as one of its newest version. Raises KeyError, TypeError or AttributeError where it
     does not have the shape of a version that is read."""
     steps = UPGRADES[name]

@@ -132,7 +132,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
         if document.is_part(data):
             limits.require(source, "lines", data.count(b"\n"), limits.MAX_CONTAINERS)  # each line is an object
             limits.require_json(data, source)
-            data = document.joined(data, source)
+            data = document.join_lines(data, source)
         return data, source
 
 
@@ -288,8 +288,8 @@ def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.p
     """The platform's folder for gpubench's data. Not created."""
     # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
-    found = user_folder(DATA, {**environ, "HOME": home}, platform)
-    return found or Path(home) / "AppData" / "Local" / "gpubench"
+    folder = user_folder(DATA, {**environ, "HOME": home}, platform)
+    return folder or Path(home) / "AppData" / "Local" / "gpubench"
 
 
 def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:

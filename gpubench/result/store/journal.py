@@ -49,8 +49,8 @@ class Journal:
         head = msgspec.structs.replace(run, sessions=[], outcomes=[])
         last = run.sessions[-1].index if run.sessions else 0
         sessions = {
-            one.index: one if one.index < last else msgspec.structs.replace(one, telemetry=[])
-            for one in run.sessions
+            record.index: record if record.index < last else msgspec.structs.replace(record, telemetry=[])
+            for record in run.sessions
         }
         outcomes = {outcome.id: outcome for outcome in run.outcomes}
         if self._length > MOST_TIMES * self._whole + LEAST_BYTES:
@@ -60,14 +60,14 @@ class Journal:
         lines = [
             *([PartLine(head=_raw(head))] if head != self._head else []),
             *(
-                PartLine(index=i, session=_raw(one))
-                for i, one in sessions.items()
-                if self._sessions.get(i) != one
+                PartLine(index=i, session=_raw(record))
+                for i, record in sessions.items()
+                if self._sessions.get(i) != record
             ),
             *(
-                _changed(one, known)
-                for name, one in outcomes.items()
-                if (known := self._outcomes.get(name)) is not one
+                _change(outcome, before)
+                for name, outcome in outcomes.items()
+                if (before := self._outcomes.get(name)) is not outcome
             ),
             *(PartLine(forgotten=name) for name in self._outcomes if name not in outcomes),
         ]
@@ -104,9 +104,9 @@ class Journal:
         assert self._file is not None
         try:
             os.lseek(self._file, self._length, os.SEEK_SET)
-            left = memoryview(data)
-            while left:
-                left = left[os.write(self._file, left) :]
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
             if time.monotonic() - self._flushed >= FLUSH_S:
                 disk.sync(self._file)
                 self._flushed = time.monotonic()
@@ -116,18 +116,18 @@ class Journal:
             raise
 
 
-def _changed(outcome: Outcome, known: Outcome | None) -> PartLine:
-    if not isinstance(outcome, Measurement) or not isinstance(known, Measurement):
+def _change(outcome: Outcome, before: Outcome | None) -> PartLine:
+    if not isinstance(outcome, Measurement) or not isinstance(before, Measurement):
         return PartLine(id=outcome.id, outcome=_raw(outcome, outcome.id))
-    blocks, parts = _alike(outcome.blocks, known.blocks), _alike(outcome.parts, known.parts)
+    blocks, parts = _alike(outcome.blocks, before.blocks), _alike(outcome.parts, before.parts)
     new = msgspec.structs.replace(outcome, blocks=outcome.blocks[blocks:], parts=outcome.parts[parts:])
     return PartLine(id=outcome.id, outcome=_raw(new, outcome.id), blocks=blocks, parts=parts)
 
 
-def _alike(ours: Sequence[object], theirs: Sequence[object]) -> int:
+def _alike(new: Sequence[object], old: Sequence[object]) -> int:
     """How many of the first ones are the same objects."""
-    differ = (i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one is not other)
-    return next(differ, min(len(ours), len(theirs)))
+    differ = (i for i, (item, other) in enumerate(zip(new, old, strict=False)) if item is not other)
+    return next(differ, min(len(new), len(old)))
 
 
 def _raw(value: msgspec.Struct, path: str = "") -> msgspec.Raw:
@@ -239,14 +239,14 @@ def lock_result(
     system knows no locks, `warn` gets the reason and the run goes on without one.
     """
     lock = Lock(lock_of(path))
-    until, said = time.monotonic() + timeout_s, False
+    until, announced = time.monotonic() + timeout_s, False
     try:
         while not lock.take():
             if time.monotonic() >= until:
                 raise InputError("locked", f"{path} is being written by another run", why=_holder(lock.path))
-            if not said:
+            if not announced:
                 waits(_holder(lock.path))
-                said = True
+                announced = True
             time.sleep(_RETRY_S)
     except NoLocks as error:
         warn(f"{path} cannot be locked: {disk.reason(error)}; no other run may write it meanwhile")

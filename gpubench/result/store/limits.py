@@ -47,7 +47,8 @@ _DOTTED = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _EMPTY = re.compile(rb"\[\]|\{\}")
 _EXPONENT = re.compile(rb"[eE][+-]?0*([1-9][0-9]{2,})")
-_LONGEST_INTEGER = b"0" * len(str(MAX_INTEGER))
+_MOST_DIGITS = len(str(MAX_INTEGER))
+_LONG_INTEGER = re.compile(rb",0{%d}" % _MOST_DIGITS)
 
 
 @contextlib.contextmanager
@@ -92,7 +93,9 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
     cases = sum(len(run.outcomes) for run in runs)
     devices = max((len(run.devices) for run in runs), default=0)
     warnings = sum(len(run.warnings) for run in runs)
-    beside = len(sessions) + sum(len(one.workers) + len(one.ceilings) for one in sessions) + warnings
+    beside = (
+        len(sessions) + sum(len(session.workers) + len(session.ceilings) for session in sessions) + warnings
+    )
     require(source, "cases", cases, MAX_CASES)
     require(source, "sessions", len(sessions), MAX_SESSIONS)
     require(source, "devices", devices, MAX_DEVICES)
@@ -130,27 +133,20 @@ def _require_depth(brackets: bytes, source: str) -> None:
 def _require_numbers(text: bytes, source: str) -> None:
     """`text` has no strings. Its regular numbers are passed over quickly: only what is suspicious is looked at."""
     shape = text.translate(_SHAPE)
-    for i, at in enumerate(_places(shape, b"," + _LONGEST_INTEGER)):
-        require(source, f"integers of {len(_LONGEST_INTEGER)} digits", i, MAX_LARGE_INTEGERS)
-        digits = text[at + 1 : at + 2 + len(_LONGEST_INTEGER)]  # one more than the largest has
+    for i, match in enumerate(_LONG_INTEGER.finditer(shape)):
+        require(source, f"integers of {_MOST_DIGITS} digits", i, MAX_LARGE_INTEGERS)
+        digits = text[match.start() + 1 : match.end() + 1]  # one more than the largest has
         if digits.isdigit() or int(digits[:-1]) > MAX_INTEGER:
             _refuse(source, f"it holds a number above {MAX_INTEGER}, the largest integer")
     if b"e000" in shape or b"e,000" in shape:
-        found = _EXPONENT.search(text)
-        if found is not None:
-            end = found[0][:20].decode()
+        exponent = _EXPONENT.search(text)
+        if exponent is not None:
+            end = exponent[0][:20].decode()
             _refuse(
                 source, f"it holds a number outside of 1e-{MAX_EXPONENT} to 1e{MAX_EXPONENT}: one ends in {end}"
             )
     if b"." + b"0" * MAX_EXPONENT in text:
         _refuse(source, f"it holds a number below 1e-{MAX_EXPONENT}")
-
-
-def _places(text: bytes, wanted: bytes) -> Iterator[int]:
-    at = text.find(wanted)
-    while at >= 0:
-        yield at
-        at = text.find(wanted, at + len(wanted))
 
 
 def require(source: str, what: str, count: int, most: int) -> None:

@@ -40,7 +40,7 @@ class _Progress(msgspec.Struct, frozen=True):
         return sum(len(outcome.blocks) for outcome in self.outcomes)
 
 
-def unfinished(path: str | Path) -> Path | None:
+def part_to_resume(path: str | Path) -> Path | None:
     """Return the `.part` that goes on with the result `path`, or stands in its place. None if there is none.
 
     Raises InputError if there are two and one of them cannot be read.

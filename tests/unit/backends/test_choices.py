@@ -20,9 +20,9 @@ from gpubench.backends.shared.choices import (
     without_trials,
 )
 from gpubench.backends.shared.choices import key as choice_key
-from gpubench.base import cpu_load, installation
-from gpubench.base.cpu_load import CpuTimes
+from gpubench.base import installation, processes
 from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
+from gpubench.base.processes import CpuTimes
 from gpubench.result.case import Case
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 
@@ -32,7 +32,7 @@ KEY = "matmul/n=64/float32/0"
 @pytest.fixture(autouse=True)
 def no_counters(monkeypatch):
     """What else this machine does decides nothing here, unless a test says how much it is."""
-    monkeypatch.setattr(cpu_load, "read", cpu_load.unread)
+    monkeypatch.setattr(processes, "read_cpu_times", processes.no_cpu_times)
 
 
 def test_the_tests_have_a_cache_of_their_own(cache_folder):
@@ -294,7 +294,7 @@ class Tuning:
 
     def __init__(self, folder, n=1000):
         self.case = Case("add", "vector", {"n": n}, "float32", "tuned", "resident", "fake:gpu")
-        self.choices = Choices("GPU", SealedFiles(folder), cpu_load.read())
+        self.choices = Choices("GPU", SealedFiles(folder), processes.read_cpu_times())
         self.session = BACKEND.open("fake:gpu")
         self.taken, self.freed = [], []
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
@@ -491,7 +491,7 @@ class Machine:
 
     def __init__(self, monkeypatch, foreign: float) -> None:
         self.foreign, self.now = foreign, CpuTimes(100.0, 200.0, 50.0, 0.0, 10.0)
-        monkeypatch.setattr(cpu_load, "read", self.read)
+        monkeypatch.setattr(processes, "read_cpu_times", self.read)
 
     def read(self) -> CpuTimes:
         at_s, total_s, busy_s, steal_s, ours_s = self.now
@@ -533,6 +533,6 @@ def test_a_session_that_has_just_begun_cannot_tell_that_the_machine_is_quieter(t
     tuning.choose()
     machine.foreign = 0.0
     again = Tuning(tmp_path)
-    monkeypatch.setattr(cpu_load, "read", lambda: machine.now._replace(at_s=machine.now.at_s + 0.1))
+    monkeypatch.setattr(processes, "read_cpu_times", lambda: machine.now._replace(at_s=machine.now.at_s + 0.1))
     assert again.choose() == "fast"
     assert again.trials == 0

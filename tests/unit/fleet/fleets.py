@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.analysis.machine import connected, marks
+from gpubench.analysis.machine import connect_marks, marks
 from gpubench.fleet.nodes import Fleet, Node, gather, node_of, refuse_twice
 from gpubench.result.machine import Driver, Fact, Gpu, GpuMemory, Power
 from gpubench.result.run import Device, Environment, Fingerprints, Outcome, Run, SessionRecord, fingerprint
@@ -74,5 +74,5 @@ def fleet_runs(nodes: int, gpus: int = 8, *, seed: int = 1, cv: float = 0.008, *
 def fleet_of(runs: Sequence[Run], failed: Sequence[Node] = (), **more: Any) -> Fleet:
     """The fleet that `merge` makes of files with these runs."""
     refuse_twice(runs)
-    groups = connected([marks(run) for run in runs])
+    groups = connect_marks([marks(run) for run in runs])
     return gather([node_of([runs[place] for place in group]) for group in groups], failed, **more)

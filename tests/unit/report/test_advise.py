@@ -13,7 +13,7 @@ from gpubench.analysis.advice import Advice, answer
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.policy import Policy
 from gpubench.base.errors import InputError
-from gpubench.base.escaping import columns
+from gpubench.base.streams import columns
 from gpubench.report.advice import render
 from tests.unit.report.builders import (
     CPU,

@@ -14,7 +14,7 @@ from gpubench import report
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
 from gpubench.base.errors import InputError
-from gpubench.base.installation import install_command, located
+from gpubench.base.installation import install_command, locate
 from gpubench.base.plugins.sections import usual
 from gpubench.report import plots
 from gpubench.report.charts import COLORS, CPU_COLOR, GPU_COLOR, theme
@@ -237,7 +237,7 @@ def test_the_command_without_the_libraries_says_how_to_get_them(tmp_path):
     assert done.stderr.splitlines() == [
         "error: --plots: charts cannot be drawn here",
         "  why: what draws is not installed: no altair and no vl_convert",
-        f"  fix: {located(install_command())}",
+        f"  fix: {locate(install_command())}",
     ]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.base.errors import UsageError
-from gpubench.base.escaping import escaped
+from gpubench.base.streams import escape
 from gpubench.report import FORMATS, render
 from gpubench.report.document import ReportDocument
 from gpubench.report.exporters.csv_rows import COLUMNS
@@ -129,12 +129,12 @@ def test_the_pause_before_a_run_goes_on_is_none_of_its_seconds():
 
 
 def test_escaping():
-    assert escaped("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d_e\\~f\\\\g&lt;h&gt;&amp;"
-    assert escaped("_a_ __b") == "\\_a\\_ \\_\\_b"
-    assert escaped("[x](y)") == "[x]\\(y)"
-    assert escaped("at 128 [64, 256]") == "at 128 [64, 256]"
-    assert escaped("[x]: y") == "[x]\\: y"
-    assert [escaped(text) for text in ("# h", "- i", "1. i", "12) i", "1.5 ms", "= x")] == [
+    assert escape("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d_e\\~f\\\\g&lt;h&gt;&amp;"
+    assert escape("_a_ __b") == "\\_a\\_ \\_\\_b"
+    assert escape("[x](y)") == "[x]\\(y)"
+    assert escape("at 128 [64, 256]") == "at 128 [64, 256]"
+    assert escape("[x]: y") == "[x]\\: y"
+    assert [escape(text) for text in ("# h", "- i", "1. i", "12) i", "1.5 ms", "= x")] == [
         "\\# h", "\\- i", "1\\. i", "12\\) i", "1.5 ms", "\\= x",
     ]  # fmt: skip
 
@@ -147,12 +147,12 @@ def test_escaping():
     ],
 )  # fmt: skip
 def test_markdown_tells_nobody_and_links_nothing(text):
-    shown = escaped(f"a {text} b")
+    shown = escape(f"a {text} b")
     assert not re.search(r"(?<![A-Za-z0-9])@\w|@[\w-]+\.|@[0-9a-f]{7}|[#!]\d|GH-\d|://|www\.", shown)
     assert html.unescape(shown).replace("\u200b", "").replace("\\", "") == f"a {text} b"
     report = render([named(text)], "markdown")
     assert text not in report
-    assert escaped(text) in report
+    assert escape(text) in report
 
 
 def test_case_ids_stay_as_they_are_in_markdown():
@@ -163,11 +163,11 @@ def test_case_ids_stay_as_they_are_in_markdown():
         "C# 7",
         "a/b",
     ):
-        assert escaped(text) == text
+        assert escape(text) == text
 
 
 def test_markdown_holds_no_quick_action():
-    assert escaped("/close") == "\\/close"
+    assert escape("/close") == "\\/close"
 
 
 @pytest.mark.parametrize("name", ["table", "plain"])

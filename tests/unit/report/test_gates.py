@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis import findings
-from gpubench.analysis.findings import failed
+from gpubench.analysis.findings import has_failures
 from gpubench.base.errors import UsageError
 from gpubench.cli import ci
 from gpubench.compare.comparison import CompareOptions
@@ -111,7 +111,7 @@ def test_unknown_conditions_get_a_suggestion():
 def test_every_format_says_how_the_gates_ended():
     rows = [*curve({64: 0.5, 256: 4.0}), skipped(gpu(512))]
     found = analysed([run_of(rows)], gates=ci.gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
-    assert failed(found)
+    assert has_failures(found)
     document = json.loads(drawn(found, "json"))
     assert (document["exit_code"], document["exit_reason"]) == (3, "gate")
     assert [(row["name"], row["selector"], row["least"], row["passed"]) for row in document["gates"]] == [

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpubench.base.escaping import printable
 from gpubench.base.installation import install_command
 from gpubench.base.plugins import sections
+from gpubench.base.streams import printable
 from gpubench.report import render, vega
 from gpubench.report.renderers import html as html_page
 from gpubench.report.renderers.html.elements import verbatim

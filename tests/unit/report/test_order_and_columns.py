@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.analysis.analyse import KEYS, ordered
+from gpubench.analysis.analyse import KEYS, order_rows
 from gpubench.base.errors import UsageError
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import RenderOptions
@@ -26,7 +26,7 @@ def report(format="plain", run=None, **more):
 @given(st.sampled_from(KEYS), st.booleans())
 def test_sorting_keeps_every_row_and_puts_unknown_last(key, down):
     (before,) = analysed([full_run()])
-    after = ordered(before, f"-{key}" if down else key)
+    after = order_rows(before, f"-{key}" if down else key)
     assert sorted(row.id for row in after.cases) == sorted(row.id for row in before.cases)
     assert len(after.speedups) == len(before.speedups)
     if key == "time":

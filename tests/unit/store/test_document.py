@@ -199,11 +199,11 @@ def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
 def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:
     plain = {**json.loads(store.dumps(run)), "schema_version": 2}
     fleet = {"schema_version": 2, "nodes": [{"result": plain}, {"result": None, "error": "x"}]}
-    upgraded = document.upgraded(fleet, "gpubench-fleet")
+    upgraded = document.upgrade(fleet, "gpubench-fleet")
     assert [node["result"] and node["result"]["schema_version"] for node in upgraded["nodes"]] == [3, None]
     plain["schema_version"] = 1
     with pytest.raises(TypeError, match="no longer read"):
-        document.upgraded(fleet, "gpubench-fleet")
+        document.upgrade(fleet, "gpubench-fleet")
 
 
 @pytest.mark.parametrize("shape", [{"outcomes": 3}, {"outcomes": ["x"]}, {"settings": 5}])

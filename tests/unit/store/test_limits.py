@@ -200,5 +200,5 @@ def test_lines_that_build_on_what_stands_cost_what_they_hold() -> None:
         b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}',
         b"",
     ]
-    found = msgspec.json.decode(document.joined(PART + b"\n".join(lines), "x"))
+    found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]

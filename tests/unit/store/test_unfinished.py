@@ -44,7 +44,7 @@ def put(folder: Path, whole: Run | None, part: Run, times: tuple[int, int] = (1,
 @pytest.mark.parametrize("times", TIMES)
 def test_more_sessions_of_the_run_go_on_with_it(tmp_path: Path, run: Run, times: tuple[int, int]) -> None:
     path = put(tmp_path, with_sessions(run, 1), with_sessions(run, 10), times)
-    assert store.unfinished(path) == store.part_of(path)
+    assert store.part_to_resume(path) == store.part_of(path)
     assert store.newest_first([tmp_path]) == [store.part_of(path)], "one run is not there twice"
     assert store.set_aside(path, resumed=True) is None
     aside = store.set_aside(path, resumed=False)
@@ -58,7 +58,7 @@ def test_what_the_result_holds_already_is_not_gone_on_with(
 ) -> None:
     for part in (with_sessions(run, 2), with_sessions(run, 3)):
         path = put(tmp_path, with_sessions(run, 3), part, times)
-        assert store.unfinished(path) is None
+        assert store.part_to_resume(path) is None
         assert store.newest_first([tmp_path]) == [path]
         assert store.set_aside(path, resumed=True) is None
         assert store.set_aside(path, resumed=False) is None
@@ -66,7 +66,7 @@ def test_what_the_result_holds_already_is_not_gone_on_with(
 
 def test_more_blocks_of_the_same_sessions_go_on_with_it(tmp_path: Path, run: Run) -> None:
     path = put(tmp_path, with_blocks(with_sessions(run, 1), 3), with_blocks(with_sessions(run, 1), 4), (2, 1))
-    assert store.unfinished(path) == store.part_of(path)
+    assert store.part_to_resume(path) == store.part_of(path)
 
 
 @pytest.mark.parametrize("times", TIMES)
@@ -81,14 +81,14 @@ def test_what_neither_holds_is_kept_beside_it(
         else with_sessions(run, 10, "2026-11-21T20")
     )
     path = put(tmp_path, with_sessions(run, 1), other, times)
-    assert store.unfinished(path) is None
+    assert store.part_to_resume(path) is None
     assert set(store.newest_first([tmp_path])) == {path, store.part_of(path)}
     for again in range(2):
         aside = store.set_aside(path, resumed=True)
         assert aside is not None
         assert store.load(aside) == store.loads(store.dumps(other), "x")
         assert not store.part_of(path).exists()
-        assert store.unfinished(str(aside).removesuffix(".part")) == aside, "--append takes it"
+        assert store.part_to_resume(str(aside).removesuffix(".part")) == aside, "--append takes it"
         if not again:
             put(tmp_path, None, other)
     assert len(list(tmp_path.glob("a.*.json.part"))) == 2, "nor does one replace the other"
@@ -96,7 +96,7 @@ def test_what_neither_holds_is_kept_beside_it(
 
 def test_without_a_result_the_part_stands_for_it(tmp_path: Path, run: Run) -> None:
     path = put(tmp_path, None, with_sessions(run, 1))
-    assert store.unfinished(path) == store.part_of(path)
+    assert store.part_to_resume(path) == store.part_of(path)
     assert store.newest([tmp_path]) == store.part_of(path)
     assert store.set_aside(path, resumed=True) is None
     assert store.set_aside(path, resumed=False) == tmp_path / "a.123e4567.json.part"
@@ -107,7 +107,7 @@ def test_a_part_that_holds_nothing_is_replaced(tmp_path: Path, run: Run) -> None
     store.part_of(path).touch()
     assert store.set_aside(path, resumed=False) is None
     store.save(run, path)
-    assert store.unfinished(path) is None
+    assert store.part_to_resume(path) is None
     assert store.newest([tmp_path]) == path
 
 
@@ -117,7 +117,7 @@ def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path
     part.write_bytes(part.read_bytes().replace(b'"started_at"', b'"started_a\xff"', 1))
     assert part_relation(path) == "apart"
     with pytest.raises(InputError) as caught:
-        store.unfinished(path)
+        store.part_to_resume(path)
     assert caught.value.code == "bad-part"
     assert store.set_aside(path, resumed=False) == tmp_path / "a.unreadable.json.part"
 

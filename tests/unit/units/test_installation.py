@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.base.installation import EXTRAS, located, quote, torch_command, torch_hint
+from gpubench.base.installation import EXTRAS, locate, quote, torch_command, torch_hint
 from gpubench.detect import inspection
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Gpu
@@ -60,8 +60,8 @@ def test_the_hint_of_a_system_names_what_its_usual_wheel_does_not_drive() -> Non
 def test_a_command_of_another_system_is_located_too(quotes: str) -> None:
     for extra in EXTRAS:
         text = f"pip install {quotes}.[{extra}]{quotes} (in the checkout of gpubench)"
-        assert "in the checkout" not in located(text)
-    assert "-m pip install torch --index-url" in located(torch_command("amd", "linux"))
+        assert "in the checkout" not in locate(text)
+    assert "-m pip install torch --index-url" in locate(torch_command("amd", "linux"))
 
 
 def gpu(vendor: str, kind: str = "discrete") -> Gpu:

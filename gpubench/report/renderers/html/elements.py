@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, tostring
 
 import msgspec
 
-from gpubench.base.escaping import visible
+from gpubench.base.streams import visible
 from gpubench.base.table import Cell, Column, Table, line_text
 from gpubench.report.charts import Chart, ChartRow, ChartSet
 from gpubench.report.layout import Section
