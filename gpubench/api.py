@@ -317,14 +317,14 @@ def _measure(options: Any, began: float) -> Result:
     from gpubench.cli import progress, resume, saving
     from gpubench.measure import runner
 
-    options = options.replace(quiet=options.quiet or not _shows_progress())
+    options = options.replace(quiet=options.quiet or not shows_progress())
     with progress.show(options, os.environ) as display:
         spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
         finished = runner.run(spec, display, lambda _: None)
     return Result(saving.as_stored(finished))
 
 
-def _shows_progress() -> bool:
+def shows_progress() -> bool:
     """Whether somebody watches: a terminal, or a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stderr.isatty() or hasattr(shell, "kernel")

@@ -14,6 +14,7 @@ import scipy.sparse
 
 from gpubench import kernels
 from gpubench.base import processes
+from gpubench.base.errors import UsageError
 from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
@@ -57,25 +58,26 @@ def polynomial(xp, x):
 
 
 @pytest.mark.parametrize(
-    ("trying", "wrong", "broken"),
+    ("trying", "why"),
     [
-        ("slow", {"slow": "its first call did not end within 60 s"}, ""),
-        ("", {}, "did not end within 60 s"),
+        ("slow", "slow is left out: its first call did not end within 60 s"),
+        ("", "did not end within 60 s"),
     ],
 )
-def test_a_call_and_an_import_have_a_minute(monkeypatch, trying: str, wrong: dict, broken: str) -> None:
-    requests: list[trial.TrialRequest] = []
+def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path: Path, trying: str, why: str) -> None:
+    (tmp_path / "mine.py").write_text("", encoding="utf-8")
+    reports = [trial.TrialReport(known=["slow"], trying=trying), trial.TrialReport(known=["slow"], trying=None)]
 
-    def run_children(groups):
-        requests.extend(request for group in groups for request in group)
-        last = len(requests) == 2
-        report = trial.TrialReport(known=["slow"], trying=None if last else trying)
-        return [processes.Ended(0 if last else None, msgspec.json.encode([report]).decode(), "", 60.0)]
+    def run_all(commands):
+        report = reports.pop(0)
+        status = None if reports else 0
+        return [processes.Ended(status, msgspec.json.encode([report]).decode(), "", 60.0)]
 
-    monkeypatch.setattr(sources, "_run_children", run_children)
-    report = sources._try_out([trial.TrialRequest(CodeSource("own", "file", "own.py"))])["own"]
-    assert (report.wrong, report.broken) == (wrong, broken)
-    assert requests[-1].skip == list(wrong)
+    monkeypatch.setattr(processes, "run_all", run_all)
+    monkeypatch.setattr(sources, "add_to_manifest", lambda *_: None)
+    with pytest.raises(UsageError) as refused:
+        sources.declare([sources.CodePlace(str(tmp_path / "mine.py"), "")])
+    assert refused.value.why == why
 
 
 @pytest.mark.parametrize(

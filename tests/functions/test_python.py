@@ -119,7 +119,7 @@ except gpubench.base.errors.UsageError as error:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_shows_in_a_terminal(monkeypatch, terminal: bool) -> None:
     monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(isatty=lambda: terminal))
-    assert gpubench.api._shows_progress() is terminal
+    assert gpubench.api.shows_progress() is terminal
 
 
 def test_a_script_measures_a_function_of_its_own_once(tmp_path: Path) -> None:
