@@ -258,7 +258,7 @@ class Minute:
             self.steps += 1
             began = self._now
             self._measure(step)
-            self._passes.measured(step)
+            self._passes.note_times(step)
             self._passes.took(step, self._now - began)
             if not known.issuperset(item.op.name for item in step.workloads):
                 known |= {item.op.name for item in step.workloads}

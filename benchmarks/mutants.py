@@ -44,7 +44,7 @@ PARTS = {
         ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
     ),
     "passes": (
-        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "ladder", "points")),
+        tuple(f"gpubench/measure/{name}.py" for name in ("passes", "points")),
         tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points", "pace")), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),

@@ -172,10 +172,10 @@ def require_planned(asked: Gates, request: RunSpec) -> None:
     """`require_matches` in what is going to be measured, as far as sizes are known. Raises UsageError."""
     if not asked.min_speedups:
         return
-    from gpubench.measure.schedule import planned
+    from gpubench.measure.schedule import plan_workloads
 
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
-    cases = (case for workload in planned(request) for case in workload.cases)
+    cases = (case for workload in plan_workloads(request) for case in workload.cases)
     hint = "give the sizes with --sizes; --dry-run lists the case ids"
     require_matches(asked, cases, on_cpu.__getitem__, hint)
 
@@ -185,13 +185,13 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
     if name is None:
         return
     from gpubench.analysis.speedup import parse_baseline
-    from gpubench.measure.schedule import planned
+    from gpubench.measure.schedule import plan_workloads
 
     chosen = parse_baseline(name)
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
     known = {
         f"{case.form}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))
-        for workload in planned(request)
+        for workload in plan_workloads(request)
         for case in workload.cases
     }
     if known and not any(known.values()):

@@ -33,7 +33,7 @@ from gpubench.measure.recorder import (
     Sink,
     Warned,
 )
-from gpubench.measure.schedule import RunSpec, planned, searched
+from gpubench.measure.schedule import RunSpec, open_curves, plan_workloads
 from gpubench.report import events as lines
 from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
 from gpubench.report.sections.answer_so_far import AnswerSoFar
@@ -62,10 +62,10 @@ def plan_text(ops: Sequence[str], seconds: float) -> str:
 
 def counted_plan(spec: RunSpec) -> str:
     """`Measuring matmul: 12 cases in 3 sessions`, of a run without a limit: its first cases tell how long it takes."""
-    cases = sum(len(item.cases) for item in planned(spec))
+    cases = sum(len(item.cases) for item in plan_workloads(spec))
     sessions = f" in {spec.sessions} sessions" if spec.sessions > 1 else ""
     verb = "Checking" if spec.check_only else "Measuring"
-    if not (cases or searched(spec)):
+    if not (cases or open_curves(spec)):
         return f"{verb} {_ops_text(list(spec.ops))}: no case can run here"
     return f"{verb} {_ops_text(list(spec.ops))}: {cases} case{'s' if cases != 1 else ''}{sessions}"
 

@@ -21,7 +21,7 @@ from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, targets
 from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
-from gpubench.measure.schedule import RunSpec, planned
+from gpubench.measure.schedule import RunSpec, plan_workloads
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.worker_pool import Spares
 from gpubench.result import selectors
@@ -70,8 +70,10 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
             owner.select(ops=[name for name in declared if name not in presets.LINKS])
     spec = owner.on(choice, machine)
     run = msgspec.structs.replace(spec.run, warnings=[*broken, *spec.run.warnings])
-    spec = msgspec.structs.replace(spec, run=run, required=targets.required(request, choice), spares=spares)
-    if filtered and not any(workload.cases for workload in planned(spec)):
+    spec = msgspec.structs.replace(
+        spec, run=run, required=targets.ids_required_by(request, choice), spares=spares
+    )
+    if filtered and not any(workload.cases for workload in plan_workloads(spec)):
         raise UsageError("empty-selection", why="no planned case matches")
     return spec
 
@@ -188,7 +190,7 @@ class Request:
         """Return what the run needs on the devices of a choice. Raises UsageError for more threads than CPUs, and for a
         variant that no kernel has, be it an op's or one that a backend brings."""
         options = self.options
-        ops = {name: choice.equipped(kernels.load(name)) for name in self.selection.ops}
+        ops = {name: choice.equip(kernels.load(name)) for name in self.selection.ops}
         words.require_variants(self.selection.variants, ops)
         twins = [target for group in choice.twins for target in group]
         at_hand = {
@@ -228,7 +230,7 @@ class Request:
                 for group in choice.twins
                 if first[group[0].device.name] == group[0].device.backend
             ),
-            equip=choice.equipped,
+            equip=choice.equip,
             # By so much at most the budget grows with what a machine's first run does once.
             once_s=0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S),
             whole=named,

@@ -57,10 +57,10 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
     fresh = _on_same_devices(options, plan, began, tell, again=stored is None)
     if stored is None:
         count = options.sessions or plan.settings.sessions
-        again = schedule.repeated(plan, fresh.ops, fresh.constraints, count)
+        again = schedule.repeat_plan(plan, fresh.ops, fresh.constraints, count)
         return msgspec.structs.replace(fresh, resume=again, constraints=_within(fresh.constraints, plan))
     _require_same_machine(stored, fresh.run, f"{option} {source}")
-    stored, more = schedule.resumed(stored, fresh.ops, fresh.constraints, options.sessions)
+    stored, more = schedule.resume_plan(stored, fresh.ops, fresh.constraints, options.sessions)
     return msgspec.structs.replace(
         fresh, resume=more, constraints=_within(fresh.constraints, plan), run=_reopen(stored, fresh.run)
     )

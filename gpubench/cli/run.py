@@ -88,9 +88,9 @@ def _plan(request: RunSpec) -> dict[str, Any]:
     from collections import Counter
 
     from gpubench.measure.plan import estimate_seconds
-    from gpubench.measure.schedule import planned
+    from gpubench.measure.schedule import plan_workloads
 
-    workloads, budget_s = planned(request), request.settings.budget_s
+    workloads, budget_s = plan_workloads(request), request.settings.budget_s
     reasons = Counter((skip.reason, skip.detail) for workload in workloads for skip in workload.skips)
     return {
         "name": "gpubench-plan",

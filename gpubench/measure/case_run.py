@@ -61,21 +61,20 @@ def warn_once(recorder: Recorder, sink: Sink, warning: RunWarning) -> None:
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """The run around a workload; `repeats` has blocks of cases whose counts are set,
-    `first_session` is the first one of this call."""
+    """The run around a workload."""
 
-    pool: WorkerPool
-    recorder: Recorder
-    settings: Settings
-    sink: Sink
-    progress: Progress
-    session: int
-    budget: Budget
+    pool: WorkerPool  # drives the devices of this session
+    recorder: Recorder  # holds the document
+    settings: Settings  # how to measure
+    sink: Sink  # is told of each event
+    progress: Progress  # counts cases for whoever watches
+    session: int  # its index in the file
+    budget: Budget  # the time that is left
     kinds: Mapping[str, DeviceKind]  # by device id
-    check_only: bool = False
-    repeats: Mapping[str, Block] = {}
-    first_session: int = 0
-    pace: Pace = msgspec.field(default_factory=Pace)
+    check_only: bool = False  # nothing is timed
+    repeats: Mapping[str, Block] = {}  # by case, a block whose counts are set
+    first_session: int = 0  # the first one of this call
+    pace: Pace = msgspec.field(default_factory=Pace)  # what launches took so far
 
 
 SHORTEST_DEADLINE_S = 1.0
@@ -129,7 +128,9 @@ class CaseRun:
         self.cut: float | str | None = None
         self.over = False
         self._workload, self._explained = workload, workload.explained
-        self._part_samples = protocol.PART_SAMPLES if workload.explained and workload.parted(case) else 0
+        self._part_samples = (
+            protocol.PART_SAMPLES if workload.explained and workload.is_taken_apart(case) else 0
+        )
         self._used: list[list[float]] = []  # samples of each block
         self._clean: list[list[float]] = []  # those that were not throttled, of each block that has some
         self._pauses_s = list(PAUSES_S)

@@ -50,20 +50,20 @@ Inputs = tuple[int, str]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One broken promise: `what` was promised, and in `detail` what happened instead."""
+    """One broken promise."""
 
-    what: str
-    device: str
-    op: str
-    detail: str
+    what: str  # what was promised
+    device: str  # the id of the device
+    op: str  # the op, if it is about one
+    detail: str  # what happened instead
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The findings, the ids of the cases that were checked, and the reasons of those that were refused."""
+    """The result of a suite."""
 
-    findings: list[Finding]
-    checked: list[str]
-    refused: dict[str, str]
+    findings: list[Finding]  # the broken promises
+    checked: list[str]  # ids of the cases that were checked
+    refused: dict[str, str]  # the reason by the id of a case that was refused
 
     def add(self, other: Report) -> None:
         """Add the findings of another device."""
@@ -78,16 +78,13 @@ def usual_sizes(op: Op) -> Sequence[int]:
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
-    """The trials of the suite: each op at `sizes`, with inputs of each of `kinds` and `seeds`.
+    """The trials of the suite."""
 
-    `around`: transfers, memory and the clock, too. `exhaust` also asks for more memory than there is.
-    """
-
-    sizes: Callable[[Op], Sequence[int]] = usual_sizes
-    seeds: Sequence[int] = (1, 2)
-    kinds: Sequence[str] = ("random",)
-    around: bool = True
-    exhaust: bool = False
+    sizes: Callable[[Op], Sequence[int]] = usual_sizes  # of an op
+    seeds: Sequence[int] = (1, 2)  # of the inputs
+    kinds: Sequence[str] = ("random",)  # how inputs are drawn
+    around: bool = True  # transfers, memory and the clock are tried, too
+    exhaust: bool = False  # more memory is asked for than there is
 
 
 def suite(
@@ -121,12 +118,12 @@ def suite(
         return trial.report
 
 
-def inherited(kind: type) -> dict[str, object]:
+def members_of(kind: type) -> dict[str, object]:
     """Return what a class and its bases define, by name."""
-    return {name: value for one in reversed(kind.mro()) for name, value in vars(one).items()}
+    return {name: value for base in reversed(kind.mro()) for name, value in vars(base).items()}
 
 
-def _drawn(count: int, dtype: Dtype = "float32") -> Array:
+def _draw(count: int, dtype: Dtype = "float32") -> Array:
     """Random values for a transfer. They repeat after a prime number of them, so that no two pieces of it are alike."""
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
     return repeated(period, count)
@@ -137,8 +134,8 @@ class _Trial:
         self.session, self.device_id, self.folder = session, device_id, folder
         self.report = Report([], [], {})
 
-    def expect(self, kept: bool, what: str, detail: str, op: str = "") -> None:
-        if not kept:
+    def expect(self, holds: bool, what: str, detail: str, op: str = "") -> None:
+        if not holds:
             self.report.findings.append(Finding(what, self.device_id, op, detail))
 
     @contextlib.contextmanager
@@ -156,17 +153,17 @@ class _Trial:
 
     # Names: what is misspelt would never be called.
 
-    def is_a(self, base: type, found: object) -> None:
+    def is_a(self, base: type, thing: object) -> None:
         self.expect(
-            isinstance(found, base),
+            isinstance(thing, base),
             f"a {base.__name__} derives from that of model.backend",
-            type(found).__name__,
+            type(thing).__name__,
         )
 
-    def contract(self, found: object, base: type) -> None:
+    def contract(self, thing: object, base: type) -> None:
         """Check that it is of that base, without a public method that neither the base nor a protocol has."""
-        self.is_a(base, found)
-        known = sorted(
+        self.is_a(base, thing)
+        names = sorted(
             {
                 name
                 for part in (vars(contract) | vars(protocols)).values()
@@ -174,9 +171,9 @@ class _Trial:
                 for name in dir(part)
             }
         )
-        for name, value in inherited(type(found)).items():
-            if callable(value) and not name.startswith("_") and name not in known:
-                near = suggest(name, known) or "a method of its own begins with an underscore"
+        for name, value in members_of(type(thing)).items():
+            if callable(value) and not name.startswith("_") and name not in names:
+                near = suggest(name, names) or "a method of its own begins with an underscore"
                 self.expect(
                     False, f"a {base.__name__} has the methods of the contract alone", f"{name}: {near}"
                 )
@@ -204,7 +201,7 @@ class _Trial:
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
         """All buffers are filled before the first is read: one that overlaps another loses its data."""
-        hosts = [_drawn(count, dtype) for count in counts]
+        hosts = [_draw(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
             for buffer, host in zip(buffers, hosts, strict=True):
@@ -222,7 +219,7 @@ class _Trial:
             with self.promise(f"upload and download in the {form} form"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
                     self.sent_and_fetched(form, count)
-        session, host = self.session, _drawn(70_001)
+        session, host = self.session, _draw(70_001)
         with self.promise("memory past the pool holds what was sent to it"):
             if isinstance(session, FreshMemory):
                 buffer = session.allocate_fresh(host.shape, "float32")
@@ -234,34 +231,34 @@ class _Trial:
 
     def parts(self) -> None:
         """Ops that share an input see its beginning."""
-        session, host = self.session, _drawn(70_001)
+        session, host = self.session, _draw(70_001)
         if not isinstance(session, SharesBuffers):
             return
         with self.promise("a part of a buffer is its beginning"):
             buffer, part = session.allocate(host.shape, "float32"), host[:6000].reshape(60, 100)
             session.upload(buffer, host)
             session.sync()
-            found = self.fetch(session.beginning(buffer, part.shape), part)
+            beginning = self.fetch(session.beginning(buffer, part.shape), part)
             self.expect(
-                bool((found == part).all()), "a part of a buffer is its beginning", "60 x 100 of 70,001"
+                bool((beginning == part).all()), "a part of a buffer is its beginning", "60 x 100 of 70,001"
             )
             session.free(buffer)
 
     def sent_and_fetched(self, form: Form, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
-        way, own = self.session.transfers(form), _drawn(count)
-        theirs = self.session.host_array((count,), "float32", form)
-        theirs[:] = own
-        for host, kind in ((own, "an ordinary array"), (theirs, "a host array")):
+        way, own = self.session.transfers(form), _draw(count)
+        pinned = self.session.host_array((count,), "float32", form)
+        pinned[:] = own
+        for host, kind in ((own, "an ordinary array"), (pinned, "a host array")):
             buffer, host_output = self.session.allocate(host.shape, "float32"), host.copy()
             way.upload(buffer, host)
             self.session.sync()
             host_output.fill(-7)
             way.download(buffer, host_output)
-            theirs_too = self.session.host_array((count,), "float32", form)
-            theirs_too.fill(-7)
-            way.download(buffer, theirs_too)
-            same = bool((host_output == own).all()) and bool((theirs_too == own).all())
+            pinned_output = self.session.host_array((count,), "float32", form)
+            pinned_output.fill(-7)
+            way.download(buffer, pinned_output)
+            same = bool((host_output == own).all()) and bool((pinned_output == own).all())
             self.expect(same, "what comes back is what was sent", f"{form}: {count} x float32 from {kind}")
             self.session.free(buffer)
 
@@ -272,15 +269,15 @@ class _Trial:
         return host_output
 
     def memory(self, exhaust: bool) -> None:
-        known = self.session.device.usable_bytes
+        usable = self.session.device.usable_bytes
         with self.promise("memory that was freed is used again"):
             for _ in range(REUSES):
-                self.session.free(self.session.allocate((known // 32 if known else LARGE_BYTES,), "float32"))
+                self.session.free(self.session.allocate((usable // 32 if usable else LARGE_BYTES,), "float32"))
         most = self.session.limits.max_buffer_bytes
         if exhaust and most < _UNLIMITED:
             with self.promise("more than a buffer may hold is refused, or out of memory"):
                 copy, shape = kernels.load("copy"), (most // 4 + 64,)
-                form = next(f for f in FORMS if self.supported(copy, self.case(copy, 1, "float32", f)))
+                form = next(f for f in FORMS if self.supports(copy, self.case(copy, 1, "float32", f)))
                 if self.session.supports(copy, self.case(copy, shape[0], "float32", form)) is None:
                     with contextlib.suppress(DeviceOutOfMemory):
                         self.session.allocate(shape, "float32")
@@ -294,24 +291,24 @@ class _Trial:
     def op(self, op: Op, sizes: Sequence[int], inputs: Sequence[Inputs]) -> None:
         for dtype in DTYPES:
             for n in sizes:
-                cases = [c for c in (self.case(op, n, dtype, form) for form in FORMS) if self.supported(op, c)]
+                cases = [c for c in (self.case(op, n, dtype, form) for form in FORMS) if self.supports(op, c)]
                 for drawn in inputs if cases else ():
                     self.with_workspace(op, cases[0], drawn, partial(self.launches, cases, drawn))
 
-    def supported(self, op: Op, case: Case) -> bool:
+    def supports(self, op: Op, case: Case) -> bool:
         with self.promise("supports answers and does not raise", op.name):
             refused = refusal(self.session, op, case)
             if refused is None:
                 self.expect(case.dtype in op.dtypes, "an undeclared dtype is refused", case.id, op.name)
                 return case.dtype in op.dtypes
-            known = (
+            sound = (
                 isinstance(refused, BackendError)
                 and refused.reason in get_args(Reason)
                 and bool(refused.detail)
             )
             promise = "a refusal is a BackendError with a reason of the catalogue and a sentence"
-            self.expect(known, promise, case.id, op.name)
-            self.report.refused[case.id] = refused.reason if known else ""
+            self.expect(sound, promise, case.id, op.name)
+            self.report.refused[case.id] = refused.reason if sound else ""
         return False
 
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
@@ -352,14 +349,14 @@ class _Trial:
         """At the first size of the op's ladder whose launch is long enough."""
         for n in op.sizes.sizes():
             case = next(
-                (c for c in (self.case(op, n, "float32", f) for f in FORMS) if self.supported(op, c)), None
+                (c for c in (self.case(op, n, "float32", f) for f in FORMS) if self.supports(op, c)), None
             )
             if case is None:
                 return
-            if self.with_workspace(op, case, (1, "random"), partial(self.clocked, case)):
+            if self.with_workspace(op, case, (1, "random"), partial(self.check_clock, case)):
                 return
 
-    def clocked(self, case: Case, workspace: Workspace) -> bool:
+    def check_clock(self, case: Case, workspace: Workspace) -> bool:
         """True once a longer launch would teach nothing more."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
@@ -372,7 +369,7 @@ class _Trial:
             return not right
         # In turns, and the shortest of each: on a busy machine five in a row may all be disturbed.
         turns = [tuple(device_seconds(session, launch, count) or 0.0 for count in (1, 10)) for _ in range(5)]
-        single, ten = min(one for one, _ in turns), [ten for _, ten in turns]
+        single, ten = min(first for first, _ in turns), [ten for _, ten in turns]
         wall = [self.wall(lambda: session.run(launch, 10)) for _ in range(5)]
         in_range = 3 * single < min(ten) < 30 * single
         self.expect(in_range, "ten launches take about ten times as long as one", f"{single}, {ten}: {case.id}")

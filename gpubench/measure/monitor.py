@@ -80,9 +80,9 @@ class Monitor:
     def judge(
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
     ) -> Block:
-        """Return the block as `judged` by the clocks of the device's blocks so far, and note its own."""
+        """Return the block as `judge_block` judges it by the clocks of the device's blocks so far, and note its own."""
         clocks = self._clocks.setdefault(device_id, [])
-        block = judged(block, times_s, readings, median(clocks) if clocks else None)
+        block = judge_block(block, times_s, readings, median(clocks) if clocks else None)
         if block.clock_hz and not block.discarded:
             clocks.append(median(block.clock_hz))
         return block
@@ -179,7 +179,7 @@ def warning(absent: Mapping[str, str]) -> RunWarning | None:
     )  # fmt: skip
 
 
-def shared(users: Mapping[str, Users], session: int) -> list[RunWarning]:
+def warn_of_users(users: Mapping[str, Users], session: int) -> list[RunWarning]:
     """Warn of others on the GPUs, once for devices that are one GPU. To draw a screen is little, and memory that nobody
     is seen to hold may belong to a driver: that is only reported."""
     warnings = []
@@ -212,7 +212,7 @@ POWER_CAP = "sw_power_cap"
 SLOW_SHARE = 0.9
 
 
-def judged(
+def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
     """The block with throttled samples discarded, all reasons that were read, and the clock of each used sample, unless
@@ -228,7 +228,7 @@ def judged(
     for index in range(block.warmup, len(block.wall_s)):
         near = _near(times_s[index], times_s[index + 1], readings)
         clocks.append(median([r.clock_hz for r in near if r.clock_hz] or [0.0]))
-        if any(slowed(reading, usual_hz) for reading in near):
+        if any(is_slowed_down(reading, usual_hz) for reading in near):
             discarded[str(index)] = "throttled"
     return msgspec.structs.replace(
         block, discarded=discarded, clock_hz=block.clock_hz or (clocks if all(clocks) and clocks else None),
@@ -236,7 +236,7 @@ def judged(
     )  # fmt: skip
 
 
-def slowed(reading: Reading, usual_hz: float | None) -> bool:
+def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
     """True for heat, lack of power, or a clock far below the usual one that the power cap does not explain."""
     if SLOWED.intersection(reading.throttle):
         return True
@@ -272,12 +272,11 @@ class FromMonitor(msgspec.Struct, frozen=True, tag=True):
 
 
 class MonitorTarget(msgspec.Struct, frozen=True):
-    """A device that is to be read: its id in this run, and how the driver knows it (`pci`: "0000:09:00.0"). What the
-    driver does not know is read by its backend, if at all."""
+    """A device that is to be read. One that the driver does not know is read by its backend, if at all."""
 
-    device_id: str
-    uuid: str | None = None
-    pci: str | None = None
+    device_id: str  # its id in this run
+    uuid: str | None = None  # by which the driver knows it
+    pci: str | None = None  # its address, as in `0000:09:00.0`
 
     @property
     def known(self) -> bool:
@@ -286,30 +285,29 @@ class MonitorTarget(msgspec.Struct, frozen=True):
 
 
 class Begin(ToMonitor, frozen=True):
-    """The devices of the session; the monitor answers Ready."""
+    """The order that comes first; the monitor answers Ready."""
 
-    targets: list[MonitorTarget]
+    targets: list[MonitorTarget]  # the devices of the session
 
 
 class Watch(ToMonitor, frozen=True):
-    """Read these devices now, and again and again until Pause."""
+    """The order to read devices now, and again and again until Pause."""
 
-    device_ids: list[str]
+    device_ids: list[str]  # those to read
 
 
 class Pause(ToMonitor, frozen=True):
-    """Read once more, then be still; the monitor answers Paused with this number."""
+    """The order to read once more, then to be still; the monitor answers Paused."""
 
-    number: int
+    number: int  # of this order
 
 
 class Users(msgspec.Struct, frozen=True):
-    """Users of a GPU: processes that compute there, those that draw, and the memory that all of them hold, listed here
-    or not."""
+    """Users of a GPU."""
 
-    computing: int = 0
-    drawing: int = 0
-    used_bytes: int = 0
+    computing: int = 0  # processes that compute there
+    drawing: int = 0  # processes that draw there
+    used_bytes: int = 0  # memory that all processes hold, listed here or not
 
     @property
     def unseen(self) -> bool:
@@ -321,34 +319,32 @@ class Users(msgspec.Struct, frozen=True):
 
 
 class Ready(FromMonitor, frozen=True):
-    """Why a device cannot be read, by its id; all others can. `users` are those of the devices that tell."""
+    """The answer to Begin."""
 
-    absent: dict[str, str]
-    users: dict[str, Users] = {}
+    absent: dict[str, str]  # by device, why it cannot be read
+    users: dict[str, Users] = {}  # of the devices that tell
 
 
 class Reading(FromMonitor, frozen=True):
-    """One reading. `t_s` is of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in
-    steps of 1/64 s. None: this device does not tell.
+    """One reading; a quantity is None if the device does not tell it."""
 
-    `throttle` holds the reasons for a lowered clock in the words of nvidia-smi.
-    """
-
-    device_id: str
+    device_id: str  # the device that was read
+    # Of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in steps of 1/64 s.
+    # Of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in steps of 1/64 s.
     t_s: float
-    clock_hz: float | None = None
-    memory_clock_hz: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    throttle: list[str] = []
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
+    clock_hz: float | None = None  # of the SMs
+    memory_clock_hz: float | None = None  # of the memory
+    temperature_c: float | None = None  # of the chip
+    power_w: float | None = None  # of the board
+    throttle: list[str] = []  # reasons for a lowered clock, in the words of nvidia-smi
+    pcie_generation: int | None = None  # of the link to the host, now
+    pcie_width: int | None = None  # lanes of that link, now
 
 
 class Paused(FromMonitor, frozen=True):
-    """All readings up to the Pause of this number have been sent."""
+    """The answer to Pause: all readings have been sent."""
 
-    number: int
+    number: int  # of the order
 
 
 def encode(message: ToMonitor | FromMonitor) -> bytes:

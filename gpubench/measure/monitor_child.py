@@ -87,27 +87,27 @@ def _backend(device_id: str) -> Backend:
     return backends.load(device_id.partition(":")[0])
 
 
-def staying(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
+def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
     """Return who is on the devices and stays: a worker of the session before may still be on its way out."""
-    found = look()
+    users_seen = look()
     for pause_s in PAUSES_S:
-        if not any(users.computing or users.unseen for users in found.values()):
+        if not any(users.computing or users.unseen for users in users_seen.values()):
             break  # who draws is no worker of ours
         time.sleep(pause_s)
-        found = look()
-    return found
+        users_seen = look()
+    return users_seen
 
 
 def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
     """Answer orders; while devices are watched, read them at every interval."""
-    found, absent = sources(begin.targets)
-    send(Ready(absent, staying(lambda: users(begin.targets))))
+    readers, absent = sources(begin.targets)
+    send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []
 
     def read() -> None:
         for name in watched:
             at = time.perf_counter()
-            send(Reading(name, at, **found[name]()))
+            send(Reading(name, at, **readers[name]()))
 
     while True:
         try:
@@ -116,7 +116,7 @@ def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin
             read()
             continue
         if isinstance(order, Watch):
-            watched = [name for name in order.device_ids if name in found]
+            watched = [name for name in order.device_ids if name in readers]
             read()
         elif isinstance(order, Pause):
             read()

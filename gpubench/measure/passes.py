@@ -21,7 +21,6 @@ import msgspec
 from gpubench import curves
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
-from gpubench.measure.ladder import Rungs
 from gpubench.measure.plan import (
     ONE_BLOCK,
     Constraints,
@@ -33,7 +32,7 @@ from gpubench.measure.plan import (
     together,
     workload,
 )
-from gpubench.measure.points import Cell, CostModel, Points, Rows, Slot, cells, slot
+from gpubench.measure.points import Cell, CostModel, Points, Rows, Rungs, Slot, cells, slot
 from gpubench.measure.recorder import Recorder
 from gpubench.result.case import FUNCTIONS, Case, own_names
 from gpubench.result.run import Planned, RunWarning, Skip
@@ -64,13 +63,13 @@ DOUBT_WEIGHT = math.log(10)
 
 
 class Goal(NamedTuple):
-    """When a threshold needs no more sizes: high / low within `sharp`, so many sizes around it, or the best of those
-    that are left would narrow ln(high / low) by less than `least`. `purpose`: how often a size is measured. A second
-    block lowers the variance of a size by a third, and costs a third of a new size."""
+    """When a threshold needs no more sizes."""
 
-    sharp: float
-    most_around: int
-    least: float
+    sharp: float  # high / low is within this
+    most_around: int  # so many sizes lie around it
+    least: float  # the best size that is left would narrow ln(high / low) by less
+    # How often a size is measured: a second block lowers its variance by a third, for a third of the cost of a
+    # new one.
     purpose: Purpose
 
 
@@ -78,17 +77,16 @@ USUAL, WHOLE = Goal(2.25, 14, 0.05, Purpose(blocks=2)), Goal(1.1, 40, 0.005, Pur
 
 
 class Unsharp(NamedTuple):
-    """A threshold that is not sharp: its interval in ln(n), the sides that make it wide, and the sizes at which those
-    were timed. `share`: how much of the variance sizes can take away; the rest is what runs differ by."""
+    """A threshold that is not sharp."""
 
-    cell: Cell
-    threshold: curves.Threshold
-    low: float
-    high: float
-    cpu: bool
-    gpu: bool
-    sizes: tuple[float, ...]
-    share: float
+    cell: Cell  # the device and the regime
+    threshold: curves.Threshold  # as the curves have it
+    low: float  # of its interval, in ln(n)
+    high: float  # of its interval, in ln(n)
+    cpu: bool  # the CPU's side makes it wide
+    gpu: bool  # the device's side makes it wide
+    sizes: tuple[float, ...]  # ln(n) at which those sides were timed
+    share: float  # of the variance, what sizes can take away; the rest is what runs differ by
     around: int = 0  # how many of the sizes lie in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
@@ -115,12 +113,12 @@ class Unsharp(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A step of one op, what it is expected to narrow, and the seconds that it takes."""
+    """A step of one op."""
 
-    rungs: Rungs
-    slots: Mapping[int, set[Slot]]
-    value: float
-    cost_s: float
+    rungs: Rungs  # the op
+    slots: Mapping[int, set[Slot]]  # who is measured, by size
+    value: float  # what it is expected to narrow
+    cost_s: float  # seconds that it takes
 
     @property
     def rate(self) -> float:
@@ -154,9 +152,9 @@ NOBODY = Contenders({})
 
 
 class Passes:
-    """The steps of a session that chooses its sizes. Each has to be measured and reported by `measured` before the next
-    is asked for, and its time by `took` before the one after that. `whole`: the budget was named, and is to be used
-    up."""
+    """The steps of a session that chooses its sizes. Each has to be measured and reported by `note_times` before the
+    next is asked for, and its time by `took` before the one after that. `whole`: the budget was named, and is to be
+    used up."""
 
     def __init__(
         self, series: Sequence[Series], constraints: Constraints, recorder: Recorder, left_s: Callable[[], float],
@@ -183,11 +181,11 @@ class Passes:
         self._names = own_names(item.op.name for item in series)
         self._repeated: set[tuple[str, int, Slot]] = set()
 
-    def known(self, series: Series) -> Rows:
+    def rows(self, series: Series) -> Rows:
         """Return what was measured of a series, by size and contender."""
         return self.points.rows(series)
 
-    def measured(self, step: Step) -> None:
+    def note_times(self, step: Step) -> None:
         """Note that the times of a step are there, or are no longer."""
         for item in step.workloads:
             key = item.series.key
@@ -224,7 +222,7 @@ class Passes:
 
     # ---------------------------------------------------------------- the ladder of all ops
 
-    def _was_tried(self, case: Case) -> bool:
+    def _has_outcome(self, case: Case) -> bool:
         outcome = self._recorder.outcome(case.id)
         unreached = outcome is None or isinstance(outcome, Planned)
         return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
@@ -233,7 +231,7 @@ class Passes:
         """All rungs that fit, each once. `reserve_s`: the time that is left to what follows."""
         for rungs in self._every:  # without those that an interrupted run has measured
             rungs.left = [
-                n for n in rungs.left if not any(map(self._was_tried, rungs.at(n, whole=False).cases))
+                n for n in rungs.left if not any(map(self._has_outcome, rungs.at(n, whole=False).cases))
             ]
         for rungs in self._every:
             if rungs.refused:
@@ -424,7 +422,7 @@ class Passes:
 
     def _race(self, series: Series) -> Race:
         if series.key not in self._races:
-            fitted = self.points.fitted(series)
+            fitted = self.points.fit(series)
             if series.op.group == FUNCTIONS:
                 fitted = _keep_own_code(fitted, self._cpu)
             sides = group_by(fitted, lambda name: None if name[0] in self._cpu else (name[0], name[2]))
@@ -466,7 +464,7 @@ class Passes:
     def _top_again(self, rungs: Rungs) -> Wish | None:
         """The top once more on the CPU, in memory that is allocated anew: gains depend on where that lies."""
         times = self.points.rows(rungs.series).get(rungs.top, {})
-        fitted = self.points.fitted(rungs.series)
+        fitted = self.points.fit(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
         names = _competing(cpu, math.log(rungs.top))
         count, gains = 1 + rungs.tops, len(cells({rungs.top: times}, self._cpu, self._software))

@@ -11,7 +11,7 @@ import msgspec
 from gpubench import backends, functions
 from gpubench.base.messages import REASONS, Reason
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
-from gpubench.measure.protocol import Wanted
+from gpubench.measure.protocol import CeilingRequest
 from gpubench.result.case import (
     FORMS,
     GANG,
@@ -36,24 +36,21 @@ EXTRA_LAUNCHES = 12
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A device to measure, with the forms its backend has."""
+    """A device to measure."""
 
-    device: Device
-    forms: tuple[str, ...]
+    device: Device  # as its backend lists it
+    forms: tuple[str, ...]  # that its backend has
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved.
+    """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved."""
 
-    Only an `explained` size has its calls taken apart and its launches read on the device's own clock.
-    """
-
-    op: Op
-    params: dict[str, int]
-    dtype: Dtype
-    cases: tuple[Case, ...]
-    skips: tuple[Skip, ...] = ()
-    explained: bool = True
+    op: Op  # what is computed
+    params: dict[str, int]  # the size, and the shape beside it
+    dtype: Dtype  # of the operands
+    cases: tuple[Case, ...]  # to measure
+    skips: tuple[Skip, ...] = ()  # cases that cannot be measured, with the reason
+    explained: bool = True  # its calls are taken apart, and its launches read on the device's own clock
 
     @property
     def key(self) -> str:
@@ -79,7 +76,7 @@ class Workload(msgspec.Struct, frozen=True):
         """Seconds of a launch on a slow machine."""
         return self.series.work(self.n) / SLOW_BYTES
 
-    def parted(self, case: Case) -> bool:
+    def is_taken_apart(self, case: Case) -> bool:
         """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
         split has sides in each regime."""
         if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
@@ -98,9 +95,9 @@ class Workload(msgspec.Struct, frozen=True):
 class Series(msgspec.Struct, frozen=True):
     """Op, dtype and the params beside the size: what is one curve over the sizes."""
 
-    op: Op
-    dtype: Dtype
-    shape: dict[str, int] = {}
+    op: Op  # what is computed
+    dtype: Dtype  # of the operands
+    shape: dict[str, int] = {}  # the params beside the size
 
     @property
     def key(self) -> str:
@@ -137,16 +134,14 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """The scope of a plan: devices, the selection, the host memory that is free, and the cases to keep.
+    """The scope of a plan."""
 
-    With `named_forms` (the user chose the forms) a form that a backend lacks is a Skip; else it is left out.
-    """
-
-    targets: tuple[Target, ...]
-    selection: Selection
-    host_bytes: int | None
-    keep: Callable[[Case], bool] | None = None
-    settings: Settings = Settings()
+    targets: tuple[Target, ...]  # the devices
+    selection: Selection  # ops, sizes, dtypes, forms and regimes
+    host_bytes: int | None  # of memory that are free on the host, if that is known
+    keep: Callable[[Case], bool] | None = None  # leaves out each case for which it is false
+    settings: Settings = Settings()  # how to measure
+    # The user chose the forms: one that a backend lacks is a Skip, else it is left out.
     named_forms: bool = False
 
 
@@ -371,7 +366,7 @@ def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> S
     return Skip(id=case.id, case=case, reason=reason, detail=detail, hint=hint)
 
 
-def merged(workloads: Iterable[Workload]) -> list[Workload]:
+def merge(workloads: Iterable[Workload]) -> list[Workload]:
     """Each size once, with all the cases that were asked for at it."""
     by_key: dict[str, Workload] = {}
     for item in workloads:
@@ -451,12 +446,12 @@ Phase = Literal["main", "sweep"]
 
 
 class Purpose(msgspec.Struct, frozen=True):
-    """`samples` of each case, or `blocks` of them, in this session; neither: as many as the precision and the limits of
-    the settings ask for."""
+    """How much of each case a step takes; without a number as much as the precision and the limits of the settings
+    ask for."""
 
-    phase: Phase = "main"
-    samples: int | None = None
-    blocks: int | None = None
+    phase: Phase = "main"  # of the blocks
+    samples: int | None = None  # of each case
+    blocks: int | None = None  # of each case, in this session
 
 
 MAIN = Purpose()
@@ -465,11 +460,11 @@ BLOCKS, ONE_BLOCK = Purpose(blocks=4), Purpose(blocks=1)
 
 
 class Step(NamedTuple):
-    """Workloads to measure together, and what for. `ends`: sizes that every run of these ops measures, so that what is
-    chosen for them is chosen once on a machine."""
+    """Workloads to measure together."""
 
-    workloads: tuple[Workload, ...]
-    purpose: Purpose
+    workloads: tuple[Workload, ...]  # interleaved
+    purpose: Purpose  # how much of each case
+    # Of sizes that every run of these ops measures: what is chosen for them is chosen once on a machine.
     ends: bool = False
 
 
@@ -484,13 +479,13 @@ CEILING_PARTS = 8
 UNKNOWN_MEMORY_BYTES = 8 << 30
 
 
-def asked(
+def plan_ceilings(
     workloads: Iterable[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
-) -> dict[str, Wanted]:
+) -> dict[str, CeilingRequest]:
     """Return what to measure on each device: only the ceilings that a case of the plan could come near."""
     everything = list(workloads)
     items = [item for item in everything if item.op.overhead is None]
-    by_device: dict[str, Wanted] = {}
+    by_device: dict[str, CeilingRequest] = {}
     cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
         if device.kind not in ("cpu", "gpu") or device.backend == GANG:
@@ -510,7 +505,7 @@ def asked(
         if memory or compute or link:
             rooms = [device.usable_bytes, machine.memory.usable_bytes.value]
             usable = [room for room in rooms if room is not None] or [UNKNOWN_MEMORY_BYTES]
-            by_device[device.id] = Wanted(
+            by_device[device.id] = CeilingRequest(
                 memory=memory, compute=compute, link=link, cache_bytes=cache_bytes, limit_s=limit_s(settings),
                 memory_bytes=min(usable) // CEILING_PARTS,
             )  # fmt: skip

@@ -40,52 +40,46 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
 class WorkerRequest(Message, frozen=True, kw_only=True):
     """Base of what a worker is asked for."""
 
-    id: int
+    id: int  # the number of the request
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """Base of the answers, each with the number of its request."""
+    """Base of the answers."""
 
-    id: int
+    id: int  # the number of the request
 
 
 class ListDevices(WorkerRequest, frozen=True):
-    """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
+    """Which devices does this backend have? Nothing is opened."""
 
-    backend: str
-    host_only: bool = False
+    backend: str  # its name
+    host_only: bool = False  # its CPUs do, where they are told sooner
 
 
 class Preload(WorkerRequest, frozen=True):
-    """Import what opening a device of this backend needs. Nobody waits for the reply."""
+    """Import what opening a device needs. Nobody waits for the reply."""
 
-    backend: str
+    backend: str  # of the device
 
 
 class Open(WorkerRequest, frozen=True, kw_only=True):
-    """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
+    """Open the device."""
 
-    `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
-    `host_bytes`: what the worker may use of the host's memory, where that is known.
-    `cpus`: how many a worker may keep busy, where the parent knows it; `alike` lists those with the same cores, and
-    those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned forms are to
-    come, in these `dtypes`.
-    """
-
-    device_id: str
-    threads: int | None
-    seed: int
-    inputs: str
-    scratch: str
-    since: float
-    autotune: bool = True
+    device_id: str  # the device
+    threads: int | None  # of a CPU; None: all
+    seed: int  # of the inputs
+    inputs: str  # how they are drawn
+    scratch: str  # the folder of shared references
+    since: float  # the monotonic start of the session
+    autotune: bool = True  # kernels may be chosen by trials
+    # Of memory that the host overwrites before every sample; None: caches stay warm.
     flush_bytes: int | None = None
-    host_bytes: int | None = None
-    cpus: int | None = None
-    alike: list[str] = []
-    sample_s: float = 5e-3
-    ops: list[str] = []
-    dtypes: list[Dtype] = []
+    host_bytes: int | None = None  # of the host's memory that the worker may use, if that is known
+    cpus: int | None = None  # that the worker may keep busy, where the parent knows it
+    alike: list[str] = []  # lists of CPUs with the same cores, and of those beside the same memory
+    sample_s: float = 5e-3  # a sample lasts at least so long
+    ops: list[str] = []  # whose tuned forms are to come
+    dtypes: list[Dtype] = []  # in which these ops come
 
 
 class MeasureOverhead(WorkerRequest, frozen=True):
@@ -93,108 +87,97 @@ class MeasureOverhead(WorkerRequest, frozen=True):
     opened side by side, and measured one after the other."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Ceilings of one device: of memory, of arithmetic in some dtypes, and of its link to the host, each in at most
-    about `limit_s` seconds.
+class CeilingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Ceilings of one device."""
 
-    `cache_bytes` is its last level of cache, `memory_bytes` what the arrays may take.
-    """
-
-    memory: bool
-    compute: list[Dtype]
-    link: bool = False
-    cache_bytes: int
-    memory_bytes: int
-    limit_s: float
+    memory: bool  # bytes a second
+    compute: list[Dtype]  # FLOP a second in these dtypes
+    link: bool = False  # bytes a second to the host and back
+    cache_bytes: int  # of its last level of cache
+    memory_bytes: int  # that the arrays may take
+    limit_s: float  # about so long for each of them at most
 
 
 class MeasureCeilings(WorkerRequest, frozen=True):
     """How fast is this device at best?"""
 
-    wanted: Wanted
+    ceilings: CeilingRequest  # that are asked for
 
 
 class Load(WorkerRequest, frozen=True):
-    """Make the inputs of a case, with `reference` also its float64 answer. Workers may do so side by side: nothing is
-    timed meanwhile."""
+    """Make the inputs of a case. Workers may do so side by side: nothing is timed meanwhile."""
 
-    case: Case
-    reference: bool
+    case: Case  # whose inputs are made
+    reference: bool  # its float64 answer is made, too
 
 
 class Build(WorkerRequest, frozen=True):
     """Build the launch of a case and check its output, beside other workers. Whatever goes wrong is left to
     `Prepare`."""
 
-    case: Case
+    case: Case  # to build
 
 
 class Choose(WorkerRequest, frozen=True):
     """Choose the kernel of a case by trials, while no other worker does anything. Whatever goes wrong is left to
     `Prepare`, which tells the time of these trials, too."""
 
-    case: Case
+    case: Case  # whose kernel is chosen
 
 
 class Prepare(WorkerRequest, frozen=True):
-    """Inputs, buffers, build, correctness gate, parts.
+    """Inputs, buffers, build, correctness gate, parts."""
 
-    `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
-    timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read. `cut`: the GPU's share of a case
-    that is split, or where the stages of a workload run; None: whatever it has now. `expected_s`: what a
-    launch is expected to take, by other sizes: the first block begins with that count, and corrects it.
-    """
-
-    case: Case
-    session: int
-    repeat: int | None = None
-    hot_repeat: int | None = None
-    part_samples: int = PART_SAMPLES
-    time_it: bool = True
-    device_clock: bool = True
+    case: Case  # to prepare
+    session: int  # its index
+    repeat: int | None = None  # launches per sample, as a Block stores it, if that is settled
+    hot_repeat: int | None = None  # the same on the device's clock
+    part_samples: int = PART_SAMPLES  # how often each part is timed; 0 leaves the parts out
+    time_it: bool = True  # samples will follow
+    device_clock: bool = True  # the device's own clock is read beside the wall clock
+    # The GPU's share of a split case, or where the stages of a workload run; None: as it is now.
     cut: float | str | None = None
+    # What a launch takes by other sizes: the first block begins with that count, and corrects it.
     expected_s: float | None = None
 
 
 class Sample(WorkerRequest, frozen=True):
-    """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds. Without `warm_up` the
-    first sample counts: of launches so long that what goes before them is forgotten soon."""
+    """One block of a prepared case."""
 
-    case_id: str
-    session: int
-    round: int
-    position: int
-    samples: int
-    warmup_s: float
-    limit_s: float
+    case_id: str  # the case
+    session: int  # its index
+    round: int  # the number of the block
+    position: int  # of the block in its round
+    samples: int  # that are taken
+    warmup_s: float  # of work before them
+    limit_s: float  # for all of it
+    # False: the first sample counts, of launches so long that what goes before them is forgotten soon.
     warm_up: bool = True
 
 
 class Work(WorkerRequest, frozen=True):
-    """Warm up a prepared case, wait until the monotonic time `start_at`, then work for so long: other workers begin at
-    the same moment."""
+    """Warm up a prepared case, wait, then work: other workers begin at the same moment."""
 
-    case_id: str
-    start_at: float
-    warmup_s: float
-    work_s: float
+    case_id: str  # the case
+    start_at: float  # the monotonic time at which work begins
+    warmup_s: float  # of work before that
+    work_s: float  # how long it works
 
 
 class TimeStages(WorkerRequest, frozen=True):
-    """Time the stages of a prepared workload, or tell where they could run (`placing`), in at most about `limit_s`
-    seconds."""
+    """Time the stages of a prepared workload, or tell where they could run."""
 
-    case_id: str
-    session: int
-    limit_s: float
-    placing: bool = False
+    case_id: str  # the case
+    session: int  # its index
+    limit_s: float  # about so long at most
+    placing: bool = False  # tell where they could run
 
 
 class Finish(WorkerRequest, frozen=True):
-    """Check the output that the last launch left behind. A function is called with other values if that takes no longer
-    than `limit_s` seconds. None means that it may take its time."""
+    """Check the output that the last launch left behind."""
 
-    case_id: str
+    case_id: str  # the case
+    # A function is called with other values if that takes no longer; None: it may take its time.
     limit_s: float | None = None
 
 
@@ -209,16 +192,16 @@ class Close(WorkerRequest, frozen=True):
 class Phase(Message, frozen=True):
     """Announcement of what the worker is about to do; no reply."""
 
-    name: str
+    name: str  # of the phase
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that a backend brings along, as far as a plan has to know it; its `build` stays in the worker."""
 
-    language: str
-    variant: str
-    library: bool
-    dtypes: tuple[str, ...] | None
+    language: str  # in which it is written
+    variant: str  # its name among the kernels of the op
+    library: bool  # it is a library call
+    dtypes: tuple[str, ...] | None  # that it has; None: those of the op
 
 
 def _in_worker(*_: object) -> None:
@@ -228,17 +211,17 @@ def _in_worker(*_: object) -> None:
 class Listing(msgspec.Struct, frozen=True):
     """The devices of a backend, or why there are none, and what the backend declares."""
 
-    backend: str
-    devices: tuple[Device, ...] = ()
-    forms: tuple[str, ...] = ()
+    backend: str  # its name
+    devices: tuple[Device, ...] = ()  # that it has
+    forms: tuple[str, ...] = ()  # in which it computes
     version: str | None = None  # of its library
-    default_devices: tuple[str, ...] | None = None
-    yields_to: tuple[str, ...] = ()
+    default_devices: tuple[str, ...] | None = None  # the only ones that are measured unless a device is named
+    yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs, and come first
     scripted: tuple[str, ...] = ()  # devices whose sessions have a clock of their own
-    kernels: dict[str, tuple[KernelFacts, ...]] = {}
-    reason: Reason | None = None
-    detail: str = ""
-    hint: str = ""
+    kernels: dict[str, tuple[KernelFacts, ...]] = {}  # that it brings, by op
+    reason: Reason | None = None  # why it has no devices
+    detail: str = ""  # of that reason
+    hint: str = ""  # what to do about it
 
     @property
     def brought(self) -> dict[str, tuple[Kernel, ...]]:
@@ -252,81 +235,80 @@ class Listing(msgspec.Struct, frozen=True):
 class Devices(Reply, frozen=True):
     """The devices of a backend."""
 
-    listing: Listing
+    listing: Listing  # what it said
 
 
 class Opened(Reply, frozen=True):
-    """The device is open. `once_s`: seconds of what the machine remembers from now on."""
+    """The device is open."""
 
-    device: Device
-    record: WorkerRecord
-    once_s: float = 0.0
+    device: Device  # as it is known now
+    record: WorkerRecord  # of this worker, for the file
+    once_s: float = 0.0  # seconds of what the machine remembers from now on
 
 
 class MeasuredOverhead(Reply, frozen=True):
-    """Seconds of each empty launch with its wait, and of the clock: its smallest step, and the cost of a reading."""
+    """The cost of an empty launch, and of the clock."""
 
-    overhead_s: list[float]
-    clock_step_s: float
-    clock_cost_s: float
+    overhead_s: list[float]  # seconds of each empty launch with its wait
+    clock_step_s: float  # the smallest step of the clock
+    clock_cost_s: float  # of one reading
 
 
 class Ceilings(Reply, frozen=True):
-    """The ceilings that were asked for, each with a rate or with the reason for none."""
+    """The answer to MeasureCeilings."""
 
-    ceilings: list[Ceiling]
+    ceilings: list[Ceiling]  # each with a rate or with the reason for none
 
 
 class Prepared(Reply, frozen=True, kw_only=True):
-    """The case is right and ready. `cut`: of a case that is split the GPU's share, in whole units; of a workload on two
-    sides where its stages run. `notes`: what the worker has found wrong with the cache."""
+    """The case is right and ready."""
 
-    check: Check
-    answer: list[float] | None = None
-    op_hash: str
-    kernel_hash: str | None
-    kernel: str | None = None
-    tune_s: float = 0.0
-    lacks: str | None = None
-    notes: list[RunWarning] = []
-    blas: bool = False
-    flops: int
-    bytes: int
-    output_bytes: int | None = None
-    input_bytes: int | None = None
-    parts: Parts
-    staging: Staging
+    check: Check  # that it passed
+    answer: list[float] | None = None  # elements of the answer of a function
+    op_hash: str  # changes when the op means something else
+    kernel_hash: str | None  # of the code of the kernel
+    kernel: str | None = None  # its name
+    tune_s: float = 0.0  # seconds of choosing kernels
+    lacks: str | None = None  # why this CPU is not at its best
+    notes: list[RunWarning] = []  # what the worker has found wrong with the cache
+    blas: bool = False  # a BLAS computes it
+    flops: int  # of a launch
+    bytes: int  # that a launch moves
+    output_bytes: int | None = None  # that move to the host
+    input_bytes: int | None = None  # that move to the device; None: all that is read
+    parts: Parts  # seconds of building it, and of the parts of a call
+    staging: Staging  # how bytes travel
+    # The GPU's share of a split case, in whole units; where the stages of a workload on two sides run.
     cut: float | str | None = None
 
 
 class Sampled(Reply, frozen=True):
-    """One block. `times_s`: the monotonic times at which it began and at which each entry of `wall_s` ended;
-    `parts`: those of the calls that were taken apart between its samples."""
+    """One block."""
 
-    block: Block
-    times_s: list[float] = []
-    parts: dict[str, list[float]] = {}
+    block: Block  # for the file
+    times_s: list[float] = []  # monotonic times at which it began and at which each entry of `wall_s` ended
+    parts: dict[str, list[float]] = {}  # of the calls that were taken apart between its samples
 
 
 class Worked(Reply, frozen=True):
-    """When the work really began, and when each sample of `repeat` launches ended, in seconds from `start_at`."""
+    """When the work really began, and when it ended, in seconds from `start_at`."""
 
-    repeat: int
-    begin_s: float
-    ends_s: list[float]
+    repeat: int  # launches of a sample
+    begin_s: float  # of the first sample
+    ends_s: list[float]  # of each sample
 
 
 class TimedStages(Reply, frozen=True):
-    """The times of the stages, or those on both sides and what they promise; None where a device cannot tell them."""
+    """The stages of a workload; None where a device cannot tell them."""
 
-    times: StageTimes | None = None
-    placing: Placing | None = None
+    times: StageTimes | None = None  # of the stages
+    placing: Placing | None = None  # their times on both sides and what placements promise
 
 
 class Done(Reply, frozen=True):
     """The request was carried out."""
 
-    notes: list[RunWarning] = []
+    notes: list[RunWarning] = []  # warnings for the user
 
 
 class Undecided(Reply, frozen=True):
@@ -336,20 +318,20 @@ class Undecided(Reply, frozen=True):
 class Refused(Reply, frozen=True):
     """The case was not attempted, or the device is not to be had."""
 
-    reason: Reason
-    detail: str
-    hint: str = ""
+    reason: Reason  # of the list of messages
+    detail: str  # why
+    hint: str = ""  # what to do
 
 
 class Broke(Reply, frozen=True):
-    """The case was attempted and failed; `fatal` means that only a fresh worker can go on."""
+    """The case was attempted and failed."""
 
-    reason: Reason
-    detail: str
-    hint: str = ""
-    phase: str | None = None
-    check: Check | None = None
-    fatal: bool = False
+    reason: Reason  # of the list of messages
+    detail: str  # why
+    hint: str = ""  # what to do
+    phase: str | None = None  # in which it broke
+    check: Check | None = None  # that it failed
+    fatal: bool = False  # only a fresh worker can go on
 
 
 FromWorker = Phase | Reply

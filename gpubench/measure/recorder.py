@@ -18,6 +18,7 @@ from gpubench import __version__
 from gpubench.base import processes
 from gpubench.base.errors import DeviceLost, ExitCode, WrongResult
 from gpubench.base.messages import REASONS
+from gpubench.measure.budget import LEAST_BLOCKS
 from gpubench.result.case import GANG, Case
 from gpubench.result.identity import uuid_digest
 from gpubench.result.machine import Machine
@@ -152,12 +153,12 @@ class Recorder:
     def finish(self, exit_code: int, exit_reason: str, *, complete: bool) -> Run:
         """Close the document and save it. What was planned and never reached stays visible as such."""
         if complete:
-            self._skip_unreached()
+            self._skip_the_rest()
         self.replace(exit_code=exit_code, exit_reason=exit_reason, complete=complete, finished_at=utc_now())
         self.save()
         return self.run
 
-    def _skip_unreached(self) -> None:
+    def _skip_the_rest(self) -> None:
         for outcome in list(self._outcomes.values()):
             if isinstance(outcome, Planned):
                 self._outcomes[outcome.id] = Skip(
@@ -187,14 +188,14 @@ VARIABLES = (
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a run: the command, the versions of what it uses, the user's words, the environment."""
+    """The origin of a run."""
 
-    argv: Sequence[str] = ()
-    versions: Mapping[str, str] = {}
-    label: str | None = None
-    tags: Sequence[str] = ()
-    context: Mapping[str, str] = {}
-    environ: Mapping[str, str] = {}
+    argv: Sequence[str] = ()  # the command
+    versions: Mapping[str, str] = {}  # of what the run uses
+    label: str | None = None  # the user's name for it
+    tags: Sequence[str] = ()  # the user's words for it
+    context: Mapping[str, str] = {}  # the user's facts about it
+    environ: Mapping[str, str] = {}  # the environment variables
 
 
 def new_run(
@@ -347,52 +348,99 @@ def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
     return len(latest) < FAILURES_IN_A_ROW or not failed.issuperset(latest)
 
 
+# ---------------------------------------------------------------- the end of a run
+
+
+def verdict(
+    run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
+) -> tuple[ExitCode, str]:
+    """The code and its reason; `unavailable` are required devices that could not be opened. What broke in a session
+    before `since`, in an earlier call, is not held against this one where the case has a number."""
+    failures = [o for o in run.outcomes if isinstance(o, Failure)]
+    if any(f.reason == WRONG_RESULT for f in failures):
+        return ExitCode.FAILED, WRONG_RESULT
+    if failures or any(failure.session >= since for o in run.outcomes for failure in failures_of(o)):
+        return ExitCode.FAILED, "failed"
+    measured = [o for o in run.outcomes if isinstance(o, Measurement)]
+    if any(unavailable):
+        return ExitCode.UNAVAILABLE, "unavailable"
+    if not measured and not (check_only and planned_cases(run)):
+        return ExitCode.FAILED, "nothing-measured"
+    short = not check_only and any(
+        _too_few(o, run.settings.min_samples) for o in measured if _has_named_size(run, o)
+    )
+    if short or (
+        planned_cases(run)
+        if check_only
+        else any(_has_named_size(run, o) for o in run.outcomes if isinstance(o, Planned))
+    ):
+        return ExitCode.BUDGET, "budget"
+    return ExitCode.OK, "ok"
+
+
+def planned_cases(run: Run) -> list[Planned]:
+    """Return the cases of a check that its budget left out."""
+    return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
+
+
+def _has_named_size(run: Run, outcome: Outcome) -> bool:
+    """Whether its size was asked for by name. What a search left open is no failure: the report says so."""
+    return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
+
+
+def _too_few(outcome: Measurement, least: int) -> bool:
+    """A budget gives each case LEAST_BLOCKS blocks at least, of long launches with a sample each. What was throttled
+    counts: it is used where too little else is left, so lack of time is not what ended it."""
+    main = [block for block in outcome.blocks if block.phase == "main"]
+    return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
+
+
 # ---------------------------------------------------------------- events
 
 
 class RunStarted(msgspec.Struct, frozen=True):
-    """`cases` is what the plan holds so far; a search may add more. `sessions` is how many the file will have."""
+    """A run begins."""
 
-    cases: int
-    sessions: int
-    budget_s: float | None
+    cases: int  # of the plan so far; a search may add more
+    sessions: int  # that the file will have
+    budget_s: float | None  # of the run, if it has one
 
 
 class CaseStarted(msgspec.Struct, frozen=True):
     """A case is being prepared."""
 
-    id: str
-    number: int
-    cases: int
-    session: int
-    sessions: int
-    remaining_s: float | None
+    id: str  # of the case
+    number: int  # of the case in this run
+    cases: int  # in all, as far as that is known
+    session: int  # its index
+    sessions: int  # in all
+    remaining_s: float | None  # until the end, if that is known
 
 
 class BlockDone(msgspec.Struct, frozen=True):
-    """The estimate so far: median seconds per launch, its relative half-width, the samples behind it."""
+    """The estimate of a case so far."""
 
-    id: str
-    number: int
-    cases: int
-    session: int
-    sessions: int
-    estimate_s: float
-    precision: float | None
-    samples: int
-    remaining_s: float | None
+    id: str  # of the case
+    number: int  # of the case in this run
+    cases: int  # in all, as far as that is known
+    session: int  # its index
+    sessions: int  # in all
+    estimate_s: float  # median seconds per launch
+    precision: float | None  # relative half-width of its interval
+    samples: int  # behind it
+    remaining_s: float | None  # until the end, if that is known
 
 
 class CaseDone(msgspec.Struct, frozen=True):
-    """A case has its outcome in this session; `estimate_s` is None without a number."""
+    """A case has its outcome in this session."""
 
-    outcome: Outcome
-    number: int
-    cases: int
-    session: int
-    estimate_s: float | None
-    precision: float | None
-    remaining_s: float | None
+    outcome: Outcome  # as the file has it
+    number: int  # of the case in this run
+    cases: int  # in all, as far as that is known
+    session: int  # its index
+    estimate_s: float | None  # seconds per launch; None without a number
+    precision: float | None  # relative half-width of its interval
+    remaining_s: float | None  # until the end, if that is known
 
     @property
     def failure(self) -> Failure | SessionFailure | None:
@@ -403,24 +451,24 @@ class CaseDone(msgspec.Struct, frozen=True):
 
 
 class Warned(msgspec.Struct, frozen=True):
-    """Something the user should know now."""
+    """A warning that the user should see now."""
 
-    warning: RunWarning
+    warning: RunWarning  # as the file has it
 
 
 class SessionAgain(msgspec.Struct, frozen=True):
-    """Others took `share` of the CPUs during a session, so that it is measured once more: `cases` in all."""
+    """A session is measured once more, since others used the CPUs."""
 
-    share: float
-    session: int
-    cases: int
+    share: float  # of the CPUs that they took
+    session: int  # its index
+    cases: int  # in all
 
 
 class RunDone(msgspec.Struct, frozen=True):
     """The run is over and saved."""
 
-    exit_code: int
-    exit_reason: str
+    exit_code: int  # of the program
+    exit_reason: str  # as the file has it
 
 
 Event = RunStarted | CaseStarted | BlockDone | CaseDone | Warned | SessionAgain | RunDone

@@ -7,22 +7,23 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from gpubench.base import processes, units
 from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.base.messages import WARNINGS
-from gpubench.measure import monitor, split_search
-from gpubench.measure.budget import LEAST_BLOCKS, Budget
-from gpubench.measure.case_run import ONCE_S, CaseRun, Runtime, warn_once
+from gpubench.curves.stats import median
+from gpubench.measure import monitor
+from gpubench.measure.budget import Budget
+from gpubench.measure.case_run import LARGEST_BLOCK, ONCE_S, CaseRun, Runtime, warn_once
 from gpubench.measure.passes import Passes
-from gpubench.measure.plan import Step, Workload, asked
+from gpubench.measure.plan import Purpose, Step, Workload, plan_ceilings
 from gpubench.measure.points import Pace
 from gpubench.measure.recorder import (
     DEVICE_LOST,
-    WRONG_RESULT,
     Progress,
     Recorder,
     RunDone,
@@ -31,66 +32,31 @@ from gpubench.measure.recorder import (
     SessionAgain,
     Sink,
     Warned,
+    planned_cases,
     to_be_tried,
     utc_now,
+    verdict,
 )
-from gpubench.measure.schedule import Companion, Occasion, RunSpec, Schedule, companions, searched
+from gpubench.measure.schedule import (
+    Companion,
+    Occasion,
+    RunSpec,
+    Schedule,
+    alone,
+    companions,
+    measures_several,
+    open_curves,
+)
 from gpubench.measure.scratch import Scratch
-from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import Cases, DeviceGone, WorkerPool
 from gpubench.result.case import Case
 from gpubench.result.run import (
     DeviceKind,
-    Failure,
     Measurement,
-    Outcome,
-    Planned,
     Run,
     RunWarning,
     SessionRecord,
-    failures_of,
 )
-
-
-def verdict(
-    run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
-) -> tuple[ExitCode, str]:
-    """The code and its reason; `unavailable` are required devices that could not be opened. What broke in a session
-    before `since`, in an earlier call, is not held against this one where the case has a number."""
-    failures = [o for o in run.outcomes if isinstance(o, Failure)]
-    if any(f.reason == WRONG_RESULT for f in failures):
-        return ExitCode.FAILED, WRONG_RESULT
-    if failures or any(failure.session >= since for o in run.outcomes for failure in failures_of(o)):
-        return ExitCode.FAILED, "failed"
-    measured = [o for o in run.outcomes if isinstance(o, Measurement)]
-    if any(unavailable):
-        return ExitCode.UNAVAILABLE, "unavailable"
-    if not measured and not (check_only and unchecked(run)):
-        return ExitCode.FAILED, "nothing-measured"
-    short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured if _is_named(run, o))
-    if short or (
-        unchecked(run) if check_only else any(_is_named(run, o) for o in run.outcomes if isinstance(o, Planned))
-    ):
-        return ExitCode.BUDGET, "budget"
-    return ExitCode.OK, "ok"
-
-
-def unchecked(run: Run) -> list[Planned]:
-    """Return the cases of a check that its budget left out."""
-    return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
-
-
-def _is_named(run: Run, outcome: Outcome) -> bool:
-    """Whether its size was asked for by name. What a search left open is no failure: the report says so."""
-    return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
-
-
-def _too_few(outcome: Measurement, least: int) -> bool:
-    """A budget gives each case LEAST_BLOCKS blocks at least, of long launches with a sample each. What was throttled
-    counts: it is used where too little else is left, so lack of time is not what ended it."""
-    main = [block for block in outcome.blocks if block.phase == "main"]
-    return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
-
 
 # The search leaves the rest of the budget for ceilings, saving, closing workers and the report.
 SEARCH_SHARE = 0.9
@@ -191,7 +157,7 @@ class _Runner:
                 break
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
-        if self.spec.check_only and (unfinished := unchecked(self.recorder.run)):
+        if self.spec.check_only and (unfinished := planned_cases(self.recorder.run)):
             ops = units.list_words(list(dict.fromkeys(outcome.case.op for outcome in unfinished)))
             self._warn_budget(
                 f"{len(unfinished)} of {len(self.recorder.run.outcomes)} cases were not checked: {ops}"
@@ -231,7 +197,7 @@ class _Runner:
         self.recorder.session(record)
         runtime = self._runtime(pool, index)
         search = Passes(
-            searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s,
+            open_curves(self.spec), alone(self.spec.constraints), self.recorder, self._search_left_s,
             whole=self.spec.whole,
         )  # fmt: skip
         # Calls that are known to be long would take the time of the start.
@@ -243,14 +209,14 @@ class _Runner:
             if self._search_left_s() <= 0:  # one session that measures is worth more than several that do not
                 self._sharing = 1
         self.recorder.clocks(pool.clocks)
-        self.recorder.session(pool.entered(record))
+        self.recorder.session(pool.enter_into(record))
         unused = self.spec.resume is not None  # one that goes on and finds nothing left counts for nothing
         under_way: StepRun | None = None
         for step in steps(index, search):  # it is chosen while the workers check what the last one left
             if under_way is not None:
                 self._finish(under_way, search)
                 under_way = None
-                self.recorder.session(pool.entered(record))
+                self.recorder.session(pool.enter_into(record))
             if self._budget.over:
                 break
             unused = False
@@ -258,13 +224,13 @@ class _Runner:
             under_way = StepRun(runtime, step, self._companions)
             under_way.sample()
             self._budget.once_s += under_way.tuning_s if step.ends else 0.0
-            search.measured(step)
+            search.note_times(step)
         if under_way is not None:
             self._finish(under_way, search)
         self._judge_losses(runtime)
-        self.recorder.session(pool.entered(record))
+        self.recorder.session(pool.enter_into(record))
         if self._begun == 1:  # hardware does not change from session to session
-            ceilings = asked(self._schedule.plan, measured, self.settings, self.spec.run.machine)
+            ceilings = plan_ceilings(self._schedule.plan, measured, self.settings, self.spec.run.machine)
             late = self._budget.over  # a worker that did not answer in time is not replaced
             pool.measure_ceilings(
                 {name: ceilings[name] for name in ceilings if name in pool.workers or not late}
@@ -276,7 +242,7 @@ class _Runner:
         pool.close()
         foreign, steal = processes.load_between(before, self.spec.load())
         record = msgspec.structs.replace(
-            pool.entered(record), foreign_cpu_share=foreign, steal_share=steal,
+            pool.enter_into(record), foreign_cpu_share=foreign, steal_share=steal,
             superseded=record.superseded or unused,
         )  # fmt: skip
         self.recorder.session(record)
@@ -285,7 +251,7 @@ class _Runner:
     def _finish(self, run: StepRun, search: Passes) -> None:
         """Wait for the checks of a step."""
         if not run.finish():
-            search.measured(run.step)
+            search.note_times(run.step)
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _judge_losses(self, runtime: Runtime) -> None:
@@ -311,7 +277,7 @@ class _Runner:
         """Open every device: a GPU once it is known who else uses it, since none of those can be ours. Workloads that
         come first are built meanwhile."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
-        for warning in monitor.shared(pool.monitor.users(), index):
+        for warning in monitor.warn_of_users(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, warning)
         self._scratch.serve({item.series.key for item in first})
         pool.open_all(list(self._kinds), self.spec.run.selection, _by_device(first, self._kinds), self._budget)
@@ -369,7 +335,7 @@ class _Runner:
 
     def _search_left_s(self) -> float:
         """The search may use the first session's share of the budget; all of it where its start took that share."""
-        beside = any(item.op.overhead is not None for item in self._schedule.plan) or split_search.asked(
+        beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
             self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
@@ -523,3 +489,107 @@ def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- two sides of a case
+
+# Around the optimum of the model: where the sides slow each other down, the best share lies beside it.
+STEPS = (0.05, 0.1, 0.2)
+
+
+def optimum(cpu_s: float, gpu_s: float) -> float:
+    """The GPU's share at which both sides end together, from the seconds that each takes for all of the work."""
+    return cpu_s / (cpu_s + gpu_s)
+
+
+def fractions(cpu_s: float, gpu_s: float) -> list[float]:
+    """The optimum, then its neighbours from near to far; none of them leaves a side without work."""
+    best = optimum(cpu_s, gpu_s)
+    around = [best, *(place for step in STEPS for place in (best - step, best + step))]
+    return [place for place in around if 0.0 < place < 1.0]
+
+
+def fastest(times: Mapping[float, float]) -> float | None:
+    """The share with the least seconds per launch among those that are a split; None if there is none."""
+    split = {share: seconds for share, seconds in times.items() if 0.0 < share < 1.0}
+    return min(split, key=split.__getitem__, default=None)
+
+
+SWEEP = Purpose("sweep", samples=LARGEST_BLOCK)
+# Seconds for the stages of a workload on both sides.
+PLACING_S = 0.5
+
+
+def sweep(run: CaseRun) -> None:
+    """Try the cuts and settle on one; each is checked before it is timed. What goes wrong ends the case.
+
+    Each cut has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
+    """
+    if run.prepared is not None and isinstance(run.prepared.cut, str):
+        _sweep_placements(run)
+    else:
+        _sweep_shares(run)
+
+
+def _sweep_placements(run: CaseRun) -> None:
+    """Both sides alone, and what is predicted to be the best."""
+    left_s = run.left_s
+    placing = run.place(min(PLACING_S, run.runtime.budget.left_s()))
+    if run.over:
+        return
+    times: dict[str, float] = {}
+    predicted = placing.predicted_s if placing is not None else {}
+    for placement in predicted:
+        _try(run, placement, times)
+    if run.over:
+        return
+    run.left_s = left_s
+    seconds = times or predicted
+    _settle(run, min(seconds, key=seconds.__getitem__, default=None))
+
+
+def _sweep_shares(run: CaseRun) -> None:
+    left_s = run.left_s
+    times: dict[float, float] = {}
+    for share in (0.0, 1.0):
+        _try(run, share, times)
+    if len(times) == 2:
+        for share in fractions(times[0.0], times[1.0]):
+            _try(run, share, times)
+    if run.over:
+        return
+    run.left_s = left_s
+    best = fastest(times)
+    if best is None and len(times) == 2:
+        best = optimum(times[0.0], times[1.0])
+    _settle(run, best)
+
+
+def _try(run: CaseRun, cut: Any, times: dict[Any, float]) -> None:
+    """One block at this cut, unless rounding makes it one that was tried."""
+    if run.over or run.runtime.budget.over:
+        return
+    trial = run.trial(SWEEP, cut)
+    trial.prepare(first=False)
+    ready = trial.prepared
+    place = ready.cut if ready is not None else None
+    fresh = place is not None and place not in times and trial.take(len(times), 0)
+    if place is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
+        times[place] = median(trial.kept)
+    run.worker = trial.worker
+    if trial.over:
+        run.over, run.prepared = True, None
+
+
+def _settle(run: CaseRun, cut: float | str | None) -> None:
+    """Prepare the case at its cut (None: what it was prepared at), and enter what was checked there."""
+    run.cut = cut if cut is not None or run.prepared is None else run.prepared.cut
+    run.prepare(first=True)
+    recorder, ready = run.runtime.recorder, run.prepared
+    outcome = recorder.outcome(run.case.id)
+    if isinstance(outcome, Measurement) and ready is not None:
+        recorder.put(
+            msgspec.structs.replace(
+                outcome, check=ready.check, kernel_hash=ready.kernel_hash, kernel=ready.kernel
+            )
+        )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
+from gpubench import backends
 from gpubench.base import processes
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Op
-from gpubench.measure import split_search
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun, Runtime
-from gpubench.measure.ladder import Rungs
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import (
     BLOCKS,
@@ -25,44 +24,40 @@ from gpubench.measure.plan import (
     Target,
     Workload,
     expand,
-    merged,
+    merge,
+    only,
     open_series,
     series,
     together,
     workload,
 )
+from gpubench.measure.points import Cell, Rows, Rungs, cells, ratios
 from gpubench.measure.recorder import Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import Spares, WorkerPool
-from gpubench.result.case import Case
+from gpubench.result.case import GANG, Case
 from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
 
 
 class RunSpec(msgspec.Struct, frozen=True):
-    """The request of `run`: the document to fill, the ops, the devices and what else bounds the plan.
+    """The request of `run`."""
 
-    `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
-    from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
-    machine. `spares` are workers that import already. `once_s`: by so much at most the budget grows with the time
-    that a machine's first run takes to choose its kernels. `whole`: somebody named the budget, which is used up.
-    `repeats`: a session that others disturbed is measured again.
-    `left_out` are equal GPUs that the search leaves out, each group behind the one that is measured in its place.
-    `equip` gives an op the kernels that backends bring along.
-    """
-
-    run: Run
-    ops: Mapping[str, Op]
-    constraints: Constraints
-    began: float
+    run: Run  # the document to fill
+    ops: Mapping[str, Op]  # by name
+    constraints: Constraints  # the scope of the plan
+    began: float  # the monotonic time from which the budget counts
+    # Devices that the user named: if one cannot be opened, that is exit 5.
     required: frozenset[str] = frozenset()
-    check_only: bool = False
-    resume: Resume | None = None
-    load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
-    spares: Spares | None = None
+    check_only: bool = False  # nothing is timed
+    resume: Resume | None = None  # the plan of a file that is gone on with
+    load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times  # reads what others do on this machine
+    spares: Spares | None = None  # workers that import already
+    # By so much at most the budget grows with what a machine's first run takes to choose its kernels.
     once_s: float = 0.0
-    whole: bool = False
-    repeats: bool = True
+    whole: bool = False  # somebody named the budget, which is used up
+    repeats: bool = True  # a session that others disturbed is measured again
+    # Equal GPUs that the search leaves out, each group behind the one that is measured in its place.
     left_out: tuple[tuple[Target, ...], ...] = ()
-    equip: Callable[[Op], Op] = lambda op: op
+    equip: Callable[[Op], Op] = lambda op: op  # gives an op the kernels that backends bring along
 
     @property
     def settings(self) -> Settings:
@@ -77,24 +72,24 @@ class RunSpec(msgspec.Struct, frozen=True):
     @property
     def searches(self) -> bool:
         """Whether there are sizes to choose. A check takes no times, so none."""
-        return not self.check_only and bool(searched(self)) and (self.resume is None or self.resume.search)
+        return not self.check_only and bool(open_curves(self)) and (self.resume is None or self.resume.search)
 
 
-def planned(spec: RunSpec) -> list[Workload]:
+def plan_workloads(spec: RunSpec) -> list[Workload]:
     """Return what is known before measuring: given sizes, and of ops without them the ladder, or those of its sizes
     that a check takes."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
-    scope = split_search.alone(spec.constraints)
+    scope = alone(spec.constraints)
     ladders = [
         workload(curve, n, scope)
-        for curve in searched(spec)
+        for curve in open_curves(spec)
         for n in (Rungs(curve, scope).ends if spec.check_only else curve.ladder.rungs())
     ]
     return [*expand(spec.ops, spec.constraints), *ladders]
 
 
-def searched(spec: RunSpec) -> list[Series]:
+def open_curves(spec: RunSpec) -> list[Series]:
     """The curves to search."""
     return open_series(spec.ops, spec.constraints.selection)
 
@@ -112,7 +107,7 @@ class Schedule:
         if resume is not None:
             self._announce(resume.workloads)
         else:
-            self._announce(planned(spec) if spec.check_only else expand(spec.ops, spec.constraints))
+            self._announce(plan_workloads(spec) if spec.check_only else expand(spec.ops, spec.constraints))
 
     @property
     def searches(self) -> bool:
@@ -120,7 +115,7 @@ class Schedule:
         resume = self._spec.resume
         if self._spec.check_only:
             return False
-        return bool(searched(self._spec)) if resume is None else bool(resume.missing or resume.search)
+        return bool(open_curves(self._spec)) if resume is None else bool(resume.missing or resume.search)
 
     @property
     def count(self) -> int:
@@ -157,7 +152,7 @@ class Schedule:
         """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
         lie apart in time."""
         named = self._spec.constraints.selection.sizes
-        items = self._shuffle(merged(self.plan), index)
+        items = self._shuffle(merge(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
         curves: dict[str, list[Workload]] = {}
         for item in items:
@@ -175,9 +170,9 @@ class Schedule:
 
     def _splits(self, search: Passes) -> Iterator[Step]:
         """Steps of both sides together, where a search found them near each other, and of gangs."""
-        for curve in searched(self._spec):
-            workloads = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
-            workloads = [*workloads, *split_search.on_gangs(curve, search.known(curve), self._spec.constraints)]
+        for curve in open_curves(self._spec):
+            workloads = worth_trying(curve, search.rows(curve), self._cpu, self._spec.constraints)
+            workloads = [*workloads, *on_gangs(curve, search.rows(curve), self._spec.constraints)]
             if workloads:
                 self._announce(workloads)
                 yield from _each(workloads)
@@ -201,20 +196,69 @@ def _each(items: Sequence[Workload]) -> Iterator[Step]:
     return (Step((item,), MAIN) for item in items)
 
 
+# ---------------------------------------------------------------- two sides of a case
+
+_SEVERAL = (*backends.COMPOSED, GANG)
+# Where one side is slower than this many times the other, both rates added up gain less than a tenth.
+FARTHEST = 10.0
+
+
+def alone(constraints: Constraints) -> Constraints:
+    """Return the constraints without the composed devices and gangs: a search compares single ones."""
+    single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
+    return msgspec.structs.replace(constraints, targets=single)
+
+
+def measures_several(constraints: Constraints) -> bool:
+    """Whether there is such a device to measure."""
+    return any(target.device.backend in _SEVERAL for target in constraints.targets)
+
+
+def on_gangs(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
+    """The gangs at each size that the search measured on one of their members, from large to small: what a budget cuts
+    off are sizes at which several GPUs gain nothing."""
+    inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == GANG}
+    sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
+    workloads: list[Workload] = []
+    for n in sorted(sizes, reverse=True):
+        workloads += only(workload(series, n, constraints), lambda case: case.backend == GANG)
+    return workloads
+
+
+def worth_trying(
+    series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
+) -> Sequence[Workload]:
+    """Return for each device and regime the split case at the largest measured size at which both sides are near
+    enough."""
+    sizes: dict[int, set[Cell]] = {}
+    for cell in cells(rows, cpu):
+        near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
+        if near:
+            sizes.setdefault(max(near), set()).add(cell)
+    workloads: list[Workload] = []
+    for n, places in sorted(sizes.items()):
+        workloads += only(
+            workload(series, n, constraints),
+            lambda case, places=places: (case.shared_with, case.regime_id) in places,  # type: ignore[misc]
+        )
+    return workloads
+
+
+# ---------------------------------------------------------------- the plan of a file
+
 # The reason of a skip, a stop or an ending: lack of time, which is no failure.
 OUT_OF_TIME = "budget"
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """`missing` is what an interrupted session did not reach: measured first, in a session of its own, in which the
-    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads`.
-    `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
+    """The plan of a file that is gone on with."""
 
-    workloads: tuple[Workload, ...]
-    blocks: Mapping[str, Block]
-    sessions: int
+    workloads: tuple[Workload, ...]  # of each of the sessions to come
+    blocks: Mapping[str, Block]  # by case, a block whose repeat counts are used unchanged
+    sessions: int  # to come after the first
+    # What an interrupted session did not reach: measured first, in a session of its own.
     missing: tuple[Workload, ...] = ()
-    search: bool = False
+    search: bool = False  # the interrupt ended the search, which goes on in that session
 
     @property
     def count(self) -> int:
@@ -222,10 +266,10 @@ class Resume(msgspec.Struct, frozen=True):
         return self.sessions + bool(self.missing or self.search)
 
 
-def repeated(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
+def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
     """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `constraints` its devices."""
     return Resume(
-        workloads=_workloads([o for o in run.outcomes if _is_planned(o)], run, ops, constraints),
+        workloads=_workloads([o for o in run.outcomes if _is_of_plan(o)], run, ops, constraints),
         sessions=sessions,
         blocks={
             o.id: block for o in run.outcomes if isinstance(o, Measurement) and (block := settled_block(o)) is not None
@@ -233,7 +277,7 @@ def repeated(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions
     )  # fmt: skip
 
 
-def resumed(
+def resume_plan(
     run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
 ) -> tuple[Run, Resume]:
     """The file without what an interrupt left unfinished, and what it asks for.
@@ -241,20 +285,20 @@ def resumed(
     `sessions` more than it has; None: as many as it was to have, or as one call adds to a file that is complete.
     """
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
-        return run, repeated(run, ops, constraints, sessions or run.settings.sessions)
+        return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
     finished = _finished_sessions(run)
     most = max((len(done) for done in finished.values()), default=0)
     rest = max(0, run.settings.sessions - max(most, 1))
     search = bool(open_series(ops, run.selection)) and _searching(run)
-    run = _drop_unfinished(run)
-    resume = repeated(run, ops, constraints, rest if sessions is None else sessions)
+    run = _drop_last_session(run)
+    resume = repeat_plan(run, ops, constraints, rest if sessions is None else sessions)
     missing = {workload for workload, done in finished.items() if len(done) < max(most, 1)}
     return run, msgspec.structs.replace(
         resume, missing=tuple(item for item in resume.workloads if item.key in missing), search=search
     )
 
 
-def _is_planned(outcome: Outcome) -> bool:
+def _is_of_plan(outcome: Outcome) -> bool:
     """Whether the plan has this case: sizes at which a search looked, or took fresh timings, are not of the plan."""
     if not isinstance(outcome, Measurement) or not outcome.blocks:
         return True
@@ -273,17 +317,17 @@ def _finished_sessions(run: Run) -> dict[str, set[int]]:
     for outcome in run.outcomes:
         if _out_of_time(outcome):
             sessions[outcome.case.workload] = set()
-        elif isinstance(outcome, Measurement) and _is_planned(outcome):
+        elif isinstance(outcome, Measurement) and _is_of_plan(outcome):
             done = {
                 planned.get(stop.session, stop.session)
                 for stop in outcome.stops
-                if stop.session not in unused and _is_finished(outcome, stop.session, run.settings.min_samples)
+                if stop.session not in unused and _has_enough(outcome, stop.session, run.settings.min_samples)
             } | {planned.get(failure.session, failure.session) for failure in failures_of(outcome)}
             sessions[outcome.case.workload] = sessions.get(outcome.case.workload, done) & done
     return sessions
 
 
-def _is_finished(outcome: Measurement, session: int, least: int) -> bool:
+def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
     """Whether the session stopped the case with enough samples, which a budget may have done before, or lost it."""
     if any(failure.session == session for failure in failures_of(outcome)):
         return True
@@ -308,7 +352,7 @@ def _searching(run: Run) -> bool:
     return once and (len(counting) <= 1 or counting <= busy)
 
 
-def _drop_unfinished(run: Run) -> Run:
+def _drop_last_session(run: Run) -> Run:
     """Return the run without what the last session began and did not finish: that is measured anew, with all of the
     workload's cases. A session of which nothing is left counts for nothing."""
     last = max((session.index for session in run.sessions if not session.superseded), default=0)
@@ -316,7 +360,7 @@ def _drop_unfinished(run: Run) -> Run:
     unfinished = {
         outcome.case.workload
         for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and _is_planned(outcome) and not _is_finished(outcome, last, least)
+        if isinstance(outcome, Measurement) and _is_of_plan(outcome) and not _has_enough(outcome, last, least)
     }
     outcomes = [_without_last(outcome, last, unfinished) for outcome in run.outcomes]
     remains = any(
@@ -326,8 +370,8 @@ def _drop_unfinished(run: Run) -> Run:
         for block in outcome.blocks
     )
     sessions = [
-        msgspec.structs.replace(one, superseded=True) if one.index == last and not remains else one
-        for one in run.sessions
+        msgspec.structs.replace(session, superseded=True) if session.index == last and not remains else session
+        for session in run.sessions
     ]
     return msgspec.structs.replace(run, outcomes=outcomes, sessions=sessions)
 
@@ -378,11 +422,11 @@ def _on_device(outcome: Measurement) -> bool:
 class Occasion(msgspec.Struct, frozen=True):
     """A session whose cases are measured."""
 
-    pool: WorkerPool
-    index: int
+    pool: WorkerPool  # drives its devices
+    index: int  # of the session
     first: bool  # of this run
-    plan: Sequence[Workload]
-    budget: Budget
+    plan: Sequence[Workload]  # what the run measures
+    budget: Budget  # the time that is left
 
 
 class Companion:

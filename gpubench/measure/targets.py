@@ -105,19 +105,18 @@ def _ask(
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """The devices that a user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says
-    which sides are measured, and what it names has to be there, unless it is `lenient`. `more` makes further targets of
-    those that are found, out of what the backends `beside` the others list. `yielding`: of two libraries that drive one
-    GPU the usual one alone is taken, unless the other one was named."""
+    """The devices that a user asked for."""
 
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    allow_software: bool = False
-    mode: Mode | None = None
-    lenient: bool = False
-    beside: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()  # backends that have to be there
+    optional: tuple[str, ...] = ()  # backends that may be absent (`cupy?`)
+    devices: tuple[str, ...] = ()  # ids
+    allow_software: bool = False  # software adapters are measured like GPUs
+    mode: Mode | None = None  # the sides that are measured; what it names has to be there
+    lenient: bool = False  # what the mode names may be absent
+    beside: tuple[str, ...] = ()  # backends that are listed, too
+    # Makes further targets of those that are there and of all listings.
     more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None
+    # Of two libraries that drive one GPU the usual one alone is taken, unless the other one was named.
     yielding: bool = True
 
     @property
@@ -140,12 +139,12 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """The devices to measure, what every backend answered, and what the user should know. `twins`: GPUs equal to one
-    of them, which a search leaves out, each group behind the one that stays."""
+    """The devices to measure."""
 
-    targets: tuple[Target, ...]
-    listings: tuple[Listing, ...]
-    warnings: tuple[RunWarning, ...]
+    targets: tuple[Target, ...]  # the devices, with the forms that they have
+    listings: tuple[Listing, ...]  # what every backend answered
+    warnings: tuple[RunWarning, ...]  # what the user should know
+    # GPUs equal to one of the targets, which a search leaves out, each group behind the one that stays.
     twins: tuple[tuple[Target, ...], ...] = ()
 
     @property
@@ -158,7 +157,7 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         scripted = {device_id for listing in self.listings for device_id in listing.scripted}
         return all(target.device.id in scripted for target in self.targets)
 
-    def equipped(self, op: Op) -> Op:
+    def equip(self, op: Op) -> Op:
         """The op with the kernels that the backends bring along."""
         for listing in self.listings:
             op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
@@ -194,7 +193,7 @@ def choose(
             if listing.backend in request.required:
                 raise _unavailable(f"the backend {listing.backend} is not available", listing)
             warnings.append(_absence(listing))
-    request = expanded(request, listings)
+    request = expand_ids(request, listings)
     targets = [
         Target(device, listing.forms)
         for listing in listings
@@ -230,7 +229,7 @@ def choose(
     return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
 
 
-def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
+def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
     """The request with each device by its id: `cupy:*` stands for all that the backend lists, `cupy:0-3` for four."""
     ids: list[str] = []
     for word in request.devices:
@@ -252,7 +251,7 @@ def _without_yielding(
     """All but the GPUs that another backend, one which theirs yields to, drives as well; what was named stays."""
     yields = {listing.backend: listing.yields_to for listing in listings}
 
-    def served(device: Device) -> bool:
+    def has_another_way(device: Device) -> bool:
         return any(
             other.device.backend in yields[device.backend] and _same_gpu(device.identity, other.device.identity)
             for other in targets
@@ -261,7 +260,9 @@ def _without_yielding(
     return [
         t
         for t in targets
-        if t.device.id in request.devices or t.device.backend in request.required or not served(t.device)
+        if t.device.id in request.devices
+        or t.device.backend in request.required
+        or not has_another_way(t.device)
     ]
 
 
@@ -296,12 +297,12 @@ def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
     return a.pci is not None and a.pci == b.pci
 
 
-def required(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
+def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
     """The devices that were asked for, by id, by backend or by a mode: none of them may fail to open."""
     named = {t.device.id for t in choice.targets if t.device.backend in request.required}
     if request.mode in ("gpu", "hybrid") and not request.lenient:
         named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
-    return frozenset(named | set(expanded(request, choice.listings).devices))
+    return frozenset(named | set(expand_ids(request, choice.listings).devices))
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:

@@ -156,9 +156,9 @@ AHEAD = 5
 class Spare(NamedTuple):
     """A worker that imports what opening a device of its backend needs."""
 
-    backend: str
-    worker: Worker
-    importing: protocol.Preload
+    backend: str  # its name
+    worker: Worker  # the process
+    importing: protocol.Preload  # the request under way
 
 
 class Spares:
@@ -220,11 +220,11 @@ FAILED_STARTS = 2
 
 
 class Start(NamedTuple):
-    """A worker that was asked to open a device. `ahead`: it had imported before anybody wanted it."""
+    """A worker that was asked to open a device."""
 
-    worker: Worker
-    request: protocol.Open
-    ahead: bool
+    worker: Worker  # the process
+    request: protocol.Open  # under way
+    ahead: bool  # it had imported before anybody wanted it
 
 
 class DeviceGone(Exception):
@@ -238,10 +238,10 @@ class DeviceGone(Exception):
 
 
 class Loss(NamedTuple):
-    """A worker that ended before its cases were prepared, and the case that it was at."""
+    """A worker that ended before its cases were prepared."""
 
-    gone: WorkerGone
-    case: Case | None
+    gone: WorkerGone  # how it ended
+    case: Case | None  # that it was at
 
 
 Cases = Mapping[str, Sequence[Case]]  # those of a workload, by device
@@ -345,13 +345,13 @@ class WorkerPool:
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
-    def measure_ceilings(self, requests: Mapping[str, protocol.Wanted]) -> None:
+    def measure_ceilings(self, requests: Mapping[str, protocol.CeilingRequest]) -> None:
         """Ask each device for its ceilings. A device that breaks over it gets a fresh worker, and no ceiling."""
         for device_id, what in requests.items():
             deadline_s = CEILING_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
             try:
                 worker = self.worker(device_id)
-                request = protocol.MeasureCeilings(id=worker.next_id, wanted=what)
+                request = protocol.MeasureCeilings(id=worker.next_id, ceilings=what)
                 reply = worker.ask(request, deadline_s)
             except DeviceGone:
                 continue
@@ -455,7 +455,7 @@ class WorkerPool:
         """Return the losses of these devices that nobody was told of yet."""
         return {name: self.losses.pop(name) for name in sorted(device_ids) if name in self.losses}
 
-    def entered(self, record: SessionRecord) -> SessionRecord:
+    def enter_into(self, record: SessionRecord) -> SessionRecord:
         """The session's record with what its workers and its monitor have reported so far."""
         return msgspec.structs.replace(
             record,

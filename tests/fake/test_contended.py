@@ -110,5 +110,5 @@ def test_a_repeat_that_an_interrupt_cuts_short_counts_for_nothing(monkeypatch):
 
     run = runner.run(asked, interrupt, lambda run: None)
     assert (run.complete, [session.superseded for session in run.sessions]) == (False, [False, True])
-    _, rest = schedule.resumed(run, asked.ops, asked.constraints, None)
+    _, rest = schedule.resume_plan(run, asked.ops, asked.constraints, None)
     assert (rest.count, rest.missing, rest.search) == (0, (), False), "the file has all that it was to have"

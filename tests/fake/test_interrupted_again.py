@@ -68,7 +68,7 @@ def test_each_case_has_the_sessions_of_the_plan(
     run = measured(first, stops[0], in_the_midst=in_the_midst)
     for stop in (*stops[1:], None):
         assert not run.complete
-        known, more = schedule.resumed(run, first.ops, first.constraints, None)
+        known, more = schedule.resume_plan(run, first.ops, first.constraints, None)
         assert not more.search or not sizes
         again = msgspec.structs.replace(first, run=msgspec.structs.replace(known, complete=False), resume=more)
         run = measured(again, stop, in_the_midst=in_the_midst)

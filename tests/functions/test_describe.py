@@ -22,8 +22,8 @@ from gpubench.functions.loading import trace_pure
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
-from gpubench.measure.ladder import Rungs
 from gpubench.measure.plan import Constraints, Series
+from gpubench.measure.points import Rungs
 from gpubench.measure.worker.functions import CallWorkspace
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.case import Case

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpubench.backends.shared import ceilings as chains
-from gpubench.measure.protocol import Wanted
-from gpubench.measure.worker import ceilings
+from gpubench.measure.protocol import CeilingRequest
+from gpubench.measure.worker import hardware
 
 pytestmark = pytest.mark.vulkan
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.vulkan
 def test_multiply_adds_are_right_and_have_a_rate(session, dtype):
     if dtype == "float64" and not session.limits.float64:
         pytest.skip("this adapter has no double precision")
-    wanted = Wanted(memory=False, compute=[dtype], cache_bytes=0, memory_bytes=1 << 33, limit_s=20.0)
-    (found,) = ceilings.measure(session, wanted)
+    wanted = CeilingRequest(memory=False, compute=[dtype], cache_bytes=0, memory_bytes=1 << 33, limit_s=20.0)
+    (found,) = hardware.measure_ceilings(session, wanted)
     assert found.reason is None
     assert 1e8 < found.flops_per_s < 1e13
 
@@ -29,7 +29,7 @@ def test_no_compiler_leaves_steps_out(session):
         launch = session.multiply_adds("float32", rounds)
         session.run(launch)
         session.sync()
-        found = min(ceilings.launch_seconds(session, launch, 1) for _ in range(3))
+        found = min(hardware.launch_seconds(session, launch, 1) for _ in range(3))
         session.free(launch.output)
         return found
 

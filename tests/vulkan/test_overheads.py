@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.measure import protocol
-from gpubench.measure.worker.overheads import OverheadTimer
+from gpubench.measure.worker.hardware import OverheadTimer
 from gpubench.result.case import Case
 
 pytestmark = pytest.mark.vulkan

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,14 +21,14 @@ from gpubench.backends.shared.host import on_first_cpu, settle
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.plugins import wings
 from gpubench.curves.stats import median
+from gpubench.detect.facts import parse_list
 from gpubench.functions import loading
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
 from gpubench.measure.plan import MEMORY_SHARE, UNKNOWN_MEMORY_BYTES, needs
-from gpubench.measure.worker import ceilings, functions, timer
-from gpubench.measure.worker.cpu_turns import CpuTurns
+from gpubench.measure.worker import functions, hardware, timer
+from gpubench.measure.worker.hardware import OverheadTimer, overhead_hash
 from gpubench.measure.worker.operands import ChangedInput, Operands, SharedInputs, shared_bytes, weights_of
-from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.parts import Times, time_parts, time_sides
 from gpubench.measure.worker.timer import Timed, Timer
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, choose, gate, refusal
@@ -125,7 +128,7 @@ class Kept:
         self._in_use.add(case.workload)
         return workload
 
-    def known(self, case: Case) -> PreparedWorkload | None:
+    def find(self, case: Case) -> PreparedWorkload | None:
         """Return the workload of a case, if it is there."""
         return self._workloads.get(case.workload)
 
@@ -214,6 +217,59 @@ class Suspects:
             raise ChangedInput
 
 
+# ---------------------------------------------------------------- the CPU that a block begins on
+
+
+class CpuTurns:
+    """CPUs like the one that this thread is on, each once before any comes again.
+
+    Each block of a GPU begins on another one, so that blocks are observations of their own: where CPUs run at two
+    speeds, as those of a virtual machine do, a thread that stays where it is meets one of them for a second and more
+    (docs/decisions/0020-blocks-begin-on-other-cpus.md). A kernel of the CPU runs on threads of a pool, where a thread
+    that is moved takes the CPU of another one: it is left alone.
+
+    The order follows from `seed`, another one every time: in one order alone a case could meet the same CPU in each of
+    its rounds. `alike` are the lists of the machine (`0-7,16-23`) whose members have the same cores or the same memory
+    beside them: to leave them would change what is measured."""
+
+    def __init__(self, alike: Sequence[str], seed: str) -> None:
+        self._allowed = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set[int]()
+        here = current_cpu()
+        own = [members for members in map(parse_list, alike) if here in members]
+        self._cpus = sorted(self._allowed.intersection(*own)) if here is not None else []
+        self._random = random.Random(seed)
+        self._next: list[int] = []
+
+    def next(self) -> None:
+        """Move this thread to the next CPU, then leave it to the system again: who else comes there may drive it away.
+        Nothing happens on a system that moves no threads, or with one CPU."""
+        if len(self._cpus) < 2:
+            return
+        cpu = self._draw()
+        with contextlib.suppress(OSError):  # it went offline, or the allowed ones changed
+            os.sched_setaffinity(0, {cpu})
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self._allowed)
+
+    def _draw(self) -> int:
+        if len(self._next) < 2:  # the last one stays, so that none comes twice in a row
+            last = self._next
+            fresh = self._random.sample(self._cpus, len(self._cpus))
+            if last and fresh[-1] == last[0]:
+                fresh.reverse()
+            self._next = [*fresh, *last]
+        return self._next.pop()
+
+
+def current_cpu() -> int | None:
+    """Return the CPU that this thread runs on. Returns None where the C library does not tell."""
+    try:
+        cpu = int(ctypes.CDLL(None).sched_getcpu())
+    except (OSError, AttributeError, TypeError):
+        return None
+    return cpu if cpu >= 0 else None
+
+
 # ---------------------------------------------------------------- requests
 
 # The GPU's share of a split until the parent names one.
@@ -246,7 +302,9 @@ class OpenDevice:
         """After all cases: what they hold of the device's memory goes back first."""
         self._kept.release_all()
         self._announce("ceilings")
-        return protocol.Ceilings(id=request.id, ceilings=ceilings.measure(self._session, request.wanted))
+        return protocol.Ceilings(
+            id=request.id, ceilings=hardware.measure_ceilings(self._session, request.ceilings)
+        )
 
     def load(self, request: protocol.Load) -> None:
         """Make inputs now, and the reference, so that other workers find it."""
@@ -274,12 +332,12 @@ class OpenDevice:
         with contextlib.suppress(BackendError, MemoryError):
             workload = self._workload(case)
             self._kept.suspects.look()
-            with workload.workspace.inputs_kept():
+            with workload.workspace.guard_inputs():
                 workload.tuned_s[case.form_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
         """Return whether it can be built before it is prepared. What is cut is checked at each cut."""
-        op, workload = self._op(case.op), self._kept.known(case)
+        op, workload = self._op(case.op), self._kept.find(case)
         session = functions.session_of(self._session, op)
         built = workload is not None and case.form_id in workload.checked
         return not (session.device.composed or built or refusal(session, op, case) is not None)
@@ -499,10 +557,10 @@ class OpenDevice:
         return self._kept.of_case(case_id).timers[case_id]
 
     def _op(self, name: str) -> Op:
-        return equipped(name, self._backends)
+        return equip(name, self._backends)
 
 
-def equipped(name: str, used: Sequence[Backend]) -> Op:
+def equip(name: str, used: Sequence[Backend]) -> Op:
     """Return the op with the kernels that backends bring along."""
     op = loading.load(name) if "." in name else kernels.load_untried(name)
     for backend in used:

@@ -227,13 +227,12 @@ Values = Sequence[Any]
 
 
 class Round(NamedTuple):
-    """Calls in a row with the same new values: the results of the first and the last one, the times of the first and of
-    the fastest other one, and the time that it took to read the first result."""
+    """Calls in a row with the same new values."""
 
-    results: tuple[Any, Any]
-    first_s: float
-    again_s: float
-    reading_s: float
+    results: tuple[Any, Any]  # of the first and of the last call
+    first_s: float  # of the first call
+    again_s: float  # of the fastest other call
+    reading_s: float  # that it took to read the first result
 
     @property
     def slower(self) -> float:

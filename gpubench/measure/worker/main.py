@@ -39,7 +39,7 @@ from gpubench.base.errors import (
 from gpubench.base.messages import REASONS, Reason
 from gpubench.base.plugins import EARLIER, error_text
 from gpubench.measure import protocol
-from gpubench.measure.worker.device import OpenDevice, equipped
+from gpubench.measure.worker.device import OpenDevice, equip
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.run import Check, Device, WorkerRecord
 from gpubench.result.store import cache
@@ -133,7 +133,7 @@ class DeviceWorker:
             )
         once_s = 0.0
         if isinstance(session, Foresees):
-            once_s = session.foresee([equipped(name, used) for name in request.ops], request.dtypes)
+            once_s = session.foresee([equip(name, used) for name in request.ops], request.dtypes)
         self._device = OpenDevice(session, used, request, self._announce)
         record = WorkerRecord(
             device_id=request.device_id, threads=session.threads, blas=session.blas,

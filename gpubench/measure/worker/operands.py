@@ -155,10 +155,10 @@ Form = tuple[SeriesKey, str]
 class Copy(NamedTuple):
     """Outputs of one size that passed."""
 
-    case: Case
-    buffers: tuple[Buffer, ...]
-    size: int
-    check: Check
+    case: Case  # whose outputs they are
+    buffers: tuple[Buffer, ...]  # on the device
+    size: int  # in bytes, of all of them
+    check: Check  # that they passed
 
 
 def copies_bytes(device: Device) -> int:

@@ -122,7 +122,7 @@ class Timer(Timed):
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""
         regime = {
-            RESIDENT: self._sample_queued, QUEUED: self._sample_queued, WAITED: self._sample_waited,
+            RESIDENT: self._sample_in_queue, QUEUED: self._sample_in_queue, WAITED: self._sample_with_wait,
             "transfer-once": self._transfer_once, "transfer-always": self._transfer_always,
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
@@ -180,14 +180,14 @@ class Timer(Timed):
             seconds = device_seconds(self.session, self.launch, 1, cold=True)
             cold_s += [] if seconds is None else [seconds]
 
-    def _sample_queued(self, repeat: int) -> float:
+    def _sample_in_queue(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock
         start = clock()
         session.run(self.launch, repeat)
         session.sync()
         return (clock() - start) / repeat
 
-    def _sample_waited(self, repeat: int) -> float:
+    def _sample_with_wait(self, repeat: int) -> float:
         run, sync, launch, clock = self.session.run, self.session.sync, self.launch, self.session.clock
         start = clock()
         for _ in range(repeat):
@@ -266,7 +266,7 @@ class Timer(Timed):
             buffers, output = self.take()
             op = self.workspace.op
             fresh = [(buffers[i], op.inputs[i]) for i in self.sent]
-            own = [(one, op.outputs[i]) for i, one in enumerate(each(output)) if i not in op.updated]
+            own = [(buffer, op.outputs[i]) for i, buffer in enumerate(each(output)) if i not in op.updated]
             for buffer, operand in (*fresh, *own):
                 self.workspace.spoil(buffer, operand)
             self.workspace.spoil_between(self.case)

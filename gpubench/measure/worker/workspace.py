@@ -196,7 +196,7 @@ class Workspace:
         ]
 
     @contextlib.contextmanager
-    def inputs_kept(self) -> Iterator[None]:
+    def guard_inputs(self) -> Iterator[None]:
         """Raise ChangedInput behind launches that changed a shared input, and bring it up again in any case."""
         try:
             yield
@@ -411,13 +411,13 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
-    """A launch that was right, and the seconds of choosing its kernel, of building it and of its first run."""
+    """A launch that was right."""
 
-    launch: Launch
-    check: Check
-    compile_s: float
-    first_launch_s: float
-    tune_s: float = 0.0
+    launch: Launch  # of the session
+    check: Check  # that it passed
+    compile_s: float  # of building it
+    first_launch_s: float  # of its first run
+    tune_s: float = 0.0  # of choosing its kernel
 
 
 def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> float:
@@ -438,7 +438,7 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     All regimes of the form share the launch. Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
     """
     session, clock = workspace.session, workspace.session.clock
-    with workspace.inputs_kept():
+    with workspace.guard_inputs():
         tune_s = choose(
             workspace, case, announce
         )  # before the output is filled, and outside the time of building

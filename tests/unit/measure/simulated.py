@@ -100,7 +100,7 @@ class Simulation:
             self.now += BYTE_S * item.op.bytes(item.params, item.dtype)
             for case in item.cases:
                 self._enter(case, self.seconds(case), step.purpose.blocks or 4)
-        self.passes.measured(step)
+        self.passes.note_times(step)
         self.passes.took(step, self.now - began)
         self.steps.append(step)
 
@@ -135,6 +135,6 @@ class Simulation:
         """The threshold of one situation, by all that was measured."""
         (series,) = (item for item in self.series if item.op.name == op)
         self.resume()
-        fitted = self.passes.points.fitted(series)
+        fitted = self.passes.points.fit(series)
         ours = [curve for name, curve in fitted.items() if (name[0], name[2]) == cell]
         return curves.compare(ours, [curve for name, curve in fitted.items() if name[0] in (CPU, TORCH)])

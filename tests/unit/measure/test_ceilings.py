@@ -16,9 +16,9 @@ from gpubench.backends.shared import ceilings as chains
 from gpubench.backends.shared.ceilings import is_copy, is_dot, is_product, pattern
 from gpubench.base.errors import Unsupported
 from gpubench.measure import protocol
-from gpubench.measure.plan import Workload, asked, limit_s
-from gpubench.measure.protocol import Wanted
-from gpubench.measure.worker import ceilings
+from gpubench.measure.plan import Workload, limit_s, plan_ceilings
+from gpubench.measure.protocol import CeilingRequest
+from gpubench.measure.worker import hardware
 from gpubench.measure.worker_pool import WorkerGone, WorkerPool
 from gpubench.result.case import Case
 from gpubench.result.machine import Cache, Cpu, Fact, Machine
@@ -44,7 +44,7 @@ def workload(op, n, *devices, dtype="float32"):
 
 
 def plan(*workloads, devices=(CPU, GPU), settings=None):
-    return asked(workloads, devices, settings or Settings(), MACHINE)
+    return plan_ceilings(workloads, devices, settings or Settings(), MACHINE)
 
 
 def test_small_cases_come_near_no_ceiling_and_cost_nothing():
@@ -112,7 +112,7 @@ class Broken:
         self.reply, self.killed = reply, False
 
     def ask(self, request, deadline_s):
-        assert deadline_s > request.wanted.limit_s
+        assert deadline_s > request.ceilings.limit_s
         if self.reply is None:
             raise WorkerGone("worker-crashed", "it fell over", "ceilings", "")
         return self.reply
@@ -132,9 +132,9 @@ def test_a_device_that_breaks_over_its_ceilings_is_measured_without(tmp_path, wo
     pool = WorkerPool(Settings(), tmp_path, {})
     pool.workers["cupy:0"] = worker
     pool.measure_ceilings(
-        {"cupy:0": Wanted(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
+        {"cupy:0": CeilingRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
     )
-    record = pool.entered(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
+    record = pool.enter_into(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
     assert [(c.device_id, c.reason) for c in record.ceilings] == [("cupy:0", reason)]
     assert worker.killed == (worker.reply is None), "a dead worker is replaced"
 
@@ -196,15 +196,15 @@ class Scripted(Session):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(ceilings, "FIRST_SIDE", 32)
-    monkeypatch.setattr(ceilings, "FIRST_SIDE_CPU", 32)
-    monkeypatch.setattr(ceilings, "LAST_SIDE", 256)
-    monkeypatch.setattr(ceilings, "ARRAY_BYTES", 1 << 16)
-    monkeypatch.setattr(ceilings, "LINK_ARRAY_BYTES", 1 << 16)
+    monkeypatch.setattr(hardware, "FIRST_SIDE", 32)
+    monkeypatch.setattr(hardware, "FIRST_SIDE_CPU", 32)
+    monkeypatch.setattr(hardware, "LAST_SIDE", 256)
+    monkeypatch.setattr(hardware, "ARRAY_BYTES", 1 << 16)
+    monkeypatch.setattr(hardware, "LINK_ARRAY_BYTES", 1 << 16)
 
 
 def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_bytes=1 << 30):
-    wanted = Wanted(
+    wanted = CeilingRequest(
         memory=memory,
         compute=list(compute),
         link=link,
@@ -212,7 +212,7 @@ def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_
         memory_bytes=memory_bytes,
         limit_s=limit_s,
     )
-    found = ceilings.measure(session, wanted)
+    found = hardware.measure_ceilings(session, wanted)
     assert getattr(session, "held", 0) == 0, "every buffer was given back"
     for ceiling in found:
         rate = ceiling.bytes_per_s or ceiling.flops_per_s or ceiling.upload_bytes_per_s
@@ -268,8 +268,8 @@ def test_a_cpu_reads_each_line_that_it_is_about_to_write():
 
 def test_a_device_that_knows_its_ceilings_is_believed():
     session = backends.load("fake").open("fake:gpu")
-    found = ceilings.measure(
-        session, Wanted(memory=True, compute=["float32"], cache_bytes=0, memory_bytes=1, limit_s=0.0)
+    found = hardware.measure_ceilings(
+        session, CeilingRequest(memory=True, compute=["float32"], cache_bytes=0, memory_bytes=1, limit_s=0.0)
     )
     assert [(c.dtype, c.bytes_per_s, c.flops_per_s) for c in found] == [
         (None, 3e12, None),
@@ -383,7 +383,7 @@ def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     session = Chained(rate)
     (found,) = find(session, compute=["float32"])
     assert found.flops_per_s == pytest.approx(rate)
-    assert session.each_s >= ceilings.TIMED_S
+    assert session.each_s >= hardware.TIMED_S
     assert found.own
     assert session.launched == [], "no product is tried"
     assert len(session.rounds) <= 5, "hardly more trials than a launch's own start makes needed"

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from gpubench.measure.worker import cpu_turns
-from gpubench.measure.worker.cpu_turns import CpuTurns
+from gpubench.measure.worker import device
+from gpubench.measure.worker.device import CpuTurns
 
 ALL = set(range(8))
 
@@ -19,7 +19,7 @@ def system(monkeypatch):
     moves = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(ALL), raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: moves.append(set(cpus)), raising=False)
-    monkeypatch.setattr(cpu_turns, "current_cpu", lambda: 1)
+    monkeypatch.setattr(device, "current_cpu", lambda: 1)
     return moves
 
 

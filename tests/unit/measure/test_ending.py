@@ -7,7 +7,7 @@ import pytest
 
 from gpubench.base.errors import ExitCode
 from gpubench.measure.budget import LEAST_BLOCKS
-from gpubench.measure.runner import verdict
+from gpubench.measure.recorder import verdict
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine
 from gpubench.result.run import (

@@ -105,8 +105,8 @@ def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
         {"cupy:0": Users()},
         "one too many",
     ]
-    assert monitor_child.staying(lambda: looks.pop(0)) == {"cupy:0": Users()}
-    assert monitor_child.staying(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
+    assert monitor_child.who_stays(lambda: looks.pop(0)) == {"cupy:0": Users()}
+    assert monitor_child.who_stays(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     ],
 )
 def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
-    (found,) = monitor.shared({"wgpu:0": users, "cupy:0": users}, 3)
+    (found,) = monitor.warn_of_users({"wgpu:0": users, "cupy:0": users}, 3)
     assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)
     assert words in found.message
     assert found.data == {"devices": "cupy:0, wgpu:0", "used_bytes": LARGE}
 
 
 def test_two_gpus_have_two():
-    assert len(monitor.shared({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
-    assert monitor.shared({}, 0) == []
+    assert len(monitor.warn_of_users({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
+    assert monitor.warn_of_users({}, 0) == []
 
 
 class Begun:

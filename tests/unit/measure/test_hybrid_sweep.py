@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import RequiredUnavailable
-from gpubench.measure import split_search, targets
+from gpubench.measure import runner, schedule, targets
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
@@ -23,7 +23,7 @@ SECONDS = st.floats(1e-9, 1e3)
 
 @given(SECONDS, SECONDS)
 def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float) -> None:
-    best = split_search.optimum(cpu_s, gpu_s)
+    best = runner.optimum(cpu_s, gpu_s)
     assert best * gpu_s == pytest.approx((1 - best) * cpu_s)
 
 
@@ -31,8 +31,8 @@ def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float
 def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
     cpu_s: float, gpu_s: float
 ) -> None:
-    tried = split_search.fractions(cpu_s, gpu_s)
-    best = split_search.optimum(cpu_s, gpu_s)
+    tried = runner.fractions(cpu_s, gpu_s)
+    best = runner.optimum(cpu_s, gpu_s)
     distances = [abs(share - best) for share in tried]
     assert distances == sorted(distances) or distances == pytest.approx(sorted(distances))
     assert all(0 < share < 1 for share in tried)
@@ -40,12 +40,12 @@ def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
 
 
 def test_in_the_middle_all_seven_shares_are_tried() -> None:
-    assert split_search.fractions(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
+    assert runner.fractions(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
 
 
 def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster() -> None:
-    assert split_search.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
-    assert split_search.fastest({0.0: 1.0, 1.0: 0.1}) is None
+    assert runner.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
+    assert runner.fastest({0.0: 1.0, 1.0: 0.1}) is None
 
 
 def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> None:
@@ -60,7 +60,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     runtime = SimpleNamespace(settings=Settings(), budget=Budget(), recorder=recorder)
     whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", "hybrid:cupy:0")
     run = CaseRun(whole, runtime, Workload(kernels.load("add"), {"n": 8}, "float32", (whole,)))
-    split_search.sweep(run)
+    runner.sweep(run)
     assert not run.over
     assert run.cut is None, "there is nothing to choose by"
 
@@ -88,9 +88,9 @@ def constraints(*devices: Device) -> Constraints:
 
 def test_a_search_compares_single_devices() -> None:
     whole = constraints(CPU, CUPY, BOTH[0])
-    assert split_search.asked(whole)
-    assert [t.device.id for t in split_search.alone(whole).targets] == ["numpy:0", "cupy:0"]
-    assert not split_search.asked(split_search.alone(whole))
+    assert schedule.measures_several(whole)
+    assert [t.device.id for t in schedule.alone(whole).targets] == ["numpy:0", "cupy:0"]
+    assert not schedule.measures_several(schedule.alone(whole))
 
 
 def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near() -> None:
@@ -104,12 +104,12 @@ def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near()
         }
 
     times = {1024: row(1.0, 20.0, 50.0), 4096: row(4.0, 8.0, 20.0), 16384: row(16.0, 1.0, 30.0)}
-    found = split_search.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY, BOTH[0]))
+    found = schedule.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY, BOTH[0]))
     assert [case.id for item in found for case in item.cases] == [
         "add/n=4096/float32/tuned/resident-queued@hybrid:cupy:0",
         "add/n=16384/float32/tuned/transfer-always@hybrid:cupy:0",
     ]
-    assert split_search.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
+    assert schedule.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
 
 
 def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split() -> None:
@@ -170,9 +170,9 @@ def test_what_a_mode_is_about_may_not_fail_to_open(listed) -> None:
     listed(CPU, CUPY, WGPU, *BOTH)
     for mode, ids in (("cpu", set()), ("gpu", {"cupy:0", "wgpu:0"}), ("hybrid", {"hybrid:cupy:0"})):
         wanted = DeviceRequest(mode=mode)  # type: ignore[arg-type]
-        assert targets.required(wanted, targets.choose(wanted)) == ids
+        assert targets.ids_required_by(wanted, targets.choose(wanted)) == ids
     lenient = DeviceRequest(mode="gpu", lenient=True)
-    assert targets.required(lenient, targets.choose(lenient)) == set()
+    assert targets.ids_required_by(lenient, targets.choose(lenient)) == set()
 
 
 @pytest.mark.parametrize("mode", ["gpu", "hybrid"])

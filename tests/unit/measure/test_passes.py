@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.curves import Margin
-from gpubench.measure import ladder
+from gpubench.measure import points
 from gpubench.measure.passes import ONE_STEP_S, PLACEMENTS, USUAL, Passes, Unsharp
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
@@ -96,7 +96,7 @@ def test_tops_that_take_too_long_fall_and_it_is_said():
 
 def test_the_first_turn_compares_both_sides_at_two_sizes(monkeypatch):
     """Later ones may never come: a top that falls to a size of the CPU alone is no answer."""
-    monkeypatch.setattr(ladder, "CHEAP_S", 1e-4)
+    monkeypatch.setattr(points, "CHEAP_S", 1e-4)
     simulation = Simulation(["mul"], slow={"mul": 1e6}, budget_s=90.0).run()
     sizes = {n: {case.device_id for case in cases(simulation, "mul", n)} for n in simulation.sizes("mul")}
     assert sizes == {2**10: {CPU, GPU}, 2**13: {CPU, GPU}}

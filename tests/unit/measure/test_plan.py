@@ -375,7 +375,7 @@ def test_a_product_of_512_is_the_first_power_of_two_that_comes_near_a_ceiling(n,
     item = plan.workload(
         Series(kernels.load("matmul"), "float32"), n, Constraints((numpy,), Selection(ops=[]), None)
     )
-    wanted = plan.asked([item], [numpy.device], Settings(), Machine()).get("numpy:0")
+    wanted = plan.plan_ceilings([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
 
 
@@ -386,7 +386,7 @@ def test_a_case_of_the_least_flops_comes_near_the_ceiling_of_its_dtype(monkeypat
         Series(kernels.load("add"), "float32"), 64, Constraints((numpy,), Selection(ops=[]), None)
     )
     monkeypatch.setattr(plan, "LEAST_FLOPS", item.op.flops(item.params) + more)
-    wanted = plan.asked([item], [numpy.device], Settings(), Machine()).get("numpy:0")
+    wanted = plan.plan_ceilings([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
 
 
@@ -411,7 +411,7 @@ def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
         )
         for device, explained in (("numpy:0", False), ("cupy:0", True))
     )
-    found = plan.merged([cpu, other, gpu, cpu])
+    found = plan.merge([cpu, other, gpu, cpu])
     assert [(item.key, item.explained) for item in found] == [(whole.key, True), (other.key, True)]
     assert {case.id for case in found[0].cases} == {case.id for case in whole.cases}
     assert len(found[0].cases) == len(whole.cases)

@@ -40,15 +40,15 @@ def test_curves_follow_what_was_measured_since():
     simulation = Simulation(["add", "relu"]).run(most=2)
     passes = simulation.passes
     add = simulation.series[0]
-    before = passes.points.fitted(add)
+    before = passes.points.fit(add)
     assert {name[0] for name in before} == {CPU, GPU}
-    assert passes.points.fitted(add) is before
-    sizes = len(passes.known(add))
+    assert passes.points.fit(add) is before
+    sizes = len(passes.rows(add))
     for _, step in zip(range(4), passes.steps(), strict=False):
         simulation.measure(step)
-    assert len(passes.known(add)) > sizes
-    assert passes.points.fitted(add) is not before
-    assert set(passes.points.times(add)[BASE]) == set(passes.known(add))
+    assert len(passes.rows(add)) > sizes
+    assert passes.points.fit(add) is not before
+    assert set(passes.points.times(add)[BASE]) == set(passes.rows(add))
 
 
 @given(ladders, st.floats(1, 1e7))

@@ -194,4 +194,4 @@ def test_backends_on_one_gpu_share_its_memory():
 def test_a_word_may_stand_for_several_devices(words, expected):
     listings = [targets.Listing("cupy", tuple(device(f"cupy:{number}", api="cuda") for number in range(3)))]
     wanted = targets.DeviceRequest(devices=words)
-    assert targets.expanded(wanted, listings).devices == expected
+    assert targets.expand_ids(wanted, listings).devices == expected

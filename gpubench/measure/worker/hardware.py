@@ -1,13 +1,18 @@
-"""Child side: the ceilings of a device, by kernels that are measured for nothing else.
+"""Child side: what a device can do at best, and what the calls of a session cost.
+
+The ceilings are found by kernels that are measured for nothing else.
 
 Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, twice as large each
 time until the rate hardly rises; chains of multiply-adds where the session offers them. The link to the host: from and
 to page-locked memory, which no copy of the host's slows down. A ceiling that is too low would call true results
 implausible, so what cannot be found in the given time is left out with the reason.
+
+An `OverheadTimer` stands where a `Timer` stands for an op that computes: it is checked first, then timed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -15,8 +20,8 @@ from functools import partial
 from typing import TypeVar
 
 import gpubench.kernels
-from gpubench.backends.contract import Buffer, Launch, Session
-from gpubench.backends.contract.protocols import KnownCeilings, MultiplyAdds, Tunes
+from gpubench.backends.contract import Buffer, Launch, Session, Transfers
+from gpubench.backends.contract.protocols import FreshMemory, KnownCeilings, MultiplyAdds, Tunes
 from gpubench.backends.shared.ceilings import (
     THREADS,
     chain_flops,
@@ -27,13 +32,17 @@ from gpubench.backends.shared.ceilings import (
     nan_array,
     pattern,
 )
-from gpubench.base.errors import BackendError
+from gpubench.backends.shared.host import random_bytes
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.measure.protocol import Wanted
-from gpubench.measure.worker.timer import device_seconds, wall_s
+from gpubench.measure import protocol
+from gpubench.measure.protocol import CeilingRequest
+from gpubench.measure.worker.timer import Timed, device_seconds, wall_s
+from gpubench.measure.worker.workspace import Wrong
+from gpubench.measure.worker_pool import Worker
 from gpubench.result.case import Case
 from gpubench.result.machine import WRITE_ALLOCATE
-from gpubench.result.run import Ceiling
+from gpubench.result.run import Ceiling, Check, Staging
 
 FORMS: tuple[Form, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
@@ -51,31 +60,33 @@ RAMP_S, MOST_TIMINGS = 0.05, 20
 FARTHEST = 64  # as many times the rounds at once
 
 
-Found = TypeVar("Found")
+Rate = TypeVar("Rate")
 
 
 class _NoCeiling(Exception):
     """Why a device has no ceiling of a kind."""
 
 
-def measure(session: Session, wanted: Wanted) -> list[Ceiling]:
+def measure_ceilings(session: Session, request: CeilingRequest) -> list[Ceiling]:
     """The ceilings asked for, each with its rate or with the reason for none. Never raises for a device that cannot."""
     if isinstance(session, KnownCeilings):
-        return session.ceilings(memory=wanted.memory, compute=wanted.compute, link=wanted.link)
-    found = []
-    if wanted.memory:
-        rate, why = _tried(lambda: _memory_rate(session, wanted))
-        found.append(Ceiling(device_id=session.device.id, bytes_per_s=rate, reason=why))
-    for dtype in wanted.compute:
+        return session.ceilings(memory=request.memory, compute=request.compute, link=request.link)
+    ceilings: list[Ceiling] = []
+    if request.memory:
+        rate, why = _try(lambda: _memory_rate(session, request))
+        ceilings.append(Ceiling(device_id=session.device.id, bytes_per_s=rate, reason=why))
+    for dtype in request.compute:
         own = isinstance(
             session, MultiplyAdds
         )  # it tells nothing of units that another backend's kernels may use
-        rate, why = _tried(partial(_chain_rate if own else _matmul_rate, session, dtype, wanted))
-        found.append(Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why))
-    if wanted.link:
-        both, why = _tried(lambda: _link_rates(session, wanted))
+        rate, why = _try(partial(_chain_rate if own else _matmul_rate, session, dtype, request))
+        ceilings.append(
+            Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why)
+        )
+    if request.link:
+        both, why = _try(lambda: _link_rates(session, request))
         upload, download = both or (None, None)
-        found.append(
+        ceilings.append(
             Ceiling(
                 device_id=session.device.id,
                 upload_bytes_per_s=upload,
@@ -83,10 +94,10 @@ def measure(session: Session, wanted: Wanted) -> list[Ceiling]:
                 reason=why,
             )
         )
-    return found
+    return ceilings
 
 
-def _tried(rate: Callable[[], Found | None]) -> tuple[Found | None, str | None]:
+def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
     try:
         return rate(), None
     except _NoCeiling as why:
@@ -97,14 +108,14 @@ def _tried(rate: Callable[[], Found | None]) -> tuple[Found | None, str | None]:
         return None, "the host's memory does not do for it"
 
 
-def _memory_rate(session: Session, wanted: Wanted) -> float:
+def _memory_rate(session: Session, request: CeilingRequest) -> float:
     """Bytes/s: the better of writing as much as is read and, on a GPU, of reading alone.
 
     A CPU reads each line that it is about to write: what the copy moves is half as much again as its payload, and an
     op that writes less may rightly exceed the payload.
     """
-    size = max(ARRAY_BYTES, 2 * wanted.cache_bytes)
-    if 4 * size > wanted.memory_bytes:
+    size = max(ARRAY_BYTES, 2 * request.cache_bytes)
+    if 4 * size > request.memory_bytes:
         raise _NoCeiling(f"arrays of {size} bytes take too much of the memory")
     if session.device.kind == "cpu":
         return WRITE_ALLOCATE * _stream(session, "copy", size)
@@ -124,9 +135,9 @@ def _stream(session: Session, name: str, size: int) -> float:
     return trial.bytes / seconds
 
 
-def _link_rates(session: Session, wanted: Wanted) -> tuple[float, float]:
+def _link_rates(session: Session, request: CeilingRequest) -> tuple[float, float]:
     """Bytes/s to the device and back, the best of five each."""
-    if wanted.memory_bytes < 4 * LINK_ARRAY_BYTES:
+    if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoCeiling(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
     if way.staging != "pinned":
@@ -152,12 +163,12 @@ def _link_rates(session: Session, wanted: Wanted) -> tuple[float, float]:
     return there.nbytes / sent, there.nbytes / fetched
 
 
-def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
+def _matmul_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> float:
     """FLOP/s of the largest product that was worth its time."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
-        if 4 * 3 * side * side * ITEMSIZE[dtype] > wanted.memory_bytes:
+        if 4 * 3 * side * side * ITEMSIZE[dtype] > request.memory_bytes:
             raise _NoCeiling(f"the rate still rose when a matmul of {side} took too much of the memory")
         if not best:  # a library's first call sets it up, which tells nothing of how long the next ones take
             _Trial(session, "matmul", dtype, side).release()
@@ -176,15 +187,15 @@ def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
         best, side = rate, 2 * side
         now = time.perf_counter()
         # Eight times the arithmetic, four times the data: between the two the next one will take.
-        if side > LAST_SIDE or now - began + 6 * (now - started) > wanted.limit_s:
+        if side > LAST_SIDE or now - began + 6 * (now - started) > request.limit_s:
             raise _NoCeiling(f"the rate still rose at n = {side // 2} when the time for it was over")
 
 
-def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
+def _chain_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> float:
     """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size."""
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
-    while not began or time.perf_counter() - began < wanted.limit_s / 2:
+    while not began or time.perf_counter() - began < request.limit_s / 2:
         launch = session.multiply_adds(dtype, rounds)
         try:
             session.upload(launch.output, nan_array((THREADS,), "float32"))
@@ -212,7 +223,7 @@ class _Trial:
         params = {"n": n}
         self._session, self._dtype, self._shape = session, dtype, op.output.shape(params)
         self.flops, self.bytes = op.flops(params), op.bytes(params, dtype)
-        case = _supported(session, op, dtype, params)
+        case = _case_of(session, op, dtype, params)
         self._taken: list[Buffer] = []
         try:
             self.hosts = [pattern(x.shape(params), dtype, seed) for seed, x in enumerate(op.inputs)]
@@ -256,12 +267,12 @@ def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
     """Return what the last launch wrote."""
-    found = nan_array(shape, dtype)
-    session.download(launch.output, found)
-    return found
+    answer = nan_array(shape, dtype)
+    session.download(launch.output, answer)
+    return answer
 
 
-def _supported(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
+def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
     """The form that the device has. A product that is chosen by trials at each size is none of a ceiling's: the search
     for it would try them at every size; a copy is tried at one."""
     refusal: BackendError | None = None
@@ -274,3 +285,180 @@ def _supported(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -
                 raise _NoCeiling(f"the best {op.name} of this device is found by trials at each size")
             return case
     raise _NoCeiling(refusal.detail if refusal is not None else "no form of it runs here")
+
+
+# ---------------------------------------------------------------- the calls of a session
+
+# Launches that may be under way before the host waits, outside the timed region: drivers block at about a thousand.
+QUEUE = 256
+OPEN_DEADLINE_S = 60.0
+
+
+class OverheadTimer(Timed):
+    """One overhead ready to be sampled: `seconds(repeat)` makes the call and returns seconds per call.
+
+    Raises Unsupported for memory past the pool on a session that does not offer it, and Wrong if what was sent is
+    not what came back.
+    """
+
+    def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:
+        assert op.overhead is not None
+        self.session, self.case = session, case
+        self.kernel: str | None = None
+        self._call = op.overhead.call
+        self._opening = opening
+        self._transfers = session.transfers(case.form)
+        self.staging: Staging = self._transfers.staging
+        self._empty: Launch = session.empty_launch()
+        self._shape: Shape = (-(-case.params["n"] // ITEMSIZE[case.dtype]),)
+        self._buffer: Buffer = None
+        self._host: Array = None
+        self._host_output: Array = None
+        # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
+        self.single = self._call == "open"
+        self._fresh = session if isinstance(session, FreshMemory) else None
+        if self._call == "allocate" and case.form == "library" and self._fresh is None:
+            why = f"{session.device.backend} has no memory past its pool"
+            raise Unsupported(why, reason="no-implementation")
+        self._opened_once = False
+
+    def seconds(self, repeat: int) -> float:
+        """Wall seconds per call of one sample."""
+        calls: dict[str, Callable[[int], float]] = {
+            "open": self._open, "launch": self._launch, "roundtrip": self._roundtrip, "sync": self._sync,
+            "allocate": self._allocate, "upload": self._upload, "download": self._download,
+        }  # fmt: skip
+        return calls[self._call](repeat)
+
+    def verify(self) -> Check:
+        """Make the call once; transfers and memory: every byte has to come back as it was sent. Raises Wrong."""
+        if self._call in ("upload", "download"):
+            self._prepare_arrays(self.case.form)
+            if self._buffer is None:
+                self._buffer = self.session.allocate(self._shape, self.case.dtype)
+            _expect(self._there_and_back(self._buffer, self._transfers), self._host)
+        elif self._call == "allocate":
+            self._prepare_arrays("library")
+            buffer = self._take()
+            try:
+                _expect(self._there_and_back(buffer, Transfers(self.session)), self._host)
+            finally:
+                self._give_back(buffer)
+        elif not self._opened_once:
+            self.seconds(1)
+            self._opened_once = self._call == "open"
+        return Check(ok=True, max_error=0.0, limit=0.0, scale="value")
+
+    def release(self) -> None:
+        """Give back what is held on the device and on the host."""
+        if self._buffer is not None:
+            self.session.free(self._buffer)
+        self._buffer = self._host = self._host_output = None
+
+    # ---------------------------------------------------------------- the calls
+
+    def _open(self, repeat: int) -> float:
+        """The library's import and the opening of the device, each time in a process of its own."""
+        total = 0.0
+        for _ in range(repeat):
+            with Worker(self._opening.threads) as child:
+                reply = child.ask(self._opening, OPEN_DEADLINE_S)
+            if not isinstance(reply, protocol.Opened) or reply.record.open_s is None:
+                raise BackendUnavailable(getattr(reply, "detail", "a second process cannot open the device"))
+            total += reply.record.open_s
+        return total / repeat
+
+    def _launch(self, repeat: int) -> float:
+        session, empty, clock = self.session, self._empty, self.session.clock
+        total, remaining = 0.0, repeat
+        while remaining:
+            count = min(remaining, QUEUE)
+            start = clock()
+            for _ in range(count):
+                session.run(empty)
+            total += clock() - start
+            session.sync()
+            remaining -= count
+        return total / repeat
+
+    def _roundtrip(self, repeat: int) -> float:
+        session, empty = self.session, self._empty
+        start = session.clock()
+        for _ in range(repeat):
+            session.run(empty)
+            session.sync()
+        return (session.clock() - start) / repeat
+
+    def _sync(self, repeat: int) -> float:
+        session = self.session
+        session.sync()
+        start = session.clock()
+        for _ in range(repeat):
+            session.sync()
+        return (session.clock() - start) / repeat
+
+    def _allocate(self, repeat: int) -> float:
+        take, give_back, clock = self._take, self._give_back, self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            give_back(take())
+        return (clock() - start) / repeat
+
+    def _upload(self, repeat: int) -> float:
+        upload, sync, clock = self._transfers.upload, self.session.sync, self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            upload(self._buffer, self._host)
+            sync()
+        return (clock() - start) / repeat
+
+    def _download(self, repeat: int) -> float:
+        download, clock = self._transfers.download, self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            download(self._buffer, self._host_output)
+        return (clock() - start) / repeat
+
+    # ---------------------------------------------------------------- memory and the bytes in it
+
+    def _take(self) -> Buffer:
+        if self.case.form == "tuned":
+            return self.session.allocate(self._shape, self.case.dtype)
+        assert self._fresh is not None
+        return self._fresh.allocate_fresh(self._shape, self.case.dtype)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        if self.case.form == "tuned":
+            self.session.free(buffer)
+        else:
+            assert self._fresh is not None
+            self._fresh.free_fresh(buffer)
+
+    def _prepare_arrays(self, form: Form) -> None:
+        if self._host is None:
+            shape, dtype = self._shape, self.case.dtype
+            self._host = self.session.host_array(shape, dtype, form)
+            self._host_output = self.session.host_array(shape, dtype, form)
+            random_bytes(self._host, self.case.workload)
+
+    def _there_and_back(self, buffer: Buffer, transfers: Transfers) -> Array:
+        """Sent and fetched, over device memory and a host_output that held something else."""
+        self._host_output.fill(-7)
+        self.session.upload(buffer, self._host_output)
+        transfers.upload(buffer, self._host)
+        self.session.sync()
+        transfers.download(buffer, self._host_output)
+        return self._host_output
+
+
+def _expect(got: Array, want: Array) -> None:
+    """Equal byte for byte. Raises Wrong with the first element that differs."""
+    differs = got.view("uint32") != want.view("uint32")
+    if differs.any():
+        raise Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value", index=[int(differs.argmax())]))
+
+
+def overhead_hash(op: Op) -> str:
+    """Twelve digits that change when the op means something else."""
+    assert op.overhead is not None
+    return hashlib.sha256(f"{op.name} {op.overhead.call}".encode()).hexdigest()[:12]
