@@ -53,7 +53,7 @@ def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench: Any, tmp_path: Pat
 
 def test_the_search_follows_each_shape_by_itself(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench(
-        "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul", "--params", "m=4,64", "--budget", "20s",
+        "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul", "--params", "m=4,64", "--budget", "5s",
         "--regimes", "resident-queued", "--skip", "matmul/n>=2k", "-o", "r.json",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

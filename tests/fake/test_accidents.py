@@ -132,7 +132,7 @@ def test_under_a_budget_the_dearest_sizes_come_last(run):
 
 def test_a_budget_too_small_for_the_sizes(run):
     ran = run(
-        "--devices", "fake:cpu,fake:throttle", "--ops", "add,mul,sub", "--sizes", "1k,2k,4k", "--budget", "4s"
+        "--devices", "fake:cpu,fake:throttle", "--ops", "add,mul,sub", "--sizes", "1k,2k,4k", "--budget", "2s"
     )
     assert ran.code == 124
     assert (ran.result["exit_reason"], ran.result["complete"]) == ("budget", True)

@@ -11,15 +11,9 @@ TRUE_N = 16_900  # add: 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
 
 def test_the_sweep_agrees_with_the_search(capsys, monkeypatch, tmp_path, starter):
     options = (
-        "--devices",
-        "fake:cpu,fake:gpu",
-        "--curves",
-        "add/resident-queued",
-        "--sessions",
-        "1",
-        "--octaves",
-        "0.1",
-    )
+        "--devices", "fake:cpu,fake:gpu", "--curves", "add/resident-queued", "--sessions", "1", "--octaves", "0.1",
+        "--budget", "3s",  # a named budget is used up
+    )  # fmt: skip
     monkeypatch.setattr("sys.argv", ["dense_sweep.py", *options, "--out", str(tmp_path)])
     monkeypatch.setattr(dense_sweep, "COMMAND", shlex.split(starter.command()))
     monkeypatch.setenv("GPUBENCH_SKIP", "add/n>=2M")  # there the search costs seconds of real arithmetic

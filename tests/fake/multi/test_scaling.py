@@ -141,7 +141,7 @@ def test_ranks_chooses_the_gangs_and_too_many_are_refused(run):
 
 def test_after_a_search_gangs_are_measured_at_its_sizes(run):
     ran = run(
-        "--ops", "sum", "--devices", "fake:cpu,fake:gpu0,fake:gpu1", "--scaling", "strong", "--budget", "4s",
+        "--ops", "sum", "--devices", "fake:cpu,fake:gpu0,fake:gpu1", "--scaling", "strong",
         "--regimes", "resident-waited", env={"GPUBENCH_FAKE_GPUS": "2"},
     )  # fmt: skip
     found = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "gang:fake:0+1"]
