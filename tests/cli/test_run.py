@@ -133,9 +133,7 @@ def test_check_only_checks_without_timing(gpubench: Any, tmp_path: Path) -> None
 
 def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench: Any, tmp_path: Path) -> None:
     """Sizes that were not named are no reason to leave cases out: there is nothing to search for."""
-    ended = gpubench(
-        "run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "-o", "r.json"
-    )
+    ended = gpubench("run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "-o", "r.json")
     assert ended.returncode == 0, ended.stderr
     run = json.loads((tmp_path / "r.json").read_text())
     assert run["settings"]["budget_s"] is None
@@ -147,9 +145,7 @@ def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench: Any
     count = len(run["outcomes"])
     assert f"{count} cases are right; nothing was timed" in ended.stdout
     assert f"[ {count}/{count}]" in ended.stderr
-    planned = gpubench(
-        "run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "--dry-run"
-    )
+    planned = gpubench("run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "--dry-run")
     assert set(planned.stdout.splitlines()) >= {outcome["id"] for outcome in run["outcomes"]}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from gpubench.backends.numpy import machine_code
 from gpubench.result.store.cache import SUFFIX, SealedFiles
+from tests.forking import environment
 
 RUN = (
     "run", "--devices", "numpy:0", "--ops", "softmax", "--sizes", "64k", "--sessions", "1", "--max-samples", "5",
@@ -19,14 +20,22 @@ RUN = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def own_cache(tmp_path, cache_folder, gpubench):
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, cache_folder, starter):
     """A cache with the kernels of a run. What other tests compiled is in it too."""
-    own = tmp_path / "cache"
+    folder = tmp_path_factory.mktemp("filled")
+    own = folder / "cache"
     if (cache_folder / machine_code.FOLDER).is_dir():
         shutil.copytree(cache_folder / machine_code.FOLDER, own / machine_code.FOLDER)
-    codes_of(gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(own)}), tmp_path)
+    env = environment(folder, {"GPUBENCH_CACHE_DIR": str(own)})
+    codes_of(starter.run(*RUN, cwd=folder, env=env), folder)
     return own
+
+
+@pytest.fixture
+def own_cache(tmp_path, filled):
+    """Such a cache for one test to spoil."""
+    return shutil.copytree(filled, tmp_path / "cache")
 
 
 def codes_of(ended, tmp_path):

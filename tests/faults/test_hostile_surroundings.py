@@ -56,14 +56,10 @@ def in_deleted_folder(command: str, tmp_path: Path) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("--version", ExitCode.OK),
-        ("ops", ExitCode.OK),
         ("detect", ExitCode.OK),
         ("report {result} --format csv", ExitCode.OK),
-        ("compare {result} {result} --format json --advisory", ExitCode.OK),
         ("report relative.json", ExitCode.INPUT),
         ("report", ExitCode.INPUT),
-        ("merge {result} -o relative.json", ExitCode.USAGE),
         ("run --backends fake --ops add", ExitCode.USAGE),
     ],
 )
@@ -75,25 +71,28 @@ def test_a_deleted_working_folder(tmp_path: Path, result: str, command: str, cod
 
 
 @pytest.mark.parametrize(
-    "command", ["--version", "--help", "report --help", "ops", "schema gpubench-result", "detect"]
-)
-@pytest.mark.parametrize("reader", ["true", "head -c 1"])
+    ("command", "reader"),
+    [("--version", "true"), ("--help", "true"), ("ops", "true"), ("schema gpubench-result", "head -c 1"), ("detect", "true")],
+)  # fmt: skip
 def test_a_reader_that_leaves(tmp_path: Path, command: str, reader: str) -> None:
     ended = shell(f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}", tmp_path)
     assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [("--version", 0), ("--help", 0), ("ops", 0), ("report {result}", 0), ("report no.json", 4)],
-)
+    ("command", "code", "closed"),
+    [
+        ("--version", 0, "<&- >&- 2>&-"), ("--help", 0, ">&-"),
+        *(("report {result}", 0, closed) for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")),
+        *(("report no.json", 4, closed) for closed in ("2>&-", "<&- >&- 2>&-")),
+    ],
+)  # fmt: skip
 def test_closed_streams(tmp_path: Path, result: str, command: str, code: int, closed: str) -> None:
     ended = shell(f"$gpubench {command.format(result=result)} {closed}", tmp_path)
     assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
 
 
-@pytest.mark.parametrize("command", ["--version", "--help", "ops", "report {result}", "detect"])
+@pytest.mark.parametrize("command", ["--version", "report {result}", "detect"])
 def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str) -> None:
     ended = shell(f"$gpubench {command.format(result=result)} > /dev/full", tmp_path)
     assert ended.returncode == ExitCode.FAILED
@@ -104,21 +103,18 @@ def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str
     assert ended.returncode == ExitCode.FAILED
 
 
-@pytest.mark.parametrize("folder", ["/proc/self", "/nowhere"])
-def test_a_temporary_folder_that_takes_nothing(
-    tmp_path: Path, result: str, folder: str, starter: Starter
-) -> None:
+def test_a_temporary_folder_that_takes_nothing(tmp_path: Path, result: str, starter: Starter) -> None:
     """tempfile itself looks for another one, so that all works as long as there is any."""
     for command in (
         f"report {result} --format svg --sections speedup",
         "detect",
         " ".join([*FAKE, "-o", "r.json"]),
     ):
-        ended = shell(f"$gpubench {command} > out", tmp_path, starter.command(), TMPDIR=folder)
+        ended = shell(f"$gpubench {command} > out", tmp_path, starter.command(), TMPDIR="/proc/self")
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
 
-@pytest.mark.parametrize("folder", ["", "/nowhere", "/proc"])
+@pytest.mark.parametrize("folder", ["", "/proc"])
 def test_a_home_that_is_missing_or_read_only(
     tmp_path: Path, result: str, folder: str, starter: Starter
 ) -> None:
@@ -145,7 +141,6 @@ def with_module(folder: Path, name: str, text: str) -> dict[str, str]:
     "text",
     [
         "raise RuntimeError('broken')",
-        "",
         "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass",
         "class Error(Exception): pass\ndef __getattr__(name): raise Error(name)",
     ],

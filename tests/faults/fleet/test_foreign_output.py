@@ -63,16 +63,22 @@ def list_numpy() -> list[str]:
     return [device.id for device in listing.devices]
 
 
-@pytest.mark.parametrize("code", START_UP.values(), ids=START_UP)
+# All children start and speak alike; what each of them does with its parent's pipes differs here.
+EVERY_CHILD = ("writes much", "keeps a copy", "no stdout", "closes descriptors", "reads", "exits")
+
+
+@pytest.mark.parametrize("kind", START_UP)
 def test_start_up_code_of_others_costs_no_child(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     op = tmp_path.name
     site = install(tmp_path, op, OP.format(op), ops={op: f"{op}:OP"})
-    (site / "sitecustomize.py").write_text(code)
+    (site / "sitecustomize.py").write_text(START_UP[kind])
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     assert list_numpy() == ["numpy:0"]
+    if kind not in EVERY_CHILD:
+        return
     (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
     assert (blas.provider.status, blas.provider.error_code) == ("ok", None), blas.provider.hint
     assert foreign.load(op).name == op
