@@ -78,7 +78,7 @@ class NodeClocks:
 
     def overdue(self, now: float) -> list[tuple[str, Overdue]]:
         """The nodes whose time is over; their clocks are stopped."""
-        found = []
+        overdue = []
         while self._looks and self._looks[0][0] <= now:
             _, node = heapq.heappop(self._looks)
             if node not in self._due:
@@ -86,10 +86,10 @@ class NodeClocks:
             due, why = self._due[node]
             if due <= now:
                 self.stop(node)
-                found.append((node, why))
+                overdue.append((node, why))
             else:
                 heapq.heappush(self._looks, (due, node))
-        return found
+        return overdue
 
     def over(self, now: float) -> bool:
         """Whether the time of the whole fleet is over."""
@@ -159,8 +159,8 @@ class FleetDriver:
         """Measure all of them. Ctrl-C and its like end it early, and `interrupted` then holds what did."""
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
-            for one in placed:
-                self._start(_Progress(one))
+            for node in placed:
+                self._start(_Progress(node))
             while self._running:
                 now = self._step()
                 if self._clocks.over(now):
@@ -177,44 +177,44 @@ class FleetDriver:
         for arrival in arrivals:
             self._clocks.hear(arrival.node, now)
         for arrival in arrivals:
-            if (found := self._running.get(arrival.node)) is not None:
-                self._take(found, arrival)
+            if (progress := self._running.get(arrival.node)) is not None:
+                self._take(progress, arrival)
         for node, why in self._clocks.overdue(now):
-            found = self._running[node]
-            self._end(found, why, _OVERDUE[why].format(self._limits))
+            progress = self._running[node]
+            self._end(progress, why, _OVERDUE[why].format(self._limits))
         return now
 
-    def _start(self, found: _Progress) -> None:
-        node = found.placed.node
-        self._journal.begin(found.placed.name)
-        self._running[node.id] = found
+    def _start(self, progress: _Progress) -> None:
+        node = progress.placed.node
+        self._journal.begin(progress.placed.name)
+        self._running[node.id] = progress
         self._clocks.ask(node.id, self._clock())
-        self.engine.start(node, found.placed.arguments)
+        self.engine.start(node, progress.placed.arguments)
 
-    def _take(self, found: _Progress, arrival: Arrival) -> None:
+    def _take(self, progress: _Progress, arrival: Arrival) -> None:
         """Take what a node sends. It may be wrong: that costs that node."""
         if arrival.message is None:
-            self._end(found, arrival.reason or "died", arrival.why)
+            self._end(progress, arrival.reason or "died", arrival.why)
             return
         try:
             if len(arrival.message) > MOST_MESSAGE:
                 raise BadMessage(f"a message of {len(arrival.message)} bytes")
-            self._read(found, arrival.message[:1], arrival.message[1:])
+            self._read(progress, arrival.message[:1], arrival.message[1:])
         except (BadMessage, msgspec.DecodeError, UnicodeDecodeError) as error:
-            self._end(found, "failed", f"what it sent cannot be used: {error}")
+            self._end(progress, "failed", f"what it sent cannot be used: {error}")
 
-    def _read(self, found: _Progress, kind: bytes, text: bytes) -> None:
-        name = found.placed.name
-        if found.identity is None and kind != wire.HELLO:
+    def _read(self, progress: _Progress, kind: bytes, text: bytes) -> None:
+        name = progress.placed.name
+        if progress.identity is None and kind != wire.HELLO:
             raise BadMessage("it began without saying what it runs")
         match kind:
             case wire.HELLO:
-                found.identity = msgspec.json.decode(text, type=NodeIdentity)
-                if found.identity != self._ours:
-                    skew = f"it runs gpubench {found.identity}, the driver {self._ours}"
-                    self._end(found, "version-skew", skew)
+                progress.identity = msgspec.json.decode(text, type=NodeIdentity)
+                if progress.identity != self._ours:
+                    skew = f"it runs gpubench {progress.identity}, the driver {self._ours}"
+                    self._end(progress, "version-skew", skew)
             case wire.EVENT:
-                found.last_event = self._journal.note_event(name, text) or found.last_event
+                progress.last_event = self._journal.note_event(name, text) or progress.last_event
             case wire.PART_BEGINS:
                 self._journal.begin_part(name)
             case wire.PART:
@@ -223,11 +223,11 @@ class FleetDriver:
                 self._journal.add_result(name, text)
             case wire.ENDED:
                 end = msgspec.json.decode(text, type=ChildEnd)
-                self._end(found, None, end.errors if end.status else "")
+                self._end(progress, None, end.errors if end.status else "")
 
-    def _end(self, found: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
+    def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
         """Let go of the node at once, keep what it brought, and try again where that was asked for."""
-        placed = found.placed
+        placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
         if reason is not None:
@@ -238,21 +238,23 @@ class FleetDriver:
             reason, error = "failed", error or lacks
         text = (visible(error)[-_MOST_ERROR:] or None) if reason else None
         self._journal.note_end(placed.name, reason or "ok", text)
-        if reason in RETRIED and cut is None and len(found.attempts) < self._retries:
-            found.attempts.append(NodeAttempt(reason=reason, error=text or "", last_event=found.last_event))
-            found.identity, found.last_event = None, None
-            self._start(found)
+        if reason in RETRIED and cut is None and len(progress.attempts) < self._retries:
+            progress.attempts.append(
+                NodeAttempt(reason=reason, error=text or "", last_event=progress.last_event)
+            )
+            progress.identity, progress.last_event = None, None
+            self._start(progress)
             return
         end = NodeEnd(
-            name=placed.name, reason=reason, error=text, last_event=found.last_event, cut=cut,
-            attempts=tuple(found.attempts), identity=found.identity,
+            name=placed.name, reason=reason, error=text, last_event=progress.last_event, cut=cut,
+            attempts=tuple(progress.attempts), identity=progress.identity,
         )  # fmt: skip
         self.ends.append(end)
         self.tell(end)
 
     def _cut(self, cut: Cut, why: str) -> None:
-        for found in list(self._running.values()):
-            self._end(found, "busy" if found.identity is None else "partial", why, cut)
+        for progress in list(self._running.values()):
+            self._end(progress, "busy" if progress.identity is None else "partial", why, cut)
 
 
 _OVERDUE: Mapping[Overdue, str] = {
@@ -296,12 +298,12 @@ def choose_nodes(
 
 
 def fleet_of_ends(
-    ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], kept: Iterable[Node], journal: FleetJournal,
+    ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
     """The document of a fleet that was measured; `kept` are nodes of a saved one that are not asked again."""
     ends = list(ends)
-    nodes = list(kept)
+    nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
     nodes += [_node(end, journal, engine, embeds=embeds) for end in ends]
     nodes += [
@@ -310,9 +312,9 @@ def fleet_of_ends(
     ]
     nodes.sort(key=lambda node: (node.name, node.key))
     brought = sum(node.status == "ok" for node in nodes)
-    wanted = len(nodes) if expected is None else expected
-    complete = brought >= wanted and not any(end.cut for end in ends)
-    return Fleet(nodes_expected=wanted, nodes_collected=brought, complete=complete, nodes=nodes)
+    needed = len(nodes) if expected is None else expected
+    complete = brought >= needed and not any(end.cut for end in ends)
+    return Fleet(nodes_expected=needed, nodes_collected=brought, complete=complete, nodes=nodes)
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
@@ -469,11 +471,11 @@ class FleetJournal:
             if not source.exists():
                 continue
             try:
-                found = self._load(source)
+                result = self._load(source)
             except InputError as error:
                 why = f"{error.message}: {error.why}"
                 continue
-            store.replace(target, store.dumps(found))
+            store.replace(target, store.dumps(result))
             for spent in (arriving, part, self._fresh(node)):
                 spent.unlink(missing_ok=True)
             return None

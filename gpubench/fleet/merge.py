@@ -42,16 +42,16 @@ def merge(options: MergeOptions) -> None:
         )
     store.check_writable(output)
     tolerant = expect is not None or options.nodes is not None
-    sources, failed, known = _collected(options.files, tolerant=tolerant)
+    sources, failed, declared = _collect(options.files, tolerant=tolerant)
     from gpubench.analysis.machine import connect_marks, marks
     from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gather, merge_runs, node_of, refuse_twice
 
     names = parse_nodes(options.nodes)
-    expected = expect if expect is not None else known
+    expected = expect if expect is not None else declared
     refuse_twice([source.outline for source in sources])
     groups = [
         [sources[place] for place in places]
-        for places in connect_marks([marks(one.outline) for one in sources])
+        for places in connect_marks([marks(source.outline) for source in sources])
     ]
     if expected is None and not names and len(groups) == 1:
         runs = [source.load() for source in groups[0]]
@@ -61,7 +61,7 @@ def merge(options: MergeOptions) -> None:
     apart = len(groups) > EMBEDDED_NODES and not options.embed
     nodes: list[Node] = []
     for group in groups:  # one node in memory at a time, where each has files of its own
-        runs, broken = _loaded(group, tolerant=tolerant)
+        runs, broken = _load(group, tolerant=tolerant)
         failed += broken
         if runs:
             node = node_of(runs)
@@ -134,15 +134,17 @@ def parse_nodes(text: str | None) -> list[str]:
 
 
 def _missing(fleet: Fleet) -> str:
-    found = [
+    reasons = [
         f"{node.label}: {node.error}" if node.label else node.error or node.key
         for node in fleet.nodes
         if node.status == "failed"
     ]
-    return "; ".join([*found[:_NAMED], *([f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else [])])
+    return "; ".join(
+        [*reasons[:_NAMED], *([f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else [])]
+    )
 
 
-def _collected(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
+def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
     """All runs and failed nodes of `files`, and how many nodes were expected by the fleets among them.
 
     `tolerant`: a file that cannot be used is a node that failed. Raises InputError.
@@ -152,15 +154,15 @@ def _collected(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], 
     expected: int | None = None
     for file in files:
         try:
-            found, missing, wanted = _sources(file)
+            runs, missing, count = _sources(file)
         except InputError as error:
             if not tolerant:
                 raise
             failed.append(_unusable(file, error))
             continue
-        sources += found
+        sources += runs
         failed += missing
-        expected = wanted if expected is None else max(expected, wanted or 0)
+        expected = count if expected is None else max(expected, count or 0)
     return sources, failed, expected
 
 
@@ -187,7 +189,7 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
     if isinstance(content, Run):
         return [_Source(content, partial(_itself, content), file, on_disk=False)], [], None
     assert isinstance(content, Fleet)
-    nodes = [opened(node, file) for node in content.nodes]
+    nodes = [open_node(node, file) for node in content.nodes]
     sources = [_Source(run, partial(_itself, run), file, on_disk=False) for node in nodes for run in node.runs]
     return sources, [node for node in nodes if not node.runs], content.nodes_expected
 
@@ -196,7 +198,7 @@ def _itself(run: Run) -> Run:
     return run
 
 
-def _loaded(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[Node]]:
+def _load(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[Node]]:
     runs, failed = [], []
     for source in group:
         try:
@@ -227,12 +229,12 @@ def report_whole(
 ) -> int | None:
     """Report the fleet, if it is the only file and to be reported as a whole. Returns None otherwise."""
     # A fleet's types are not loaded for a result.
-    if len(files) != 1 or not hasattr(files[0][1], "nodes") or not wanted(options, format):
+    if len(files) != 1 or not hasattr(files[0][1], "nodes") or not reports_whole(options, format):
         return None
     return report_fleet(*files[0], format, options, to_terminal=to_terminal)
 
 
-def wanted(options: FleetReportOptions, format: str) -> bool:
+def reports_whole(options: FleetReportOptions, format: str) -> bool:
     """Whether a fleet is to be reported as a whole. Whoever names sections, cases or another format asks for the
     reports of its nodes."""
     from gpubench.report.renderers import DOCUMENT_FORMATS
@@ -247,12 +249,12 @@ def wanted(options: FleetReportOptions, format: str) -> bool:
 
 def refuse_fleet_options(options: FleetReportOptions) -> None:
     """Raises UsageError for what only the report of a whole fleet understands."""
-    asked = {
+    fleet_only = {
         "--known-good": options.known_good, "--ok-nodes": options.ok_nodes, "--bad-nodes": options.bad_nodes,
         "--fail-on slow-gpu": SLOW_GPU in _words(options.fail_on),
     }  # fmt: skip
-    for name, given in asked.items():
-        if given:
+    for name, value in fleet_only.items():
+        if value:
             raise UsageError(
                 "not-a-fleet", f"{name} is about a fleet", why="this is no report of one whole fleet",
                 hint="give one file that `gpubench merge` wrote, and no option that shows single nodes or cases",
@@ -263,7 +265,7 @@ def _words(text: str | None) -> set[str]:
     return {word.strip() for word in (text or "").split(",") if word.strip()}
 
 
-def opened(node: Node, fleet_path: str) -> Node:
+def open_node(node: Node, fleet_path: str) -> Node:
     """`node` with the results of its files, which stand beside the fleet in `fleet_path`; with the reason where one
     cannot be used."""
     if not node.files:
@@ -306,12 +308,12 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
     """The runs of the node that is called `name`, or whose key begins so. Raises InputError or UsageError."""
     nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
-    found = [one for one in nodes if one[1].label == name] or [
-        one for one in nodes if one[1].key.startswith(name)
+    matching = [pair for pair in nodes if pair[1].label == name] or [
+        pair for pair in nodes if pair[1].key.startswith(name)
     ]
-    if not found:
+    if not matching:
         require_choice(name, [node.name for _, node in nodes], "--node")
-    chosen = [opened(node, path) for path, node in found]
+    chosen = [open_node(node, path) for path, node in matching]
     runs = [run for node in chosen for run in node.runs]
     if not runs:
         raise InputError(
@@ -336,46 +338,46 @@ def report_fleet(
     tolerance = parse_percent(options.tolerance, option="--tolerance")
     survey = FleetSurvey()
     for node in fleet.nodes:
-        survey.add(opened(node, source))
+        survey.add(open_node(node, source))
     saved = None if options.known_good is None else _figures_of(options.known_good)
-    found = survey.report(expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
-    asked = _words(options.fail_on)
-    if SLOW_GPU in asked and not found.judges(saved is not None):
+    report = survey.report(expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
+    gates = _words(options.fail_on)
+    if SLOW_GPU in gates and not report.judges(saved is not None):
         raise InputError(
             "gate-impossible", "--fail-on slow-gpu could not fail",
             why="no case was measured on four GPUs that are alike, and no known good fleet is named",
             hint="add --known-good FILE, or leave the gate out",
         )  # fmt: skip
 
-    def drawn(name: str) -> str:
-        return render_documents(found, lambda: [fleet_document(found)], name, style, "gpubench fleet")
+    def draw(name: str) -> str:
+        return render_documents(report, lambda: [fleet_document(report)], name, style, "gpubench fleet")
 
-    rendering.write(channels.comment(drawn(format), format), options.output)
-    _write_names(options.ok_nodes, found.ok_nodes)
-    _write_names(options.bad_nodes, found.bad_nodes)
-    errors = gate_errors(found, asked)
+    rendering.write(channels.comment(draw(format), format), options.output)
+    _write_names(options.ok_nodes, report.ok_nodes)
+    _write_names(options.bad_nodes, report.bad_nodes)
+    errors = gate_errors(report, gates)
     code = ExitCode.GATE if errors else ExitCode.OK
-    channels.tell(lambda: _outcome(found, errors, code), lambda: drawn("markdown"), source)
+    channels.tell(lambda: _outcome(report, errors, code), lambda: draw("markdown"), source)
     return code
 
 
-def gate_errors(found: FleetReport, asked: set[str]) -> list[str]:
+def gate_errors(report: FleetReport, gates: set[str]) -> list[str]:
     """A sentence for each gate that failed."""
     errors = []
-    if INCOMPLETE in asked and not found.complete:
-        errors.append(f"{found.nodes_complete} of {found.nodes_expected} nodes are complete")
-    if SLOW_GPU in asked and found.slow:
-        errors.append(f"{found.slow} GPUs are slow")
+    if INCOMPLETE in gates and not report.complete:
+        errors.append(f"{report.nodes_complete} of {report.nodes_expected} nodes are complete")
+    if SLOW_GPU in gates and report.slow:
+        errors.append(f"{report.slow} GPUs are slow")
     return errors
 
 
-def _outcome(found: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOutcome:
+def _outcome(report: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOutcome:
     from gpubench.fleet.tables import headline
     from gpubench.report.ci import CiOutcome
 
     return CiOutcome(
         verdict="failed" if errors else "ok", slower=0, faster=0, unsure=0, exit_code=code, errors=tuple(errors),
-        warnings=() if found.complete and not found.peers.verdicts else (headline(found),),
+        warnings=() if report.complete and not report.peers.verdicts else (headline(report),),
     )  # fmt: skip
 
 
@@ -386,20 +388,23 @@ def _figures_of(path: str) -> list[Figure]:
     from gpubench.fleet.survey import figures
     from gpubench.result.run import Run
 
-    known = document(path)
-    if isinstance(known, Run):
-        found = figures(known, "known-good")
+    content = document(path)
+    if isinstance(content, Run):
+        known_good = figures(content, "known-good")
     else:
-        assert isinstance(known, Fleet)
-        found = [
-            one for node in known.nodes for run in opened(node, path).runs for one in figures(run, node.name)
+        assert isinstance(content, Fleet)
+        known_good = [
+            figure
+            for node in content.nodes
+            for run in open_node(node, path).runs
+            for figure in figures(run, node.name)
         ]
-    if not found:
+    if not known_good:
         raise InputError(
             "no-results", f"{path} has no GPU to compare with", why="no matmul, copy, upload or download ran on a GPU",
             hint="name a fleet, or a result, that measured them",
         )  # fmt: skip
-    return found
+    return known_good
 
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What runs on a node, and who starts it there: the messages of a node, the contract of an engine, and Ray as one.
+"""The program of a node, and who starts it there: the messages of a node, the contract of an engine, and Ray as one.
 
 The program of a node is the ordinary `gpubench run` or `gpubench detect` as a child, and what it writes, sent on. A
 message is bytes: one byte for its kind, then the text; nothing of ours is pickled. Ray starts one generator task a
@@ -82,10 +82,10 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
         command = processes.python("gpubench", *arguments, *written)
         child = processes.Child(command, environment(os.environ), own_session=False, framed=False)
         try:
-            said: list[bytes] = []
-            yield from _while_running(child, PartFile(store.part_of(result)), None if runs else said.append)
-            if said:
-                result.write_bytes(b"".join(said))
+            output: list[bytes] = []
+            yield from _while_running(child, PartFile(store.part_of(result)), None if runs else output.append)
+            if output:
+                result.write_bytes(b"".join(output))
             with contextlib.suppress(FileNotFoundError), disk.open_regular(result) as file:
                 while piece := file.read(PIECE_BYTES):
                     yield RESULT + piece
@@ -101,7 +101,7 @@ def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
     """Yield what a child says while it goes on. Its lines are events, unless somebody is to `keep` them."""
-    said = looked = time.monotonic()
+    heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
         with contextlib.suppress(queue.Empty):
@@ -113,15 +113,15 @@ def _while_running(
             keep(line)
         elif text := line.strip():
             yield EVENT + text[:PIECE_BYTES]
-            said = now
+            heard = now
         if now - looked >= PART_S:
             looked = now
             for message in part.news():
                 yield message
-                said = now
-        if now - said >= HEARTBEAT_S:
+                heard = now
+        if now - heard >= HEARTBEAT_S:
             yield HEARTBEAT
-            said = now
+            heard = now
 
 
 class PartFile:
@@ -148,12 +148,12 @@ class PartFile:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the
     library."""
-    found = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
+    variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
         with contextlib.suppress(Exception):  # no NVML, no such GPU: the numbers stand
-            found[DEVICES] = ",".join(_uuids([int(word) for word in numbers]))
-    return found
+            variables[DEVICES] = ",".join(_uuids([int(word) for word in numbers]))
+    return variables
 
 
 def _uuids(numbers: Sequence[int]) -> list[str]:
@@ -162,10 +162,10 @@ def _uuids(numbers: Sequence[int]) -> list[str]:
     nvml: Any = pynvml
     nvml.nvmlInit()
     try:
-        found = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number)) for number in numbers]
+        uuids = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number)) for number in numbers]
     finally:
         nvml.nvmlShutdown()
-    return [one.decode() if isinstance(one, bytes) else str(one) for one in found]
+    return [uuid.decode() if isinstance(uuid, bytes) else str(uuid) for uuid in uuids]
 
 
 # ---------------------------------------------------------------- engines
@@ -261,15 +261,15 @@ class RayEngine:
         token = scratch.folder / "token"
         with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32))
-        ours = {
+        settings = {
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_BACKEND_LOG_LEVEL": "error",
         }  # fmt: skip
-        before = {name: os.environ.get(name) for name in (*ours, "RAY_AUTH_TOKEN", "RAY_ADDRESS")}
+        before = {name: os.environ.get(name) for name in (*settings, "RAY_AUTH_TOKEN", "RAY_ADDRESS")}
         self._ours.callback(_restore, before)
         for name in before:
             os.environ.pop(name, None)
-        os.environ.update(ours)
+        os.environ.update(settings)
         # Never a bare init: it may join somebody else's cluster.
         return {
             "address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES,
@@ -280,14 +280,14 @@ class RayEngine:
     def nodes(self) -> list[EngineNode]:
         """Return the nodes that Ray says are alive, as it may for a minute too long. One without CPUs and GPUs leads,
         and runs nothing."""
-        found = [
+        nodes = [
             EngineNode(
-                id=one["NodeID"], host=str(one["NodeManagerHostname"]), cpus=float(one["Resources"].get("CPU", 0)),
-                gpus=float(one["Resources"].get("GPU", 0)),
+                id=entry["NodeID"], host=str(entry["NodeManagerHostname"]),
+                cpus=float(entry["Resources"].get("CPU", 0)), gpus=float(entry["Resources"].get("GPU", 0)),
             )
-            for one in self._ray.nodes() if one["Alive"]
+            for entry in self._ray.nodes() if entry["Alive"]
         ]  # fmt: skip
-        return [node for node in found if node.cpus or node.gpus]
+        return [node for node in nodes if node.cpus or node.gpus]
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
         """Ask for all of the node: the task is the reservation."""

@@ -364,9 +364,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def runs_beside(self, path: str) -> list[Run]:
         """Return the runs of all nodes; say on stderr which node brought none. The fleet is the file at `path`."""
-        from gpubench.fleet.merge import opened
+        from gpubench.fleet.merge import open_node
 
-        nodes = [opened(node, path) for node in self.nodes]
+        nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:
                 print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)

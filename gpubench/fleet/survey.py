@@ -1,4 +1,4 @@
-"""What the nodes of a fleet add up to, a function of their files alone, whatever the order of the nodes: which are
+"""The sum of the nodes of a fleet, a function of their files alone, whatever the order of the nodes: which are
 whole, which GPUs are slow, which software differs (`gpubench-fleet-report`, version 1), and what they are made of
 (`gpubench-inventory`, version 1).
 

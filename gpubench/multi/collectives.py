@@ -1,5 +1,5 @@
-"""What several GPUs of one host tell: how many bytes a second links carry, which of equal GPUs is slower than its like,
-and the first lines of a run of gangs alone.
+"""Findings about several GPUs of one host: how many bytes a second links carry, which of equal GPUs is slower than its
+like, and the first lines of a run of gangs alone.
 
 A collective's rate is as its caller sees it, and as the busiest link does. At least four equal GPUs are judged by the
 rule of fleets (docs/fleet.md); of fewer the difference is reported, which is no verdict. Both halves of the blocks have
@@ -53,28 +53,28 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
     """Return the collectives shown: op by op, gang by gang, from small to large."""
-    rows = (row for row in analysis.cases if row.case.group == COLLECTIVE)
-    found = [rates for row in rows if (rates := _rates(row)) is not None]
-    return tuple(sorted(found, key=lambda one: (one.op, one.ranks, one.device_id, one.n)))
+    rows = (case for case in analysis.cases if case.case.group == COLLECTIVE)
+    results = [rates for case in rows if (rates := _rates(case)) is not None]
+    return tuple(sorted(results, key=lambda one: (one.op, one.ranks, one.device_id, one.n)))
 
 
-def _rates(row: CaseResult) -> CollectiveResult | None:
-    case, time = row.case, row.time
+def _rates(result: CaseResult) -> CollectiveResult | None:
+    case, time = result.case, result.time
     factor = bus_factor(case)
     if time is None or factor is None:
         return None
     return CollectiveResult(
-        id=row.id, op=case.op, device_id=case.device_id, ranks=case.params["ranks"], n=case.params["n"],
-        by=row.kernel, algbw=row.bytes / time.estimate, busbw=factor * row.bytes / time.estimate,
-        low=factor * row.bytes / time.high, high=factor * row.bytes / time.low, row=row,
+        id=result.id, op=case.op, device_id=case.device_id, ranks=case.params["ranks"], n=case.params["n"],
+        by=result.kernel, algbw=result.bytes / time.estimate, busbw=factor * result.bytes / time.estimate,
+        low=factor * result.bytes / time.high, high=factor * result.bytes / time.low, row=result,
     )  # fmt: skip
 
 
 def bus_factor(case: Case) -> float | None:
     """Return the factor from bytes a second of the case to those of the busiest link. Returns None if there is no such
     op."""
-    known, ranks = declaration(case.op), case.params.get("ranks", 0)
-    return known.collective.bus(ranks) if known is not None and known.collective and ranks > 0 else None
+    op, ranks = declaration(case.op), case.params.get("ranks", 0)
+    return op.collective.bus(ranks) if op is not None and op.collective and ranks > 0 else None
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:
@@ -92,15 +92,15 @@ def slow_pairs(run: Run, rows: Sequence[CollectiveResult]) -> list[tuple[Collect
     """Copies between two ranks that carry less than half of the median of their peers, with that: pairs whose path is
     of the same kind, at the same size."""
     peers: dict[tuple[str, int, str | None], list[CollectiveResult]] = {}
-    for row in rows:
-        if row.op in ("p2p", "p2p_both"):
-            path = declared_path(run, row.device_id)
-            peers.setdefault((row.op, row.n, path.kind.value if path else None), []).append(row)
-    found = []
-    for ours in peers.values():
-        middle = median([row.busbw for row in ours])
-        found += [(row, middle) for row in ours if row.high < HALF * middle]
-    return found
+    for result in rows:
+        if result.op in ("p2p", "p2p_both"):
+            path = declared_path(run, result.device_id)
+            peers.setdefault((result.op, result.n, path.kind.value if path else None), []).append(result)
+    slow = []
+    for like in peers.values():
+        middle = median([result.busbw for result in like])
+        slow += [(result, middle) for result in like if result.high < HALF * middle]
+    return slow
 
 
 TITLE = "Collectives"
@@ -115,7 +115,7 @@ _MEANING = (
 def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
     rows = collectives(analysis)
     gangs = groupby(rows, key=lambda row: (row.op, row.ranks, row.device_id))
-    tables = tuple(_table(analysis, list(ours), options.time_unit) for _, ours in gangs)
+    tables = tuple(_table(analysis, list(results), options.time_unit) for _, results in gangs)
     lines = (_MEANING, *slow_links(analysis)) if rows else ()
     return Section(title=TITLE, lines=lines, tables=tables, folded=True)
 
@@ -124,11 +124,11 @@ def slow_links(analysis: Analysis) -> tuple[str, ...]:
     """A sentence for each pair that carries far less than its peers."""
     return tuple(
         printable(
-            f"link-slow: {row.op} on {row.device_id} carries {format_rate(row.busbw, 'B/s')} at "
-            f"{format_bytes(row.n)}, the median of its peers {format_rate(peers, 'B/s')}: look at the path between "
+            f"link-slow: {result.op} on {result.device_id} carries {format_rate(result.busbw, 'B/s')} at "
+            f"{format_bytes(result.n)}, the median of its peers {format_rate(peers, 'B/s')}: look at the path between "
             "the two in `gpubench detect`."
         )
-        for row, peers in slow_pairs(analysis.run, collectives(analysis))
+        for result, peers in slow_pairs(analysis.run, collectives(analysis))
     )
 
 
@@ -141,9 +141,9 @@ def _table(analysis: Analysis, rows: Sequence[CollectiveResult], unit: str) -> T
     by = f" by {printable(first.by)}" if first.by else ""
     path = declared_path(analysis.run, first.device_id) if first.ranks == 2 else None
     return Table(
-        columns, tuple(_cells(row, unit) for row in rows),
+        columns, tuple(_cells(result, unit) for result in rows),
         title=f"{first.op}, {first.ranks} ranks{by} on {device_text(analysis, first.device_id)}",
-        note=f"declared: {_path_text(path)}" if path else "", legend=legend({row.row.label for row in rows}),
+        note=f"declared: {_path_text(path)}" if path else "", legend=legend({result.row.label for result in rows}),
     )  # fmt: skip
 
 
@@ -158,11 +158,11 @@ def _path_text(path: LinkPath) -> str:
     return printable(", ".join(part for part in parts if part) or "nothing is known")
 
 
-def _cells(row: CollectiveResult, unit: str) -> tuple[Cell, ...]:
-    interval = f"[{format_rate(row.low, 'B/s')}, {format_rate(row.high, 'B/s')}]"
+def _cells(result: CollectiveResult, unit: str) -> tuple[Cell, ...]:
+    interval = f"[{format_rate(result.low, 'B/s')}, {format_rate(result.high, 'B/s')}]"
     return cells(
-        format_bytes(row.n), time_text(row.row.time, unit) + mark(row.row.label), format_rate(row.algbw, "B/s"),
-        format_rate(row.busbw, "B/s"), interval,
+        format_bytes(result.n), time_text(result.row.time, unit) + mark(result.row.label),
+        format_rate(result.algbw, "B/s"), format_rate(result.busbw, "B/s"), interval,
     )  # fmt: skip
 
 
@@ -207,50 +207,56 @@ def twin_checks(analysis: Analysis) -> tuple[TwinCheck, ...]:
     names = {device.id: device.name for device in run.devices}
     groups: dict[str, list[TwinTimes]] = {}
     first = ""
-    for one in run.twins or ():
-        first = one.device_id if one.device_id in names else first
-        groups.setdefault(first, []).append(one)
-    return tuple(_check(run, names.get(first, ""), ours) for first, ours in groups.items())
+    for times in run.twins or ():
+        first = times.device_id if times.device_id in names else first
+        groups.setdefault(first, []).append(times)
+    return tuple(_check(run, names.get(first, ""), own) for first, own in groups.items())
 
 
 def _check(run: Run, name: str, times: Sequence[TwinTimes]) -> TwinCheck:
-    devices = tuple(dict.fromkeys(one.device_id for one in times))
-    shared = _shared(run)
+    devices = tuple(dict.fromkeys(twin.device_id for twin in times))
+    shared = _shared_gpus(run)
     left_out = {id: "other processes compute on it" for id in devices if id in shared}
-    left_out |= {one.device_id: one.reason for one in times if one.reason is not None}
+    left_out |= {twin.device_id: twin.reason for twin in times if twin.reason is not None}
     by_case: dict[str, dict[str, TwinTimes]] = {}
-    for one in times:
-        if one.device_id not in left_out and len(one.blocks_s) >= 2 * FEWEST_BLOCKS and min(one.blocks_s) > 0:
-            by_case.setdefault(one.case_id.rpartition("@")[0], {})[one.device_id] = one
-    compared = [id for id in devices if any(id in ours and len(ours) > 1 for ours in by_case.values())]
+    for twin in times:
+        if (
+            twin.device_id not in left_out
+            and len(twin.blocks_s) >= 2 * FEWEST_BLOCKS
+            and min(twin.blocks_s) > 0
+        ):
+            by_case.setdefault(twin.case_id.rpartition("@")[0], {})[twin.device_id] = twin
+    compared = [
+        id for id in devices if any(id in by_device and len(by_device) > 1 for by_device in by_case.values())
+    ]
     left_out |= {id: "there was no time for it" for id in devices if id not in compared and id not in left_out}
     looks = len(by_case) * len(devices)
     worst: dict[str, float] = {}
     slower: dict[str, SlowTwin] = {}
-    for case, ours in by_case.items():
-        for id, shortfall in _shortfalls({id: one.blocks_s for id, one in ours.items()}).items():
+    for case, by_device in by_case.items():
+        for id, shortfall in _shortfalls({id: twin.blocks_s for id, twin in by_device.items()}).items():
             worst[id] = max(worst.get(id, 0.0), shortfall)
-        for slow in _slow(case, ours, looks):
+        for slow in _slow(case, by_device, looks):
             if slow.device_id not in slower or slower[slow.device_id].shortfall < slow.shortfall:
                 slower[slow.device_id] = slow
     last = max(worst, key=lambda id: worst[id], default=None)
-    found = TwinCheck(
+    check = TwinCheck(
         name=name, measured_id=devices[0], device_ids=devices, compared=tuple(compared), worst=last,
         worst_shortfall=None if last is None else worst[last],
-        slower=tuple(sorted(slower.values(), key=lambda one: -one.shortfall)), left_out=left_out, text="",
+        slower=tuple(sorted(slower.values(), key=lambda twin: -twin.shortfall)), left_out=left_out, text="",
     )  # fmt: skip
-    return msgspec.structs.replace(found, text=_text(found))
+    return msgspec.structs.replace(check, text=_text(check))
 
 
-def _shared(run: Run) -> set[str]:
+def _shared_gpus(run: Run) -> set[str]:
     """GPUs that other processes compute on: they tell nothing of the hardware."""
-    warnings = [one for one in run.warnings if one.code == _USERS and one.severity == "warning"]
-    return {id for one in warnings for id in str((one.data or {}).get("devices", "")).split(", ")}
+    warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
+    return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return by how much the rate of each falls short: of the median of four GPUs or more, of the fastest of fewer."""
-    rates = {id: 1 / median(ours) for id, ours in blocks.items()}
+    rates = {id: 1 / median(blocks_s) for id, blocks_s in blocks.items()}
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
     return {id: 1 - rate / like for id, rate in rates.items()}
 
@@ -258,10 +264,12 @@ def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwin]:
     """Return those that both halves of the blocks, and the whole, call slow; none where so many are that the GPUs are
     not alike."""
-    whole = {id: one.blocks_s for id, one in times.items()}
+    whole = {id: twin.blocks_s for id, twin in times.items()}
     middle = min(map(len, whole.values())) // 2
-    halves = [{id: ours[part] for id, ours in whole.items()} for part in (slice(middle), slice(middle, None))]
-    named = set.intersection(*(_suspects(ours, looks) for ours in (whole, *halves)))
+    halves = [
+        {id: blocks[part] for id, blocks in whole.items()} for part in (slice(middle), slice(middle, None))
+    ]
+    named = set.intersection(*(_suspects(blocks, looks) for blocks in (whole, *halves)))
     if not is_uniform(len(named), len(whole)):
         return []
     short = _shortfalls(whole)
@@ -275,30 +283,30 @@ def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwi
 def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
     threshold = TOLERANCE
     if len(blocks) >= FEWEST_PEERS:
-        rates = [1 / median(ours) for ours in blocks.values()]
+        rates = [1 / median(blocks_s) for blocks_s in blocks.values()]
         threshold = max(TOLERANCE, growing_k(looks) * spread(rates))
     return {id for id, shortfall in _shortfalls(blocks).items() if shortfall > threshold}
 
 
-def _text(found: TwinCheck) -> str:
+def _text(check: TwinCheck) -> str:
     """`8 x NVIDIA H200: cupy:0 measured in full, the 7 others within 1.3 % of their median (worst cupy:5).`"""
-    first, others = found.measured_id, len(found.device_ids) - 1
-    head = f"{others + 1} x {found.name}: {first} measured in full"
-    rest = [f"{id} not compared ({reason})" for id, reason in found.left_out.items()]
-    like = "" if found.worst_shortfall is None else f"within {found.worst_shortfall:.1%}".replace("%", " %")
-    if found.slower:
-        worst, more = found.slower[0], len(found.slower) - 1
+    first, others = check.measured_id, len(check.device_ids) - 1
+    head = f"{others + 1} x {check.name}: {first} measured in full"
+    rest = [f"{id} not compared ({reason})" for id, reason in check.left_out.items()]
+    like = "" if check.worst_shortfall is None else f"within {check.worst_shortfall:.1%}".replace("%", " %")
+    if check.slower:
+        worst, more = check.slower[0], len(check.slower) - 1
         what = f"{worst.device_id} is {worst.shortfall:.0%} slower at {worst.op}".replace("%", " %")
         what += f", {more} more GPU{'s' if more > 1 else ''} too" if more else ""
         what += ": `gpubench run --ops health`" if worst.judged else f" (of {others + 1} GPUs no verdict)"
         parts = [head, what]
-    elif len(found.compared) < 2:
+    elif len(check.compared) < 2:
         parts = [head]
     elif others == 1:
-        parts = [head, f"{found.device_ids[1]} {like}"]
+        parts = [head, f"{check.device_ids[1]} {like}"]
     else:
-        same = len(found.compared) == others + 1
-        parts = [head, f"{f'the {others} others' if same else 'those compared'} {like} (worst {found.worst})"]
+        same = len(check.compared) == others + 1
+        parts = [head, f"{f'the {others} others' if same else 'those compared'} {like} (worst {check.worst})"]
     if len(rest) > 1:
         rest = [f"{len(rest)} not compared"]
     return ", ".join([*parts, *rest]) + "."
@@ -332,11 +340,11 @@ def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
     texts = [_weak_sentence(gains.weak)] if gains.weak else []
-    regimes = dict.fromkeys(row.regime for row in gains.pays_from)
+    regimes = dict.fromkeys(gain.regime for gain in gains.pays_from)
     regime = WAITED if WAITED in regimes else next(iter(regimes), "")
-    most = max((row.ranks for row in gains.pays_from), default=0)
-    rows = [row for row in gains.pays_from if (row.regime, row.ranks) == (regime, most)]
-    cases = {row.op: row.row.case for row in gains.strong}
+    most = max((gain.ranks for gain in gains.pays_from), default=0)
+    rows = [gain for gain in gains.pays_from if (gain.regime, gain.ranks) == (regime, most)]
+    cases = {gain.op: gain.row.case for gain in gains.strong}
     return (
         (*texts, _strong_sentence(rows, {op: extent(case) for op, case in cases.items()}))
         if rows
@@ -347,11 +355,11 @@ def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
 def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) -> str:
     """`2 GPUs beat one with data on the GPU: matmul from 1229², sum from 268 M; softmax at no size measured.`"""
     wins = [
-        f"{row.op} from {size_text(round(row.n or 0) if row.verdict == 'at' else row.first, extents[row.op])}"
-        for row in rows
-        if row.verdict != "no-size"
+        f"{gain.op} from {size_text(round(gain.n or 0) if gain.verdict == 'at' else gain.first, extents[gain.op])}"
+        for gain in rows
+        if gain.verdict != "no-size"
     ]
-    losers = [row.op for row in rows if row.verdict == "no-size"]
+    losers = [gain.op for gain in rows if gain.verdict == "no-size"]
     begin = f"{rows[0].ranks} GPUs {with_text(rows[0].regime)}"
     if not wins:
         return f"{begin} do not beat one, as far as measured: {list_words(losers)}."
@@ -362,10 +370,10 @@ def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) ->
 def links_table(analysis: Analysis) -> Table:
     """Bus bandwidth by op, gang and size, the small sizes for where there is room; of many pairs the slowest and the
     fastest."""
-    sizes = sorted({row.n for row in collectives(analysis)})[-_MOST_SIZES:]
+    sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, gang in _lanes(collectives(analysis)):
-        rates = {row.n: _rate_text(row) for row in gang}
+        rates = {result.n: _rate_text(result) for result in gang}
         rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
     # The largest size stays.
     columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
@@ -377,15 +385,15 @@ def links_context(analysis: Analysis) -> str:
     rows = collectives(analysis)
     if not rows:
         return ""
-    largest = max(rows, key=lambda row: row.ranks)
-    device = next((one for one in analysis.run.devices if one.id == largest.device_id), None)
-    pair = next((row.device_id for row in rows if row.ranks == 2), "")
+    largest = max(rows, key=lambda result: result.ranks)
+    device = next((device for device in analysis.run.devices if device.id == largest.device_id), None)
+    pair = next((result.device_id for result in rows if result.ranks == 2), "")
     path = declared_path(analysis.run, pair)
     lanes = path.lanes.value if path else None
     parts = (
         shorten(device.name, 40) if device else "", path.kind.value if path else "",
         f"{lanes} lanes{' via switch' if path and path.via.value == 'switch' else ''}" if lanes else "",
-        *sorted({row.by for row in rows if row.by}),
+        *sorted({result.by for result in rows if result.by}),
     )  # fmt: skip
     return printable(", ".join(part for part in parts if part)) + "."
 
@@ -393,22 +401,22 @@ def links_context(analysis: Analysis) -> str:
 def _links_sentence(analysis: Analysis) -> str:
     """`Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4 more below).`"""
     rows = collectives(analysis)
-    most, n = max(row.ranks for row in rows), max(row.n for row in rows)
-    names = sorted({row.op for row in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
+    most, n = max(result.ranks for result in rows), max(result.n for result in rows)
+    names = sorted({result.op for result in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
     texts = []
     for op in names[:_MOST_NAMES]:
-        ours = [row for row in rows if row.op == op]
-        largest = [row for row in ours if row.n == max(row.n for row in ours)]
+        same_op = [result for result in rows if result.op == op]
+        largest = [result for result in same_op if result.n == max(result.n for result in same_op)]
         # Of a collective on 2, 4 and 8 ranks the largest gang is the one that a program would use.
-        widest = [row for row in largest if row.ranks == max(row.ranks for row in largest)]
-        texts.append(f"{op} {_range_text([row.busbw for row in widest])}")
+        widest = [result for result in largest if result.ranks == max(result.ranks for result in largest)]
+        texts.append(f"{op} {_range_text([result.busbw for result in widest])}")
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
     return f"Between {most} {_members(analysis)}: {list_words(texts)} (busbw at {format_bytes(n)}{more})."
 
 
 def _members(analysis: Analysis) -> str:
     """Ranks in host memory are no GPUs."""
-    gangs = {row.device_id for row in collectives(analysis)}
+    gangs = {result.device_id for result in collectives(analysis)}
     kinds = {device.kind for device in analysis.run.devices if device.id in gangs}
     return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
 
@@ -422,19 +430,19 @@ def _range_text(rates: Sequence[float]) -> str:
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
     """One line a gang, named by its ranks; of more than two gangs of an op and size the slowest and the fastest."""
-    found = []
+    lanes = []
     order = sorted(
         rows, key=lambda row: (*(row.op != name for name in _FIRST), row.op, row.ranks, row.device_id)
     )
     for (op, _), group in groupby(order, key=lambda row: (row.op, row.ranks)):
-        gangs = [(id, list(ours)) for id, ours in groupby(group, key=lambda row: row.device_id)]
+        gangs = [(id, list(results)) for id, results in groupby(group, key=lambda row: row.device_id)]
         if len(gangs) <= _MOST_PAIRS:
-            found += [(f"{op} {_ranks_text(op, id)}", ours) for id, ours in gangs]
+            lanes += [(f"{op} {_ranks_text(op, id)}", results) for id, results in gangs]
             continue
         gangs.sort(key=lambda gang: max(gang[1], key=lambda row: row.n).busbw)
-        for word, (id, ours) in (("slowest", gangs[0]), ("fastest", gangs[-1])):
-            found.append((f"{op} {_ranks_text(op, id)}, {word} of {len(gangs)}", ours))
-    return found
+        for word, (id, results) in (("slowest", gangs[0]), ("fastest", gangs[-1])):
+            lanes.append((f"{op} {_ranks_text(op, id)}, {word} of {len(gangs)}", results))
+    return lanes
 
 
 def _ranks_text(op: str, device_id: str) -> str:
@@ -446,17 +454,17 @@ def _ranks_text(op: str, device_id: str) -> str:
     return f"{word} ranks" if word.isdecimal() else word
 
 
-def _rate_text(row: CollectiveResult) -> str:
-    return format_rate(row.busbw, "B/s") + mark(row.row.label)
+def _rate_text(result: CollectiveResult) -> str:
+    return format_rate(result.busbw, "B/s") + mark(result.row.label)
 
 
 def _weak_sentence(rows: Sequence[Weak]) -> str:
     """`2 GPUs at once keep 99 to 100 % of their rates alone (matmul, copy; the last 3 of 10 s).`"""
-    shares = sorted(100 * row.late for row in rows)
-    ops = list(dict.fromkeys(row.op for row in rows))
+    shares = sorted(100 * gain.late for gain in rows)
+    ops = list(dict.fromkeys(gain.op for gain in rows))
     low, high = f"{shares[0]:.0f}", f"{shares[-1]:.0f}"
     between = low if low == high else f"{low} to {high}"
-    return f"{max(row.gpus for row in rows)} GPUs at once keep {between} % of their rates alone ({list_words(ops)})."
+    return f"{max(gain.gpus for gain in rows)} GPUs at once keep {between} % of their rates alone ({list_words(ops)})."
 
 
 ROWS = (

@@ -90,10 +90,10 @@ class GangSession(
             return Unsupported(unsplit, reason="no-split")
         first = self._ranks.sessions[0]
         first.enter()
-        one, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
+        rank_case, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
         if kernel is not None and kernel.library:
-            one = msgspec.structs.replace(one, form="library")
-        return first.supports(op, one)
+            rank_case = msgspec.structs.replace(rank_case, form="library")
+        return first.supports(op, rank_case)
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """Return the array of the first rank, in the form in which the ranks send."""
@@ -127,15 +127,15 @@ class GangSession(
             return
         launch = self._ranks.cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
         for rank in launch.ranks:
-            entered(rank.session, rank.send)
+            enter(rank.session, rank.send)
             if isinstance(rank.session, protocols.Tunes):
                 rank.session.tune(op, rank.case, rank.buffers)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SharedLaunch:
         """The share of each rank, by its own session."""
         launch = self._ranks.cut(op, case, inputs, output)
-        found = [entered(rank.session, rank.compile) for rank in launch.ranks]
-        launch.kernel_hash, launch.kernel_name = found[0].kernel_hash, found[0].kernel_name
+        launches = [enter(rank.session, rank.compile) for rank in launch.ranks]
+        launch.kernel_hash, launch.kernel_name = launches[0].kernel_hash, launches[0].kernel_name
         launch.staging = launch.ranks[0].way.staging
         return launch
 
@@ -154,14 +154,14 @@ class GangSession(
         """Seconds per launch of each rank's share alone, its data in place."""
         self._ranks.run(launch, 1)
         self.sync()
-        found = {}
+        times = {}
         for number, rank in enumerate(launch.ranks):
             rank.session.enter()
             start = self.clock()
             rank.session.run(rank.launch, launches)
             rank.session.sync()
-            found[f"rank{number}_s"] = (self.clock() - start) / launches
-        return found
+            times[f"rank{number}_s"] = (self.clock() - start) / launches
+        return times
 
     def empty_launch(self) -> Launch:
         """Nothing: what a rank's own launch costs is known of its device."""
@@ -191,14 +191,14 @@ class GangBackend(Backend):
 
     def devices(self) -> list[Device]:
         """List each pair of GPUs, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
-        found = [gang for name in backends.built_in() for gang in _gangs(_members(name))]
+        gangs = [gang for name in backends.built_in() for gang in _gangs(_members(name))]
         self.default_devices = tuple(
-            gang.id.removeprefix(f"{GANG}:") for gang in found if _usual(gang.id, found)
+            gang.id.removeprefix(f"{GANG}:") for gang in gangs if _usual(gang.id, gangs)
         )
         for name in backends.hidden_names():
-            found += _gangs(_members(name))
-            found += [_named(name, word) for word in backends.load(name).gangs]
-        return found + [_software(count) for count in _SOFTWARE]
+            gangs += _gangs(_members(name))
+            gangs += [_name_gang(name, word) for word in backends.load(name).gangs]
+        return gangs + [_software(count) for count in _SOFTWARE]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GangSession:
         """Join the devices that the id names. Raises BackendUnavailable."""
@@ -231,31 +231,31 @@ def _gangs(members: Sequence[Device]) -> list[Device]:
     return [_gang(members, ranks) for ranks in (*chosen, *(tuple(range(size)) for size in range(3, count + 1)))]
 
 
-def _usual(gang: str, found: Sequence[Device]) -> bool:
+def _usual(gang: str, gangs: Sequence[Device]) -> bool:
     """Whether it is a pair, or has 4, 8, ... or all GPUs: the others answer to their id."""
-    most = max(len(gang_ranks(device.id)) for device in found)
+    most = max(len(gang_ranks(device.id)) for device in gangs)
     return len(gang_ranks(gang)) in gang_sizes(most)
 
 
 def _gang(members: Sequence[Device], ranks: Sequence[int]) -> Device:
-    ours = [members[rank] for rank in ranks]
-    names = dict.fromkeys(device.name for device in ours)
-    room = [device.usable_bytes for device in ours if device.usable_bytes is not None]
+    own = [members[rank] for rank in ranks]
+    names = dict.fromkeys(device.name for device in own)
+    room = [device.usable_bytes for device in own if device.usable_bytes is not None]
     return Device(
-        id=gang_id(ours[0].backend, ranks), backend=GANG, kind=ours[0].kind, api=ours[0].api,
-        name=f"{len(ours)} x {' and '.join(names)}", driver=ours[0].driver, usable_bytes=min(room, default=None),
-        identities=[device.identity or Identity() for device in ours],
+        id=gang_id(own[0].backend, ranks), backend=GANG, kind=own[0].kind, api=own[0].api,
+        name=f"{len(own)} x {' and '.join(names)}", driver=own[0].driver, usable_bytes=min(room, default=None),
+        identities=[device.identity or Identity() for device in own],
     )  # fmt: skip
 
 
-def _named(backend: str, word: str) -> Device:
+def _name_gang(backend: str, word: str) -> Device:
     """A gang that a word stands for."""
     return Device(id=f"{GANG}:{backend}:{word}", backend=GANG, kind="gpu", api=backend, name=word)
 
 
 def _software(count: str) -> Device:
     return msgspec.structs.replace(
-        _named("numpy", count), kind="software", api="host", name=f"{count} x host memory"
+        _name_gang("numpy", count), kind="software", api="host", name=f"{count} x host memory"
     )
 
 
@@ -279,7 +279,7 @@ def shares(units: int, ranks: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def entered(session: Session, work: Callable[[], Result]) -> Result:
+def enter(session: Session, work: Callable[[], Result]) -> Result:
     """Do the work in this thread, which may drive the session from now on."""
     session.enter()
     return work()
@@ -304,7 +304,7 @@ class Ranks:
         launch = SharedLaunch(op, case, inputs, output)
         places = shares(op.units(case.params), len(self.sessions))
         launch.ranks = [
-            entered(session, partial(DeviceShare, launch, session, *place))
+            enter(session, partial(DeviceShare, launch, session, *place))
             for session, place in zip(self.sessions, places, strict=True)
         ]
         return launch
@@ -321,12 +321,12 @@ class Ranks:
 
     def send(self, launch: SharedLaunch) -> None:
         """Send what is out of date on each rank."""
-        works = [partial(entered, rank.session, rank.send) for rank in launch.ranks]
+        works = [partial(enter, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 
     def fetch(self, launch: SharedLaunch, host: Array) -> None:
         """The result of a launch that ran."""
-        works = [partial(entered, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
+        works = [partial(enter, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
         self._at_once(works, host.nbytes)
         if launch.cut.join:
             host[...] = reduce(partial(join_partials, launch.cut), [rank.partial for rank in launch.ranks])
@@ -334,7 +334,7 @@ class Ranks:
     def each(self, work: Callable[[Session], None]) -> None:
         """`work` for each member in turn."""
         for session in self.sessions:
-            entered(session, partial(work, session))
+            enter(session, partial(work, session))
 
     def close(self) -> None:
         """End the threads and the sessions, whatever happens to one of them."""
@@ -342,7 +342,7 @@ class Ranks:
             thread.close()
         for session in self.sessions:
             with contextlib.suppress(Exception):
-                entered(session, session.close)
+                enter(session, session.close)
 
     def _at_once(self, works: Sequence[Work], size: int) -> None:
         """A little is moved by this thread: waking the others would take longer."""
@@ -350,15 +350,15 @@ class Ranks:
             for work in works:
                 work()
         else:
-            self._nested(works, 0)
+            self._nest(works, 0)
 
-    def _nested(self, works: Sequence[Work], rank: int) -> None:
+    def _nest(self, works: Sequence[Work], rank: int) -> None:
         """The works of all ranks but the first `rank`: the first of them by this thread, beside the others."""
         if rank == len(works) - 1:
             works[rank]()
             return
         other = rank + 1
-        self._threads[rank].both(lambda: self._nested(works, other), works[rank])
+        self._threads[rank].both(lambda: self._nest(works, other), works[rank])
 
 
 # ---------------------------------------------------------------- one collective, checked and timed

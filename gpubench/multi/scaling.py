@@ -121,51 +121,53 @@ def scaling(analysis: Analysis) -> GangGains:
     run = analysis.run
     single = group_by(
         (
-            row
-            for row in analysis.everything
-            if row.case.backend != GANG and row.case.variant is None and row.time is not None
+            case
+            for case in analysis.everything
+            if case.case.backend != GANG and case.case.variant is None and case.time is not None
         ),
-        lambda row: row.case.workload,
+        lambda case: case.case.workload,
     )
     outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    gangs = [row for row in analysis.cases if row.case.backend == GANG and row.time is not None]
-    found = [
-        one
-        for row in gangs
-        if (one := _strong(run, outcomes[row.id], row, single.get(row.case.workload, ()))) is not None
+    gangs = [case for case in analysis.cases if case.case.backend == GANG and case.time is not None]
+    gains = [
+        gain
+        for case in gangs
+        if (gain := _strong(run, outcomes[case.id], case, single.get(case.case.workload, ()))) is not None
     ]
-    found.sort(key=lambda one: (*_curve(one), one.n))
-    curves = tuple(_pays_from(list(ours)) for _, ours in groupby(found, key=_curve))
-    return GangGains(weak=weak(run), strong=tuple(found), pays_from=curves)
+    gains.sort(key=lambda gain: (*_curve(gain), gain.n))
+    curves = tuple(_pays_from(list(same)) for _, same in groupby(gains, key=_curve))
+    return GangGains(weak=weak(run), strong=tuple(gains), pays_from=curves)
 
 
-def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
+def _strong(run: Run, outcome: Measurement, result: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
     """Return the gain of one session. Returns None if no single GPU of the gang's backend was measured in it."""
-    inner, case = row.case.device_id.split(":")[1], row.case
+    inner, case = result.case.device_id.split(":")[1], result.case
     ranks = len(gang_ranks(case.device_id))
     # Ranks in host memory are the CPU's.
-    side, regime = ("cpu", RESIDENT) if row.device_kind == "software" else (row.device_kind, case.regime_id)
-    ours = [
-        one
-        for one in singles
-        if (one.case.backend, one.device_kind, one.case.regime_id) == (inner, side, regime)
+    side, regime = (
+        ("cpu", RESIDENT) if result.device_kind == "software" else (result.device_kind, case.regime_id)
+    )
+    fitting = [
+        single
+        for single in singles
+        if (single.case.backend, single.device_kind, single.case.regime_id) == (inner, side, regime)
     ]
-    best = min(ours, key=lambda one: (_seconds(one), one.id), default=None)
-    gain = None if best is None else pair_ratio(best, row)
+    best = min(fitting, key=lambda single: (_seconds(single), single.id), default=None)
+    gain = None if best is None else pair_ratio(best, result)
     if best is None or gain is None:
         return None
     launches_s = ranks * empty_launch_s(run, best.case.device_id)
     return Strong(
-        id=row.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
+        id=result.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
         regime=case.regime_id, device_id=case.device_id, ranks=ranks, baseline_id=best.id,
         speedup=gain.estimate, lo=gain.low, hi=gain.high, efficiency=gain.estimate / ranks,
         efficiency_lo=gain.low / ranks, efficiency_hi=gain.high / ranks, balance=_balance(run, outcome),
-        host_limited=_seconds(row) < HOST_LIMITED * launches_s, row=row, single=best, interval=gain,
+        host_limited=_seconds(result) < HOST_LIMITED * launches_s, row=result, single=best, interval=gain,
     )  # fmt: skip
 
 
-def _seconds(row: CaseResult) -> float:
-    return row.time.estimate if row.time is not None else math.inf
+def _seconds(case: CaseResult) -> float:
+    return case.time.estimate if case.time is not None else math.inf
 
 
 def _balance(run: Run, outcome: Measurement) -> float | None:
@@ -180,9 +182,9 @@ def _balance(run: Run, outcome: Measurement) -> float | None:
     return min(times) / max(times) if len(times) > 1 and max(times) > 0 else None
 
 
-def _curve(one: Strong) -> tuple[object, ...]:
-    case = one.row.case
-    return (one.op, one.dtype, beside_size(case.params), one.regime, one.ranks, one.device_id)
+def _curve(gain: Strong) -> tuple[object, ...]:
+    case = gain.row.case
+    return (gain.op, gain.dtype, beside_size(case.params), gain.regime, gain.ranks, gain.device_id)
 
 
 def _pays_from(rows: Sequence[Strong]) -> GangFrom:
@@ -192,7 +194,7 @@ def _pays_from(rows: Sequence[Strong]) -> GangFrom:
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
-    curves = fit_cases({case.id: case for row in rows for case in (row.row, row.single)}.values())
+    curves = fit_cases({case.id: case for gain in rows for case in (gain.row, gain.single)}.values())
     gang = [curve for key, curve in curves.items() if key[1] == first.device_id]
     threshold = compare(gang, [curve for key, curve in curves.items() if key[1] != first.device_id])
     assert threshold is not None, "both sides of a speedup have its size"
@@ -295,7 +297,7 @@ def weak(run: Run) -> tuple[Weak, ...]:
         _weak_row(case, gpus, _spans(gpus, alone.get(case, {}), sessions), failed.get(case, ()), readings)
         for (case, gpus), sessions in at_once.items()
     ]
-    return tuple(row for row in rows if row is not None)
+    return tuple(gain for gain in rows if gain is not None)
 
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
@@ -312,7 +314,7 @@ def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict
             id: {"alone": (single[id], _own(single[id])), "early": (times, early), "late": (times, late)}
             for id, times in together.items()
         }
-        if all(_summed(spans, part) for part in PARTS):
+        if all(_add_up(spans, part) for part in PARTS):
             sessions.append(spans)
     return sessions
 
@@ -322,25 +324,25 @@ def _weak_row(
     readings: Readings,
 ) -> Weak | None:  # fmt: skip
     """Return None where no session counts, or a GPU has no rate in any."""
-    kept: dict[str, list[float]] = {}
+    late_shares: dict[str, list[float]] = {}
     own_s: list[float] = []
     seen: dict[tuple[str, Part], list[Span]] = {}
     for spans in sessions:
         for id, by_part in spans.items():
             before, after = rate(*by_part["alone"]), rate(*by_part["late"])
             if before and after:
-                kept.setdefault(id, []).append(after / before)
+                late_shares.setdefault(id, []).append(after / before)
                 own_s.append(1 / before)
             for part, span in by_part.items():
                 seen.setdefault((id, part), []).append(span)
-    if not sessions or len(kept) < gpus:
+    if not sessions or len(late_shares) < gpus:
         return None
-    shares = {id: median(values) for id, values in kept.items()}
+    shares = {id: median(values) for id, values in late_shares.items()}
     least = min(shares, key=lambda id: (shares[id], id))
     case = parse_case_id(f"{case_id}@{next(iter(shares))}")
     # Both sides are of the same workers, seconds apart: what is known of sessions in general is too wide for them.
     early, late = (
-        ratio_interval([(_summed(spans, "alone"), _summed(spans, part)) for spans in sessions], None)
+        ratio_interval([(_add_up(spans, "alone"), _add_up(spans, part)) for spans in sessions], None)
         for part in PARTS[1:]
     )
     conditions = (_conditions(id, part, spans, readings) for (id, part), spans in seen.items())
@@ -368,8 +370,8 @@ def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Rea
     for name in ("clock_hz", "power_w", "temperature_c", "pcie_generation", "pcie_width"):
         columns = ((getattr(read, name), place) for read, place in moments)
         values = [column[place] for column, place in columns if place < len(column)]
-        known = [value for value in values if value is not None]
-        medians[name] = median(known) if known else None
+        readings_there = [value for value in values if value is not None]
+        medians[name] = median(readings_there) if readings_there else None
     for name in ("pcie_generation", "pcie_width"):
         medians[name] = None if medians[name] is None else int(medians[name] or 0)
     reasons = {word for read, place in moments if place < len(read.throttle) for word in read.throttle[place]}
@@ -398,7 +400,7 @@ def _own(times: TogetherTimes) -> Window:
     return Window(times.begin_s, times.ends_s[-1] if times.ends_s else times.begin_s)
 
 
-def _summed(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
+def _add_up(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
     """Return seconds per launch of all GPUs as one, slice by slice, without slices in which one has no sample."""
     rates = []
     for by_part in spans.values():
@@ -424,13 +426,13 @@ _STRONG = (
 def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
     unit, gains = options.time_unit, scaling(analysis)
     strong, weak = gains.strong, gains.weak
-    gangs = dict.fromkeys(row.device_id for row in strong)
+    gangs = dict.fromkeys(gain.device_id for gain in strong)
     tables = tuple(
-        _strong_table(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs
+        _strong_table(analysis, [gain for gain in strong if gain.device_id == gang], unit) for gang in gangs
     )
-    shown = [row for row in gains.pays_from if row.regime in (WAITED, ALWAYS)]
-    cases = {row.op: row.row.case for row in strong}
-    texts = [pays_text(row, extent(cases[row.op])) for row in shown or gains.pays_from]
+    shown = [gain for gain in gains.pays_from if gain.regime in (WAITED, ALWAYS)]
+    cases = {gain.op: gain.row.case for gain in strong}
+    texts = [pays_text(gain, extent(cases[gain.op])) for gain in shown or gains.pays_from]
     lines = (_STRONG, *texts) if strong else ()
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
@@ -443,30 +445,33 @@ def _weak(rows: Sequence[Weak], unit: str) -> Table:
         number("first 3 s"), number("last 3 s"), "keeps least",
         Column("its state", rank=1),
     )  # fmt: skip
-    missing = {id: None for row in rows for id in row.failed}
+    missing = {id: None for gain in rows for id in gain.failed}
     return Table(
-        columns, tuple(_weak_cells(row, unit) for row in rows), title="All GPUs at once",
+        columns, tuple(_weak_cells(gain, unit) for gain in rows), title="All GPUs at once",
         note=f"Without {', '.join(missing)}, which failed." if missing else "",
     )  # fmt: skip
 
 
-def _weak_cells(row: Weak, unit: str) -> tuple[Cell, ...]:
+def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
     return cells(
-        series_name(row.case), format_size(row.n, table=True), row.form, str(row.gpus), seconds_text(row.alone_s, unit),
-        f"{row.early:.3f} {interval_text(row.early_interval)}", f"{row.late:.3f} {interval_text(row.late_interval)}",
-        f"{row.least_id} {row.least_share:.3f}", _state_text(row),
+        series_name(gain.case), format_size(gain.n, table=True), gain.form, str(gain.gpus),
+        seconds_text(gain.alone_s, unit), f"{gain.early:.3f} {interval_text(gain.early_interval)}",
+        f"{gain.late:.3f} {interval_text(gain.late_interval)}",
+        f"{gain.least_id} {gain.least_share:.3f}", _state_text(gain),
     )  # fmt: skip
 
 
-def _state_text(row: Weak) -> str:
+def _state_text(gain: Weak) -> str:
     """`1.98 -> 1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`: of the GPU that keeps least, the clock early and late."""
     early, late = (
-        next((one for one in row.conditions if (one.device_id, one.part) == (row.least_id, part)), None)
+        next(
+            (state for state in gain.conditions if (state.device_id, state.part) == (gain.least_id, part)), None
+        )
         for part in ("early", "late")
     )
     if late is None:
         return ""
-    clocks = [f"{one.clock_hz / 1e9:.2f}" for one in (early, late) if one is not None and one.clock_hz]
+    clocks = [f"{state.clock_hz / 1e9:.2f}" for state in (early, late) if state is not None and state.clock_hz]
     parts = [
         f"{' -> '.join(dict.fromkeys(clocks))} GHz" if clocks else "",
         f"{late.power_w:.0f} W" if late.power_w else "",
@@ -476,17 +481,17 @@ def _state_text(row: Weak) -> str:
     return printable(", ".join(part for part in parts if part))
 
 
-def pays_text(row: GangFrom, counted: Extent) -> str:
+def pays_text(gain: GangFrom, counted: Extent) -> str:
     """`matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to 4096²`."""
-    what = " ".join((row.op, row.dtype, *(f"{name}={value}" for name, value in row.params.items())))
-    last = thresholds.size_text(row.last, counted)
-    between = thresholds.range_text(row.lo or 0, row.hi or 0, counted)
+    what = " ".join((gain.op, gain.dtype, *(f"{name}={value}" for name, value in gain.params.items())))
+    last = thresholds.size_text(gain.last, counted)
+    between = thresholds.range_text(gain.lo or 0, gain.hi or 0, counted)
     how = {
-        "at": f"beat one from {thresholds.size_text(round(row.n or 0), counted)} ({between}), measured up to {last}",
-        "all-sizes": f"beat one at every size measured, from {thresholds.size_text(row.first, counted)} to {last}",
+        "at": f"beat one from {thresholds.size_text(round(gain.n or 0), counted)} ({between}), measured up to {last}",
+        "all-sizes": f"beat one at every size measured, from {thresholds.size_text(gain.first, counted)} to {last}",
         "no-size": f"do not beat one at the largest size measured, {last}",
-    }[row.verdict]
-    return printable(f"{what} {with_text(row.regime)}: {row.ranks} GPUs {how} ({row.device_id})")
+    }[gain.verdict]
+    return printable(f"{what} {with_text(gain.regime)}: {gain.ranks} GPUs {how} ({gain.device_id})")
 
 
 def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:
@@ -495,20 +500,20 @@ def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Tabl
         number("gang"), number("speedup"), number("efficiency"),
         number("balance", 1), Column("note", rank=1),
     )  # fmt: skip
-    shown = [row.row.case for row in rows]
+    shown = [gain.row.case for gain in rows]
     return Table(
-        columns, tuple(_cells(row, unit) for row in rows), title=device_text(analysis, rows[0].device_id),
-        note=where_legend(shown), legend=legend({row.row.label for row in rows}),
+        columns, tuple(_cells(gain, unit) for gain in rows), title=device_text(analysis, rows[0].device_id),
+        note=where_legend(shown), legend=legend({gain.row.label for gain in rows}),
     )  # fmt: skip
 
 
-def _cells(row: Strong, unit: str) -> tuple[Cell, ...]:
-    share = Interval(row.efficiency_lo, row.efficiency, row.efficiency_hi, row.interval.kind)
+def _cells(gain: Strong, unit: str) -> tuple[Cell, ...]:
+    share = Interval(gain.efficiency_lo, gain.efficiency, gain.efficiency_hi, gain.interval.kind)
     return cells(
-        series_name(row.row.case), size_text(row.row), data_text(row.row.case), time_text(row.single.time, unit),
-        time_text(row.row.time, unit) + mark(row.row.label), ratio_text(row.interval),
-        f"{row.efficiency:.2f} {interval_text(share)}",
-        "" if row.balance is None else f"{row.balance:.2f}", "host-limited" if row.host_limited else "",
+        series_name(gain.row.case), size_text(gain.row), data_text(gain.row.case), time_text(gain.single.time, unit),
+        time_text(gain.row.time, unit) + mark(gain.row.label), ratio_text(gain.interval),
+        f"{gain.efficiency:.2f} {interval_text(share)}",
+        "" if gain.balance is None else f"{gain.balance:.2f}", "host-limited" if gain.host_limited else "",
     )  # fmt: skip
 
 

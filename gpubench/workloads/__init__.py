@@ -11,7 +11,7 @@ WING = Wing(
     companions={"stages": "gpubench.workloads.measured_stages:StageCompanion"},
     sections=("gpubench.workloads.stages", "gpubench.workloads.placement"),
     warnings={
-        "stage-mismatch": "gpubench.workloads.stages:mismatched",
+        "stage-mismatch": "gpubench.workloads.stages:list_mismatches",
         "placement-mismatch": "gpubench.workloads.placement:list_mismatches",
     },
     shared_calls={"placements": "gpubench.workloads.placement:placements"},

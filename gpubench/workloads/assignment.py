@@ -77,8 +77,8 @@ class _Chain:
     def __init__(self, costs: PlacementCosts) -> None:
         self._costs = costs
         written = {name for step in costs.steps for name in step.writes}
-        kept = [name for name, sides in costs.given.items() if name in written or sides != CPU + GPU]
-        self._bits = {name: 1 << 2 * i for i, name in enumerate(dict.fromkeys([*kept, *sorted(written)]))}
+        moving = [name for name, sides in costs.given.items() if name in written or sides != CPU + GPU]
+        self._bits = {name: 1 << 2 * i for i, name in enumerate(dict.fromkeys([*moving, *sorted(written)]))}
         self.begin = sum(self._valid(name, sides) for name, sides in costs.given.items() if name in self._bits)
         self.steps = [{side: self._step(step, side) for side in _sides(step)} for step in costs.steps]
         self._wanted = [(self._bits[name], costs.down_s[name]) for name in costs.wanted if name in self._bits]
@@ -120,14 +120,14 @@ class _Chain:
 
     def least_s(self) -> list[dict[str, float]]:
         """For each stage and the side that it ran on: what the stages behind it take at least, copies left out."""
-        found = [dict.fromkeys((CPU, GPU), 0.0)]
+        bounds = [dict.fromkeys((CPU, GPU), 0.0)]
         for step in reversed(self.steps[1:]):
             enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
-            behind = found[-1]
-            found.append(
+            behind = bounds[-1]
+            bounds.append(
                 {a: min(step[b].seconds + enter_s[a, b] + behind[b] for b in step) for a in (CPU, GPU)}
             )
-        return found[::-1]
+        return bounds[::-1]
 
     def end_s(self, valid: int) -> float:
         return sum(copy_s for bit, copy_s in self._wanted if not valid & bit)
@@ -153,13 +153,13 @@ def _predicted_s(chain: _Chain, placement: str) -> float:
 def nearest(costs: PlacementCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
     """The placement of least predicted time, and the others up to `near` times it, `most` in all, the best first."""
     chain = _Chain(costs)
-    limit_s = near * min(_predicted_s(chain, one) for one in single_sides(costs.steps))
+    limit_s = near * min(_predicted_s(chain, placement) for placement in single_sides(costs.steps))
     # What a narrow search finds is what the exact one has to beat.
-    found = _search(chain, limit_s, most, WIDTH)
-    if len(found) == most:
-        limit_s = min(limit_s, found[-1].seconds)
+    narrow = _search(chain, limit_s, most, WIDTH)
+    if len(narrow) == most:
+        limit_s = min(limit_s, narrow[-1].seconds)
     best = _search(chain, limit_s, most)
-    return [one for one in best if one.seconds <= near * best[0].seconds]
+    return [placement for placement in best if placement.seconds <= near * best[0].seconds]
 
 
 def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
@@ -173,25 +173,25 @@ def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None)
     ways: dict[tuple[int, str], list[Predicted]] = {(chain.begin, CPU): [Predicted(0.0, "")]}
     for number, live in enumerate(chain.live):
         after: dict[tuple[int, str], list[Predicted]] = {}
-        for (before, last), known in ways.items():
+        for (before, last), prefixes in ways.items():
             for side in chain.steps[number]:
                 own_s, valid = chain.walk(number, side, before, last)
                 latest_s = limit_s - left_s[number][side]
                 after.setdefault((valid & live, side), []).extend(
-                    Predicted(one.seconds + own_s, one.placement + side)
-                    for one in known
-                    if one.seconds + own_s <= latest_s
+                    Predicted(prefix.seconds + own_s, prefix.placement + side)
+                    for prefix in prefixes
+                    if prefix.seconds + own_s <= latest_s
                 )
-        ways = {state: heapq.nsmallest(most, known) for state, known in after.items() if known}
+        ways = {state: heapq.nsmallest(most, prefixes) for state, prefixes in after.items() if prefixes}
         if widest is not None and len(ways) > widest:
-            kept = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
-            ways = {state: ways[state] for state in kept}
+            cheapest = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
+            ways = {state: ways[state] for state in cheapest}
     ends = [
-        Predicted(one.seconds + chain.end_s(valid), one.placement)
-        for (valid, _), known in ways.items()
-        for one in known
+        Predicted(prefix.seconds + chain.end_s(valid), prefix.placement)
+        for (valid, _), prefixes in ways.items()
+        for prefix in prefixes
     ]
-    return heapq.nsmallest(most, (one for one in ends if one.seconds <= limit_s))
+    return heapq.nsmallest(most, (prefix for prefix in ends if prefix.seconds <= limit_s))
 
 
 # ---------------------------------------------------------------- seconds of stages, without those of the clock
@@ -207,9 +207,9 @@ def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
     readings cost nothing, the rest is in proportion.
     """
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
-    left = [max(0.0, seconds - extra) for seconds in steps_s]
-    total = sum(left)
-    return [seconds * whole_s / total for seconds in left] if total else left
+    rest = [max(0.0, seconds - extra) for seconds in steps_s]
+    total = sum(rest)
+    return [seconds * whole_s / total for seconds in rest] if total else rest
 
 
 def stage_seconds(placing: Placing) -> tuple[list[float], list[float | None]]:

@@ -36,24 +36,24 @@ class Placed(NamedTuple):
     case: Case
 
 
-def placed(session: Session, op: Op, case: Case) -> list[Placed]:
+def place_stages(session: Session, op: Op, case: Case) -> list[Placed]:
     """The stages as resident cases of the session, in the best form that it has for each."""
-    found = []
+    stages = []
     for stage in op.stages:
         params = dict(stage.params(case.params))
         own = kernels.load(stage.op)
         kernel = own.kernel(session.device.backend, case.dtype)
         # Two sides take the best that each has.
         library = not session.device.composed and (kernel is None or kernel.library)
-        one = Case(
+        own_case = Case(
             own.name, own.group, params, case.dtype, "library" if library else "tuned",
             session.device.resident_regime, case.device_id,
         )  # fmt: skip
-        found.append(Placed(stage, own.at(params), one))
-    return found
+        stages.append(Placed(stage, own.at(params), own_case))
+    return stages
 
 
-def staged(op: Op, case: Case) -> bool:
+def runs_by_stage(op: Op, case: Case) -> bool:
     """Whether the case runs stage by stage; the library form runs the expression of the whole."""
     return bool(op.stages) and case.form == "tuned"
 
@@ -63,22 +63,22 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
-    distinct = {one.case.id: one for one in placed(session, op, case)}
-    for stage, own, one in distinct.values():
+    distinct = {stage_case.case.id: stage_case for stage_case in place_stages(session, op, case)}
+    for stage, own, stage_case in distinct.values():
         if own.host is not None:
             continue
-        refused = session.supports(own, one)
+        refused = session.supports(own, stage_case)
         # Without compiled kernels a stage runs its plain expression.
         if refused is not None and refused.reason != "not-compiled":
             return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
     return None
 
 
-def _writing(session: Session, one: Placed) -> Placed:
+def _writing(session: Session, placed_stage: Placed) -> Placed:
     """Return the form of a library call that writes to a given array, where that call is the kernel."""
-    stage, op, case = one
+    stage, op, case = placed_stage
     if case.form != "library" or op.kernel(session.device.backend, case.dtype) is None:
-        return one
+        return placed_stage
     own = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
     return Placed(stage, op, own)
 
@@ -88,7 +88,7 @@ class Chain:
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
-        self._placed = [_writing(session, one) for one in placed(session, op, case)]
+        self._placed = [_writing(session, placed_stage) for placed_stage in place_stages(session, op, case)]
         self._between: dict[str, Buffer] = {}
         # The buffers are kept with the launch: as long as they live, no other object has their id.
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
@@ -109,7 +109,7 @@ class Chain:
             if number in waiting:
                 self._choose(number, values)
             if number < max(waiting):
-                self._session.run(self._joined([self._step(number, values)], output))
+                self._session.run(self._join([self._step(number, values)], output))
                 self._session.sync()
 
     def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
@@ -140,7 +140,7 @@ class Chain:
         if key not in self._launches:
             if len(self._launches) >= _KEPT:
                 self._launches.clear()
-            self._launches[key] = (self._built(inputs, output), held)
+            self._launches[key] = (self._make(inputs, output), held)
         return self._launches[key][0]
 
     def _build(self) -> None:
@@ -149,10 +149,10 @@ class Chain:
         if isinstance(self._session, BuildsAhead):
             self._session.build(list(own.values()))
 
-    def _built(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+    def _make(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         self._build()
         steps = self.steps(inputs, output)
-        launch = self._joined(steps, output)
+        launch = self._join(steps, output)
         text = " ".join(f"{step.kernel_hash} {step.kernel_name}" for step, _ in steps)
         launch.kernel_hash = hashlib.sha256(text.encode()).hexdigest()[:12]
         return launch
@@ -162,7 +162,7 @@ class Chain:
         values = self.values(inputs, output)
         return [self._step(number, values) for number in range(len(self._placed))]
 
-    def _joined(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
+    def _join(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
         assert isinstance(self._session, Chains)
         return self._session.chain(steps, output)
 
@@ -171,8 +171,8 @@ class Chain:
         made = tuple(values[name] for name in stage.writes)
         target = made if op.more_outputs else made[0]
         if op.host is not None:
-            given = [values[name] for name in stage.reads]
-            return HostCall(self._session, partial(on_host, op, given), target), target
+            reads = [values[name] for name in stage.reads]
+            return HostCall(self._session, partial(on_host, op, reads), target), target
         into = None if case.form == "library" else target
         return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
 
@@ -213,9 +213,11 @@ class Chain:
                 if name in weights and name not in wide:
                     wide[name] = widen(fetched[name])
                     wide[name].flags.writeable = False
-            given = [wide[name] if name in wide else widen(fetched[name]) for name in stage.reads]
+            operands = [wide[name] if name in wide else widen(fetched[name]) for name in stage.reads]
             made = [fetched[name] for name in stage.writes]
-            for name, check in zip(stage.writes, judge_alone(op, self._case.dtype, given, made), strict=True):
+            for name, check in zip(
+                stage.writes, judge_alone(op, self._case.dtype, operands, made), strict=True
+            ):
                 if not check.ok:
                     raise fail(check, f" of {name} in the stage {stage.name}")
 
@@ -283,22 +285,22 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         if spent_s > limit_s and (len(times["span_s"]) > LEAST_ROUNDS or spent_s > 2 * limit_s):
             break
     assert reading is not None, "there was a round"
-    kept = {name: values[1:] or values for name, values in times.items()}
-    kept |= {name: _by_name(names, kept[name]) for name in ("chain_s", "alone_s")}
+    lists = {name: values[1:] or values for name, values in times.items()}
+    lists |= {name: _by_name(names, lists[name]) for name in ("chain_s", "alone_s")}
     tokens = {part: count(timer.case.params) for part, count in workspace.op.tokens.items()}
     return StageTimes(
-        session=session_index, clock=reading.clock, stages=list(dict.fromkeys(names)), tokens=tokens, **kept
+        session=session_index, clock=reading.clock, stages=list(dict.fromkeys(names)), tokens=tokens, **lists
     )
 
 
 def _warm(session: Session, launch: Launch) -> tuple[float, float]:
     """Return the seconds of a call up to its wait, and with it; behind another call where it is short: the first one
     after another kind of work took a third longer on WebGPU."""
-    first = _timed(session, launch)
-    return first if first[1] >= LONG_S else _timed(session, launch)
+    first = _time_call(session, launch)
+    return first if first[1] >= LONG_S else _time_call(session, launch)
 
 
-def _timed(session: Session, launch: Launch) -> tuple[float, float]:
+def _time_call(session: Session, launch: Launch) -> tuple[float, float]:
     start = session.clock()
     session.run(launch, 1)
     issued = session.clock()
@@ -316,7 +318,7 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
     """Seconds of each step by itself, behind a run of its own where it is short."""
-    found: list[float] = []
+    alone_s: list[float] = []
     for start in range(0, len(steps), TOGETHER):
         group = slice(start, start + TOGETHER)
         times = [1 if seconds >= LONG_S else 2 for seconds in in_chain_s[group]]
@@ -325,8 +327,8 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
         )
         if reading is None:
             return list(in_chain_s)
-        found += (reading.steps_s[last - 1] for last in itertools.accumulate(times))
-    return found
+        alone_s += (reading.steps_s[last - 1] for last in itertools.accumulate(times))
+    return alone_s
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -350,7 +352,7 @@ class ChainWorkspace(Workspace):
 
     def chain(self, case: Case) -> Chain | None:
         """Return the stages that the case runs. Returns None for the library form, which is one expression."""
-        if not staged(self.op, case):
+        if not runs_by_stage(self.op, case):
             return None
         if case.form_id not in self.built:
             self.built[case.form_id] = Chain(self.session, self.op, case)
@@ -381,7 +383,7 @@ class ChainWorkspace(Workspace):
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
             return missing[0]
-        return refusal(session, op, case) if staged(op, case) else session.supports(op, case)
+        return refusal(session, op, case) if runs_by_stage(op, case) else session.supports(op, case)
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -33,7 +33,7 @@ class StageCompanion(Companion):
 
 def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:
     """A call that is waited for tells most of what a user of the chain sees."""
-    found: dict[str, CaseRun] = {}
+    chosen: dict[str, CaseRun] = {}
     for regime in (RESIDENT, WAITED, QUEUED):
         for run in runs:
             case = run.case
@@ -43,8 +43,8 @@ def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:
                 and case.form == "tuned"
                 and run.measured
             ):
-                found.setdefault(case.device_id, run)
-    return list(found.values())
+                chosen.setdefault(case.device_id, run)
+    return list(chosen.values())
 
 
 def _telling(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:
@@ -54,9 +54,9 @@ def _telling(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> b
 
 def _ends(runtime: Runtime, workload: Workload) -> tuple[int, int]:
     """The smallest size, and the first of the largest ones."""
-    given = runtime.recorder.run.selection.sizes.get(workload.op.name)
+    sizes = runtime.recorder.run.selection.sizes.get(workload.op.name)
     ladder: Ladder = workload.series.ladder
-    return (min(given), max(given)) if given else (ladder.rungs()[0], ladder.high // FALL)
+    return (min(sizes), max(sizes)) if sizes else (ladder.rungs()[0], ladder.high // FALL)
 
 
 def _about_equal(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:

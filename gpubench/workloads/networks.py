@@ -40,7 +40,7 @@ def width(params: Params) -> int:
     return params.get("width", WIDTH)
 
 
-def given(params: Params) -> int:
+def all_tokens(params: Params) -> int:
     """Return as many tokens as the size says."""
     return params["n"]
 
@@ -49,13 +49,13 @@ def one(params: Params) -> int:
     return 1
 
 
-def headed(tokens: Tokens) -> Callable[[Params], Params]:
+def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
     return lambda params: {
         "n": tokens(params), "width": width(params), "heads": params.get("heads", HEADS),
     }  # fmt: skip
 
 
-def _linear(k: int, m: int, tokens: Tokens = given) -> Callable[[Params], Params]:
+def _linear(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
     """From k widths of a token to m."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
@@ -66,7 +66,7 @@ class Turn(NamedTuple):
 
     at: str = ""
     layer: str = ""
-    tokens: Tokens = given
+    tokens: Tokens = all_tokens
     heads: tuple[Stage, ...] = ()
 
 
@@ -78,7 +78,7 @@ def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tup
     values."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
-    usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(tokens))
+    usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
     return (
         Stage("qkv", first, (x, *norm, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), _linear(1, 3, tokens)),
         *(heads or (usual,)),
@@ -182,7 +182,7 @@ BACKWARD = (
 )  # fmt: skip
 
 
-def flipped(gradient: str) -> Callable[..., Array]:
+def sign_slack(gradient: str) -> Callable[..., Array]:
     """Return by how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign,
     hence whether anything flows back through them."""
 
@@ -219,7 +219,7 @@ mlp_step = workload(
     name="mlp_step", group="network", summary="forward pass, cross entropy and gradients of mlp_forward",
     params=MLP_PARAMS, sizes=MLP_SIZES,
     stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
-    weights=MLP_WEIGHTS, judged={name: flipped(name) for name in ("dw1", "db1")},
+    weights=MLP_WEIGHTS, judged={name: sign_slack(name) for name in ("dw1", "db1")},
     outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
 )  # fmt: skip
 
@@ -269,21 +269,21 @@ def _prefill() -> tuple[Stage | Repeat, ...]:
     at = ".{layer}"
     heads = (
         Stage("keep", "cache_append", (f"qkv{at}", "start", "cache.{layer}"), ("cache.{layer}",),
-              lambda params: {"n": given(params), "width": width(params), "room": _length(params)}),
-        Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(given)),
+              lambda params: {"n": all_tokens(params), "width": width(params), "room": _length(params)}),
+        Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(all_tokens)),
     )  # fmt: skip
-    layers = block(f"x{at}", "x.{layer+1}", Turn(at, at, given, heads))
+    layers = block(f"x{at}", "x.{layer+1}", Turn(at, at, all_tokens, heads))
     return (
-        _append("ids", "start", "place.0", given),
-        _embed("ids", "start", "x.0", given),
+        _append("ids", "start", "place.0", all_tokens),
+        _embed("ids", "start", "x.0", all_tokens),
         Repeat("layer", LAYERS, layers),
-        *_choose(f"x.{LAYERS}", "z", "token.0", given),
+        *_choose(f"x.{LAYERS}", "z", "token.0", all_tokens),
     )
 
 
 def _decode() -> tuple[Stage | Repeat, ...]:
     at, place = ".{step}.{layer}", "place.{step}"
-    seen = headed(_seen)
+    seen = with_heads(_seen)
     heads = (
         Stage("heads", "attention_append", (f"qkv{at}", place, "cache.{layer}"), (f"o{at}", "cache.{layer}"),
               lambda params: {**seen(params), "room": _length(params)}),
@@ -313,19 +313,19 @@ GPT_WEIGHTS: dict[str, Values] = {
 def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
     """Return, by one pass over the prompt and the device's own tokens, how far the logit of each token lies below the
     largest one, over the largest number among them. Of the prompt each id has to be right."""
-    given = dict(zip(GPT_WEIGHTS, weights, strict=True))
-    found = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
-    found[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf
+    by_name = dict(zip(GPT_WEIGHTS, weights, strict=True))
+    shortfall = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
+    shortfall[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf
     ids = xp.clip(got, 0, bpe.ENTRIES - 1)
-    x = given["table"][ids[:-1]] + given["positions"][: len(ids) - 1]
+    x = by_name["table"][ids[:-1]] + by_name["positions"][: len(ids) - 1]
     layer_of = transformer_block.at({"n": len(x), **params}).reference
     assert layer_of is not None
     for layer in range(LAYERS):
-        x = layer_of(xp, x, *(given[f"{name}.{layer}"] for name in BLOCK_WEIGHTS))
-    z = _NORM.expr(xp, x[n - 1 :], given["scale"], given["shift"]) @ given["head"]
+        x = layer_of(xp, x, *(by_name[f"{name}.{layer}"] for name in BLOCK_WEIGHTS))
+    z = _NORM.expr(xp, x[n - 1 :], by_name["scale"], by_name["shift"]) @ by_name["head"]
     chosen = xp.take_along_axis(z, ids[n:, None], axis=-1)[:, 0]
-    found[n:] += (xp.max(z, axis=-1) - chosen) / xp.max(xp.abs(z), axis=-1)
-    return found
+    shortfall[n:] += (xp.max(z, axis=-1) - chosen) / xp.max(xp.abs(z), axis=-1)
+    return shortfall
 
 
 def _fits(params: Params) -> str | None:
@@ -345,5 +345,5 @@ inference = workload(
     stages=GPT_STAGES, inputs={"text": Given(lambda params: bpe.text_of(params["n"]))}, weights=GPT_WEIGHTS,
     outputs={"sequence": "activation"}, state=("sequence", *(f"cache.{layer}" for layer in range(LAYERS))),
     judged={"sequence": Tolerance(_UNITS, shortfall=_shortfall)}, fits=_fits,
-    tokens={"prefill": given, "decode": lambda params: NEW - 1},
+    tokens={"prefill": all_tokens, "decode": lambda params: NEW - 1},
 )  # fmt: skip

@@ -85,18 +85,18 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Placing |
         up_s=up_s, down_s=down_s, enter_s=list(enter_s), predicted_s={}, free_s=0.0,
     )  # fmt: skip
     # Worth a measurement are each side alone, and the best.
-    known = costs(op, timed.case, placing)
-    placements = dict.fromkeys((*alone.values(), *(predicted.placement for predicted in nearest(known))))
+    prices = costs(op, timed.case, placing)
+    placements = dict.fromkeys((*alone.values(), *(predicted.placement for predicted in nearest(prices))))
     return msgspec.structs.replace(
-        placing, predicted_s={placement: predicted_s(known, placement) for placement in placements},
-        free_s=nearest(known.without_copies())[0].seconds,
+        placing, predicted_s={placement: predicted_s(prices, placement) for placement in placements},
+        free_s=nearest(prices.without_copies())[0].seconds,
     )  # fmt: skip
 
 
 def costs(op: Op, case: Case, placing: Placing) -> PlacementCosts:
     """Return what the planner needs, by medians. A device without stamps has a launch and its wait in each stage
     already."""
-    given = {
+    places = {
         operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else CPU + GPU
         for operand in op.inputs
     }
@@ -109,7 +109,7 @@ def costs(op: Op, case: Case, placing: Placing) -> PlacementCosts:
     )
     enter_s = median(placing.enter_s) if placing.clock != "waited" else 0.0
     ends = [operand.name for operand in op.outputs if operand.travels]
-    return PlacementCosts(steps, up_s, down_s, enter_s, given, ends)
+    return PlacementCosts(steps, up_s, down_s, enter_s, places, ends)
 
 
 # Values that nobody uses, kept because a copying call asks for the same again; and bound chains of the CPU.
@@ -219,12 +219,12 @@ class PlacingSession(
     def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
         """Both sides have to build it; each is bound to its own copies when it runs."""
         launch = StageLaunch(op, case, inputs, output)
-        built = [self.compiled(letter, launch) for letter in (GPU, CPU)]
-        launch.kernel_hash = " ".join(str(one.kernel_hash) for one in built)
+        built = [self.compile_on(letter, launch) for letter in (GPU, CPU)]
+        launch.kernel_hash = " ".join(str(build.kernel_hash) for build in built)
         launch.kernel_name = built[0].kernel_name
         return launch
 
-    def compiled(self, letter: str, stage: StageLaunch) -> Launch:
+    def compile_on(self, letter: str, stage: StageLaunch) -> Launch:
         """The stage on one side; a plain library call makes an array of its own, which the chain copies."""
         side = self.side(letter)
         case = side_case(stage.op, stage.case, stage.case.params, side)
@@ -255,8 +255,8 @@ class PlacingSession(
         """Wait, and have the result on the host."""
         if self._ran is not None:
             launch, self._ran = self._ran, None
-            for value, wanted in zip(each(launch.output), self._home, strict=False):
-                if wanted and value.places:
+            for value, travels in zip(each(launch.output), self._home, strict=False):
+                if travels and value.places:
                     self.on(CPU, value)
         self.gpu.sync()
 
@@ -299,9 +299,9 @@ class PlacingSession(
             self.way.download(buffer.device, host)
 
     def transfers(self, form: Form) -> Transfers:
-        found = Transfers(self)
-        found.staging = self.way.staging
-        return found
+        way = Transfers(self)
+        way.staging = self.way.staging
+        return way
 
     def buffer(self, letter: str, value: Value) -> Buffer:
         """The value's memory on a side, whatever it holds."""
@@ -316,8 +316,8 @@ class PlacingSession(
         if letter == CPU:
             for value in each(output):
                 value.own()
-        found = tuple(self.buffer(letter, value) for value in each(output))
-        return found if isinstance(output, tuple) else found[0]
+        buffers = tuple(self.buffer(letter, value) for value in each(output))
+        return buffers if isinstance(output, tuple) else buffers[0]
 
     def on(self, letter: str, value: Value) -> Buffer:
         """The value's memory on a side, valid: copied where it is not there."""
@@ -337,13 +337,13 @@ class PlacingSession(
         threads that sleep and of caches that hold the other's work."""
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
-            self._timed = steps, {CPU: self._joined(CPU, steps), GPU: self._joined(GPU, movable)}
-        on_cpu, on_gpu = (self._read(letter, *ours) for letter, ours in self._timed[1].items())
+            self._timed = steps, {CPU: self._join(CPU, steps), GPU: self._join(GPU, movable)}
+        on_cpu, on_gpu = (self._read(letter, *built) for letter, built in self._timed[1].items())
         return None if on_cpu is None or on_gpu is None else (on_cpu, on_gpu)
 
-    def _joined(self, letter: str, steps: protocols.Steps) -> tuple[list[Step], Launch]:
-        ours = self.bound(letter, steps)
-        return ours, self.chain_on(letter, ours)
+    def _join(self, letter: str, steps: protocols.Steps) -> tuple[list[Step], Launch]:
+        own_steps = self.bound(letter, steps)
+        return own_steps, self.chain_on(letter, own_steps)
 
     def _read(self, letter: str, steps: protocols.Steps, chain: Launch) -> SideReading | None:
         side = self.side(letter)
@@ -354,7 +354,7 @@ class PlacingSession(
     def bound(self, letter: str, steps: protocols.Steps) -> list[Step]:
         """The steps as those of one side."""
         return [
-            (self.compiled(letter, launch), self.target(letter, output))
+            (self.compile_on(letter, launch), self.target(letter, output))
             if isinstance(launch, StageLaunch)
             else (launch, output)
             for launch, output in steps
@@ -411,22 +411,22 @@ class PlacedLaunch(Launch):
             segment()
 
     def _cut(self, placement: str) -> list[Segment | HostCall]:
-        found: list[Segment | HostCall] = []
+        segments: list[Segment | HostCall] = []
         written: set[int] = set()
         for letter, (launch, output) in zip(placement, self._steps, strict=True):
             if isinstance(launch, HostCall):
                 for value in each(output):
                     value.own()
-                found.append(launch)
+                segments.append(launch)
             else:
                 assert isinstance(launch, StageLaunch)
-                last = found[-1] if found else None
+                last = segments[-1] if segments else None
                 if not isinstance(last, Segment) or last.letter != letter:
                     last = Segment(self._session, letter)
-                    found.append(last)
+                    segments.append(last)
                 last.add(launch, output, written)
             written.update(map(id, each(output)))
-        return found
+        return segments
 
 
 class Segment:

@@ -78,31 +78,33 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def stages(analysis: Analysis) -> tuple[Stages, ...]:
     """Return a row for each case that is shown and whose stages were timed."""
-    timed = (row for row in analysis.shown_of(analysis.compared) if row.time is not None)
-    rows = (_row(analysis.run, analysis.outcomes[row.id], row) for row in timed)
-    return tuple(row for row in rows if row is not None)
+    timed = (breakdown for breakdown in analysis.shown_of(analysis.compared) if breakdown.time is not None)
+    rows = (_row(analysis.run, analysis.outcomes[breakdown.id], breakdown) for breakdown in timed)
+    return tuple(breakdown for breakdown in rows if breakdown is not None)
 
 
 def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     allowed = used_sessions(run)
-    timed = [one for one in outcome.stages if (allowed is None or one.session in allowed) and one.wall_s]
+    timed = [
+        times for times in outcome.stages if (allowed is None or times.session in allowed) and times.wall_s
+    ]
     # Where a session read another clock, or knew other stages, the last one counts.
-    timed = [one for one in timed if (one.clock, one.stages) == (timed[-1].clock, timed[-1].stages)]
+    timed = [times for times in timed if (times.clock, times.stages) == (timed[-1].clock, timed[-1].stages)]
     if not timed:
         return None
-    chain = _by_stage(timed, lambda one: one.chain_s)
-    alone = _by_stage(timed, lambda one: one.alone_s)
+    chain = _by_stage(timed, lambda times: times.chain_s)
+    alone = _by_stage(timed, lambda times: times.alone_s)
     span_s, launch_s, whole_s = (
         _typical(values)
-        for values in zip(*((one.span_s, one.empty_s, one.wall_s) for one in timed), strict=True)
+        for values in zip(*((times.span_s, times.empty_s, times.wall_s) for times in timed), strict=True)
     )
     if whole_s <= 0:
         return None
     waited, on_device = timed[0].clock == "waited", timed[0].clock in _ON_DEVICE
-    counts, hosts = _declared(case.case.op, timed[0].stages) if on_device else ({}, set())
+    counts, hosts = _declare_stages(case.case.op, timed[0].stages) if on_device else ({}, set())
     # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.
     launch_s = launch_s if on_device else 0.0
-    stamped = [one.stamping_s for one in timed if one.stamping_s]
+    stamped = [times.stamping_s for times in timed if times.stamping_s]
     stamping_s = 0.0
     if stamped and on_device:
         span_s -= _typical(stamped)
@@ -132,31 +134,31 @@ def _recording_s(
 ) -> float:
     """How long the device waits for what is recorded; 0 where nothing is for a call. The host records while the device
     works, and while both wait for each other, as they do around an empty launch."""
-    recorded = [one for one in timed if one.recording_s]
+    recorded = [times for times in timed if times.recording_s]
     if not recorded:
         return 0.0
-    first_s = _typical(one.first_recording_s for one in recorded)
-    later_s = _typical(one.recording_s for one in recorded) - first_s
+    first_s = _typical(times.first_recording_s for times in recorded)
+    later_s = _typical(times.recording_s for times in recorded) - first_s
     by_stage = zip(timed[0].stages, chain_s, strict=True)
     device_s = sum(seconds for stage, seconds in by_stage if stage not in hosts)
     return first_s + max(0.0, later_s - device_s - launch_s)
 
 
 def _without_readings(
-    known: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
+    read: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
 ) -> list[float]:
     """The stages' seconds where the device's add up to the plain chain's span; those that exceed it lose what the
     clock readings cost, of which each launch of a stage has one."""
-    readings = [each for each in known if each not in hosts for _ in range(counts[each])]
-    left_s = span_s - sum(known[each] for each in hosts)
-    shares = [known[each] / counts[each] for each in readings]
-    found = dict.fromkeys(known, 0.0) | {each: known[each] for each in hosts}
+    readings = [each for each in read if each not in hosts for _ in range(counts[each])]
+    left_s = span_s - sum(read[each] for each in hosts)
+    shares = [read[each] / counts[each] for each in readings]
+    plain = dict.fromkeys(read, 0.0) | {each: read[each] for each in hosts}
     for each, seconds in zip(readings, adding_up(shares, min(left_s, sum(shares))), strict=True):
-        found[each] += seconds
-    return list(found.values())
+        plain[each] += seconds
+    return list(plain.values())
 
 
-def _declared(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
+def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
     """How often the workload of that name has each stage, and those that the host does; once and none of an op that
     is not here. A stage that the op had at the time and has no longer, as a norm that is now made with the product
     behind it, is taken to have run as often as the one behind it."""
@@ -175,15 +177,15 @@ def _declared(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]
 
 
 def _tokens_per_s(times: StageTimes, chain_s: Sequence[float], whole_s: float) -> dict[str, float]:
-    found = {}
+    rates = {}
     for part, count in times.tokens.items():
         own = (
             seconds for name, seconds in zip(times.stages, chain_s, strict=True) if name.startswith(f"{part}.")
         )
         seconds = sum(own)
         if seconds > 0:
-            found[part] = count / (whole_s * seconds / sum(chain_s))
-    return found
+            rates[part] = count / (whole_s * seconds / sum(chain_s))
+    return rates
 
 
 def _misses(residual_s: float, whole_s: float) -> bool:
@@ -191,7 +193,7 @@ def _misses(residual_s: float, whole_s: float) -> bool:
 
 
 def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[float]]]) -> list[float]:
-    return [_typical(sessions) for sessions in zip(*(of(one) for one in timed), strict=True)]
+    return [_typical(sessions) for sessions in zip(*(of(times) for times in timed), strict=True)]
 
 
 def _typical(sessions: Iterable[list[float]]) -> float:
@@ -199,9 +201,9 @@ def _typical(sessions: Iterable[list[float]]) -> float:
     return median([median(values) for values in sessions])
 
 
-def mismatched(analysis: Analysis) -> list[str]:
+def list_mismatches(analysis: Analysis) -> list[str]:
     """Return the cases whose stages miss the whole."""
-    return [row.id for row in stages(analysis) if row.mismatch]
+    return [breakdown.id for breakdown in stages(analysis) if breakdown.mismatch]
 
 
 TITLE = "Where the time of a workload goes"
@@ -225,67 +227,67 @@ LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw a table for each workload, size and device that is no CPU, with the CPU beside it; of the CPU alone without
     one."""
-    groups = group_by(stages(analysis), lambda row: (series_name(row.case.case), row.n))
+    groups = group_by(stages(analysis), lambda breakdown: (series_name(breakdown.case.case), breakdown.n))
     if not options.every_size:
         largest = {name: max(n for other, n in groups if other == name) for name, _ in groups}
         groups = {key: rows for key, rows in groups.items() if largest[key[0]] == key[1]}
     tables = [table for rows in groups.values() for table in _tables(analysis, rows, options.time_unit)]
     lines = [_MEANING] if tables else []
-    if len(groups) < len({(series_name(row.case.case), row.n) for row in stages(analysis)}):
+    if len(groups) < len({(series_name(breakdown.case.case), breakdown.n) for breakdown in stages(analysis)}):
         lines.append("The largest size of each workload; all sizes: --sections stages.")
     return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=True)
 
 
 def _tables(analysis: Analysis, rows: Sequence[Stages], unit: str) -> list[Table]:
-    on_cpu = [row for row in rows if row.case.device_kind == "cpu"]
-    best = min(on_cpu, key=lambda row: row.whole_s, default=None)
-    others = [row for row in rows if row.case.device_kind != "cpu"]
-    return [_table(analysis, row, best, unit) for row in others or ([best] if best else [])]
+    on_cpu = [breakdown for breakdown in rows if breakdown.case.device_kind == "cpu"]
+    best = min(on_cpu, key=lambda breakdown: breakdown.whole_s, default=None)
+    others = [breakdown for breakdown in rows if breakdown.case.device_kind != "cpu"]
+    return [_table(analysis, breakdown, best, unit) for breakdown in others or ([best] if best else [])]
 
 
-def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Table:
-    beside = cpu if cpu is not None and cpu.device_id != row.device_id else None
+def _table(analysis: Analysis, breakdown: Stages, cpu: Stages | None, unit: str) -> Table:
+    beside = cpu if cpu is not None and cpu.device_id != breakdown.device_id else None
     paired = beside is not None
-    name = "CPU" if beside is None and cpu is not None else _short(row)
+    name = "CPU" if beside is None and cpu is not None else _short(breakdown)
     columns = heads(
         "stage", paired and number("CPU"), paired and number("of CPU", 2), number(name), number("alone", 1),
         number(f"of {name}"),
     )  # fmt: skip
-    stages = list(
-        dict.fromkeys(one.stage for known in (row, *([beside] if beside else [])) for one in known.stages)
-    )
+    both = (breakdown, beside) if beside else (breakdown,)
+    stages = dict.fromkeys(stage.stage for side in both for stage in side.stages)
     body = [
         (
             *cells(label),
             *(_cells(beside, label, unit, alone=False) if beside else ()),
-            *_cells(row, label, unit, alone=True),
+            *_cells(breakdown, label, unit, alone=True),
         )
-        for label in (*stages, LAUNCH, *([RECORDING] if row.recording_s else []), REST, WHOLE)
+        for label in (*stages, LAUNCH, *([RECORDING] if breakdown.recording_s else []), REST, WHOLE)
     ]
     against = f" against {device_text(analysis, beside.device_id)}" if beside else ""
-    legend = [_rates(row, beside)] if row.tokens_per_s else []
-    legend += [f"{row.tokens_differing} of its tokens differ from float64's"] if row.tokens_differing else []
-    legend += [_stamping(row, unit)] if row.stamping_s > SHOWN * row.whole_s else []
-    legend += [_RECORDING] if row.recording_s else []
-    legend += [_WAITED] if row.clock == "waited" else []
-    legend += [_MISMATCH] if row.mismatch or (beside and beside.mismatch) else []
+    legend = [_rates(breakdown, beside)] if breakdown.tokens_per_s else []
+    if breakdown.tokens_differing:
+        legend.append(f"{breakdown.tokens_differing} of its tokens differ from float64's")
+    legend += [_stamping(breakdown, unit)] if breakdown.stamping_s > SHOWN * breakdown.whole_s else []
+    legend += [_RECORDING] if breakdown.recording_s else []
+    legend += [_WAITED] if breakdown.clock == "waited" else []
+    legend += [_MISMATCH] if breakdown.mismatch or (beside and beside.mismatch) else []
     return Table(
         columns, tuple(body), legend="; ".join(legend),
-        title=f"{series_name(row.case.case)}, n {size_text(row.case).partition(' ')[0]}",
-        note=f"{device_text(analysis, row.device_id)}{against}",
+        title=f"{series_name(breakdown.case.case)}, n {size_text(breakdown.case).partition(' ')[0]}",
+        note=f"{device_text(analysis, breakdown.device_id)}{against}",
     )  # fmt: skip
 
 
-def _stamping(row: Stages, unit: str) -> str:
-    return f"{seconds_text(row.stamping_s, unit)} of clock readings are taken off the stages"
+def _stamping(breakdown: Stages, unit: str) -> str:
+    return f"{seconds_text(breakdown.stamping_s, unit)} of clock readings are taken off the stages"
 
 
-def _rates(row: Stages, cpu: Stages | None) -> str:
+def _rates(breakdown: Stages, cpu: Stages | None) -> str:
     """`tokens/s: prefill 310,000 (CPU 66,000), decode 5,900 (CPU 3,100)`."""
     on_cpu = cpu.tokens_per_s if cpu is not None else {}
     parts = [
         f"{part} {_count(rate)}" + (f" (CPU {_count(on_cpu[part])})" if part in on_cpu else "")
-        for part, rate in row.tokens_per_s.items()
+        for part, rate in breakdown.tokens_per_s.items()
     ]
     return f"tokens/s: {', '.join(parts)}"
 
@@ -295,28 +297,33 @@ def _count(rate: float) -> str:
     return f"{float(f'{rate:.2e}'):,.0f}"
 
 
-def _short(row: Stages) -> str:
-    return {"gpu": "GPU", "software": "adapter"}.get(row.case.device_kind, row.device_id)
+def _short(breakdown: Stages) -> str:
+    return {"gpu": "GPU", "software": "adapter"}.get(breakdown.case.device_kind, breakdown.device_id)
 
 
-def _cells(row: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
+def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
     """The time, where it is wanted the stage's alone, and the share of the whole."""
-    seconds = seconds_of(row).get(label)
+    seconds = seconds_of(breakdown).get(label)
     seconds = None if label == LAUNCH and not seconds else seconds
-    known = next((one for one in row.stages if one.stage == label), None)
-    share = "-" if seconds is None else share_text(seconds / row.whole_s)
-    tone = Cell(f"{share}!", "bad") if label == REST and row.mismatch else Cell(share)
+    entry = next((stage for stage in breakdown.stages if stage.stage == label), None)
+    share = "-" if seconds is None else share_text(seconds / breakdown.whole_s)
+    tone = Cell(f"{share}!", "bad") if label == REST and breakdown.mismatch else Cell(share)
     times = [seconds_text(seconds, unit)]
-    times += [seconds_text(known.alone_s if known else None, unit)] if alone else []
+    times += [seconds_text(entry.alone_s if entry else None, unit)] if alone else []
     return cells(*times, tone)
 
 
-def seconds_of(row: Stages) -> dict[str, float]:
+def seconds_of(breakdown: Stages) -> dict[str, float]:
     """Seconds of all that a table lists, in its order: stages, launch, recording if there is any, rest and the
     whole."""
-    recording = {RECORDING: row.recording_s} if row.recording_s else {}
-    stages = {one.stage: one.chain_s for one in row.stages}
-    return stages | {LAUNCH: row.launch_s} | recording | {REST: row.residual_s, WHOLE: row.whole_s}
+    recording = {RECORDING: breakdown.recording_s} if breakdown.recording_s else {}
+    stages = {stage.stage: stage.chain_s for stage in breakdown.stages}
+    return (
+        stages
+        | {LAUNCH: breakdown.launch_s}
+        | recording
+        | {REST: breakdown.residual_s, WHOLE: breakdown.whole_s}
+    )
 
 
 COLUMNS = (
@@ -357,27 +364,29 @@ def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         .properties(height={"step": 24}, autosize=altair.AutoSizeParams(type="fit-x", contains="padding"))
     )  # fmt: skip
     rows = charts.by_series(
-        (row.case.case, part) for row in stages(analysis) for part in _bar(row, options.time_unit)
+        (breakdown.case.case, part)
+        for breakdown in stages(analysis)
+        for part in _bar(breakdown, options.time_unit)
     )
     return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.finished(bars, CAPTION))
 
 
-def _bar(row: Stages, unit: str) -> Iterator[ChartRow]:
-    alone = {one.stage: one.alone_s for one in row.stages}
-    for i, (name, seconds) in enumerate(seconds_of(row).items()):
+def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
+    alone = {stage.stage: stage.alone_s for stage in breakdown.stages}
+    for i, (name, seconds) in enumerate(seconds_of(breakdown).items()):
         if name != WHOLE:
-            yield charts.case_fields(row.case, regime=False) | {
-                "bar": f"{row.n} {row.device_id}", "stage": name, "kind": name.rpartition(".")[2],
+            yield charts.case_fields(breakdown.case, regime=False) | {
+                "bar": f"{breakdown.n} {breakdown.device_id}", "stage": name, "kind": name.rpartition(".")[2],
                 "order": i, "value": charts.short(seconds),
                 "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
-                "share": share_text(seconds / row.whole_s), "whole": seconds_text(row.whole_s, unit),
-                "opacity": 0.35 if row.mismatch else 1.0,
+                "share": share_text(seconds / breakdown.whole_s), "whole": seconds_text(breakdown.whole_s, unit),
+                "opacity": 0.35 if breakdown.mismatch else 1.0,
             }  # fmt: skip
 
 
-def _csv_stages(row: Stages) -> Iterable[Mapping[str, CsvValue]]:
+def _csv_stages(breakdown: Stages) -> Iterable[Mapping[str, CsvValue]]:
     """Yield the stages; `time_s` is that in the chain."""
-    for stage in row.stages:
+    for stage in breakdown.stages:
         yield {"stage": stage.stage, "time_s": stage.chain_s, "stage_alone_s": stage.alone_s}
 
 

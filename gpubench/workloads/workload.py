@@ -110,9 +110,9 @@ class _Stages:
         first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
-    def check(self, given: Sequence[str], wanted: Sequence[str]) -> None:
+    def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Every value is there before it is read, is written once, and has one shape."""
-        known, device = {*given, *self.state}, False
+        written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
             if op.host is not None and device:
@@ -120,37 +120,37 @@ class _Stages:
             device = op.host is None
             if len(stage.reads) != len(op.inputs) or len(stage.writes) != len(op.outputs):
                 raise ValueError(f"the stage {stage.name} does not name each operand of {stage.op}")
-            if missing := set(stage.reads) - known:
+            if missing := set(stage.reads) - written:
                 raise ValueError(f"the stage {stage.name} reads {min(missing)}, which nobody has written")
             added = {stage.writes[i] for i, j in op.updated.items() if stage.writes[i] == stage.reads[j]}
             if fixed := added - {*self.state}:
                 raise ValueError(f"the stage {stage.name} adds to {min(fixed)}, which is no state")
-            if twice := (known & set(stage.writes)) - added:
+            if twice := (written & set(stage.writes)) - added:
                 raise ValueError(f"the stage {stage.name} writes {min(twice)}, which is there already")
-            known |= set(stage.writes)
-        if missing := set(wanted) - known:
+            written |= set(stage.writes)
+        if missing := set(outputs) - written:
             raise ValueError(f"no stage writes {min(missing)}")
         for n in _PROBES:
             shapes: dict[str, Shape] = {}
             for stage in self.stages:
                 params = stage.params({"n": n})
-                for value, operand in self._used(stage):
+                for value, operand in self._uses(stage):
                     shape = operand.shape(params)
                     if shapes.setdefault(value, shape) != shape:
                         raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
 
-    def _used(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
+    def _uses(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
         """(value, operand of the stage's op), in order."""
         return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
 
     @cached_property
     def first(self) -> dict[str, tuple[Stage, Operand]]:
         """The first use of each value."""
-        found: dict[str, tuple[Stage, Operand]] = {}
+        uses: dict[str, tuple[Stage, Operand]] = {}
         for stage in self.stages:
-            for value, operand in self._used(stage):
-                found.setdefault(value, (stage, operand))
-        return found
+            for value, operand in self._uses(stage):
+                uses.setdefault(value, (stage, operand))
+        return uses
 
     def operand(self, value: str, **declared: Any) -> Operand:
         """The value as an operand of the workload: its shape and its dtype are those of its first use."""
@@ -161,14 +161,14 @@ class _Stages:
 
     def role(self, value: str) -> Role:
         """Return the role of an input: whether the host reads it, or it flows."""
-        roles = {operand.role for stage in self.stages for name, operand in self._used(stage) if name == value}
+        roles = {operand.role for stage in self.stages for name, operand in self._uses(stage) if name == value}
         return "host" if "host" in roles else "activation"
 
     def depth(self, value: str) -> int:
         """Stages on the longest way to a value."""
         depths: dict[str, int] = {}
         for stage in self.stages:
-            after = 1 + max(depths.get(one, 0) for one in stage.reads)
+            after = 1 + max(depths.get(name, 0) for name in stage.reads)
             depths.update(dict.fromkeys(stage.writes, after))
         return depths[value]
 
@@ -186,18 +186,18 @@ class _Stages:
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
             want, *read = self.results(names, (value, *last.reads), Op.exact, xp, *arrays, **params)
-            found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
+            largest = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.judged(op.outputs[last.writes.index(value)]).scale
             spread = bound(xp, *read) if bound is not None else want
-            return xp.maximum(found, xp.max(spread)) if spread.size else found
+            return xp.maximum(largest, xp.max(spread)) if spread.size else largest
 
         return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=declared)
 
     def results(
         self,
         names: Sequence[str],
-        wanted: Sequence[str],
+        names_out: Sequence[str],
         formula: _Formula,
         xp: Array,
         *arrays: Array,
@@ -207,17 +207,19 @@ class _Stages:
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
-            values[name] = _zeros(self.operand(name).shape(params), self._stored(name, values, xp), xp, beside)
+            values[name] = _zeros(
+                self.operand(name).shape(params), self._state_dtype(name, values, xp), xp, beside
+            )
         for stage in self.stages:
             op = self.ops[stage.op].at(stage.params(params))
             made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
             if hasattr(beside, "new_zeros"):  # PyTorch: what the host made goes to the device
-                made = tuple(one.to(beside.device) for one in made)
+                made = tuple(array.to(beside.device) for array in made)
             values.update(zip(stage.writes, made, strict=True))
-        found = tuple(values[name] for name in wanted)
-        return found if len(found) > 1 else found[0]
+        outputs = tuple(values[name] for name in names_out)
+        return outputs if len(outputs) > 1 else outputs[0]
 
-    def _stored(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
+    def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
         """The dtype of a state: its own, or that of the case, which the other values have."""
         own = self.operand(state).dtype
         if own is not None:
@@ -234,11 +236,11 @@ class _Stages:
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
         """Library calls without fast code: the slowest stage's."""
-        found: dict[tuple[str, Dtype], float] = {}
+        rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():
-                found[key] = min(rate, found.get(key, rate))
-        return found
+                rates[key] = min(rate, rates.get(key, rate))
+        return rates
 
 
 def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:

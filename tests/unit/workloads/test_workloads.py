@@ -198,7 +198,7 @@ def test_a_wrong_stage_is_named(session, tmp_path, monkeypatch, number):
     """The stage before it computes something else; the judge of the others gets what the device gave them."""
     op = kernels.load("mlp_forward")
     stage = op.stages[number]
-    original = chains.placed
+    original = chains.place_stages
 
     def lying(session: Any, op: Op, case: Case) -> list[chains.Placed]:
         found = original(session, op, case)
@@ -210,7 +210,7 @@ def test_a_wrong_stage_is_named(session, tmp_path, monkeypatch, number):
         found[number] = found[number]._replace(op=replace(right, reference=wrong))
         return found
 
-    monkeypatch.setattr(chains, "placed", lying)
+    monkeypatch.setattr(chains, "place_stages", lying)
     case = case_of(session, op, n=5)
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
     with pytest.raises(Wrong, match=f"in the stage {stage.name}"):
