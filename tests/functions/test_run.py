@@ -185,7 +185,20 @@ def sums_at_once(columns):
 def columns(table):
     return table["key"], table["value"]
 
+def start(columns):
+    return {"sums": sums_at_once(columns), "ready": False}
+
+def finish(result):
+    result["ready"] = True
+
+def fetch(result):
+    if not result["ready"]:
+        raise RuntimeError("nobody waited")
+    return result["sums"]
+
 groups = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns)
+waits = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch, wait=finish)
+hurries = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch)
 wrong = gpubench.pair(cpu=sums, gpu=lambda c: sums_at_once(c) * 1.001, inputs=make, to_gpu=columns)
 refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns, same=lambda a, b: False)
 shape = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: (x + 1)[:, None])
@@ -206,7 +219,8 @@ def test_pairs_of_any_objects(gpubench, tmp_path: Path) -> None:
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
-        assert at("groups", regime) == ""
+        assert at("groups", regime) == at("waits", regime) == ""
+        assert at("hurries", regime).startswith("it raises RuntimeError: nobody waited")
         assert at("wrong", regime).startswith("largest error 0.000")
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
         assert at("shape", regime) == "out has the shape (256, 1), not (256,)"
@@ -323,6 +337,37 @@ def test_more_that_functions_do(gpubench, tmp_path: Path) -> None:
     )
     lossy = details["mine.lossy/n=256/float32/library/resident@numpy:0"]
     assert lossy.startswith("in float32 NumPy's own result is off by")
+
+
+ON_PYTORCH = """
+@gpubench.function
+def width(xp, x):
+    return xp.ptp(x)
+
+def slope(xp, x):
+    if xp is np:
+        return 2 * x
+    x = x.detach().requires_grad_()
+    (x * x).sum().backward()
+    return x.grad
+
+recorded = gpubench.function(slope, gradients=True)
+plain = gpubench.function(slope)
+"""
+
+
+@pytest.mark.torch
+def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp_path: Path) -> None:
+    write(tmp_path, ON_PYTORCH)
+    report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,torch:cpu")
+    details = {
+        case["id"].split("/")[0].removeprefix("mine."): case["detail"]
+        for case in report["cases"]
+        if case["id"].endswith("/library/resident@torch:cpu")
+    }
+    assert details["width"] == "torch has no ptp"
+    assert details["recorded"] is None
+    assert "does not require grad" in details["plain"]
 
 
 ENDS = """
