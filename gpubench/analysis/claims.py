@@ -26,8 +26,6 @@ from gpubench.result.selectors import selector
 from gpubench.result.store import limits
 
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
-# What a speedup divides by: the fastest CPU form, or the fastest GPU form (of a split over both).
-Divisor = Literal["cpu", "gpu"]
 Range = tuple[float, float]
 
 
@@ -45,7 +43,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cases: tuple[str, ...] = ()  # selectors; the times of several add up; none: gpubench has no op for it
     also: str | None = None  # selects what stands beside it and decides nothing
     device: DeviceKind | None = None  # the kind of device that answers; None: a GPU, or what the selectors name
-    against: Divisor = "cpu"
+    # What a speedup divides by: the fastest CPU form, the fastest GPU form (of a split over both), or a selector of
+    # cases on the same device.
+    against: str = "cpu"
     speedup: float | None = None
     cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")
     gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")
@@ -81,7 +81,7 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[str, ...]
     verdict: ClaimVerdict
     reason: str | None
-    against: Divisor
+    against: str
     tolerance: float
     claimed_speedup: float | None
     claimed_cpu_s: float | None
@@ -130,6 +130,7 @@ class _Measured:
 
     def __init__(self, analysis: Analysis) -> None:
         self.cases, self.break_even = analysis.cases, analysis.break_even
+        self.everything = analysis.everything
         self.headlines = [case for case in analysis.speedups if case.kind == "headline"]
         if any(claim.break_even and claim.device == "software" for claim in analysis.asked_claims):
             # The curves of software adapters are drawn for the claims that ask for them alone.
@@ -168,6 +169,8 @@ class _Measured:
     def _kindest(self, claim: Claim, text: str) -> Speedup | str:
         """The selected case with the largest speedup, or why there is none."""
         matches = selector(text, option="--claims")
+        if claim.against not in ("cpu", "gpu"):
+            return self._against_cases(matches, selector(claim.against, option="--claims"))
         matching = [case for case in self.headlines if matches(case.case.case)]
         kinds = _answers(claim, text)
         real = [case for case in matching if case.case.device_kind in kinds]
@@ -198,6 +201,19 @@ class _Measured:
         ]
         return pair("headline", fastest(beside), case.case, headline=case.headline) or NO_CASE
 
+    def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
+        """The selected case that is fastest beside another on its device: of one op at the same size, where it is."""
+        ratios = [
+            pair("headline", base, case)
+            for case in self.everything
+            if case.device_kind == "gpu" and matches(case.case)
+            for base in self.everything
+            if divides(base.case) and base.case.device_id == case.case.device_id
+            if base.case.op != case.case.op
+            or (base.case.workload, base.case.regime_id) == (case.case.workload, case.case.regime_id)
+        ]
+        return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
+
     def _copy_both_ways(self, case: Speedup) -> Speedup | None:
         """The best speedup of the same work when every call copies both ways."""
         if case.case.device_kind == "cpu":
@@ -227,13 +243,13 @@ class _Measured:
         return _result(claim, verdict, "", ids=(case.id,), timed=case)
 
     def _threshold(self, claim: Claim, claimed: Range) -> ClaimResult:
-        """The earliest break-even of the selected cases."""
+        """The break-even of the selected cases that surely comes first."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
         matching = [
             case for case in self.break_even if matches(case.case) and case.points[-1].case.device_kind in kinds
         ]
-        case = min(matching, key=lambda case: _ends(case), default=None)
+        case = min(matching, key=lambda case: _ends(case)[::-1], default=None)
         if case is None:
             return _result(claim, "not measured", NO_CASE)
         verdict = _inside(*_ends(case), claimed, claim.allowed)
@@ -244,7 +260,7 @@ class _Measured:
 def _ends(case: BreakEven) -> tuple[float, float]:
     """Between which sizes the break-even lies, as far as was measured."""
     if case.verdict == "all-sizes":
-        return 0.0, case.first
+        return 1.0, case.first  # no size is smaller
     if case.verdict == "no-size":
         return case.last, math.inf
     return case.lo or 0.0, case.hi or math.inf
@@ -416,7 +432,8 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
     whole = msgspec.structs.replace(claim, case=None, cases=cases, tolerance=tolerance)
     why = "give case or cases, not both" if claim.case is not None and claim.cases else _contradiction(whole)
     try:
-        for text in (*cases, *([claim.also] if claim.also else ())):
+        against = () if claim.against in ("cpu", "gpu") else (claim.against,)
+        for text in (*cases, *([claim.also] if claim.also else ()), *against):
             selector(text, option="--claims")
     except UsageError as error:
         why = f"{error.message}: {error.why}"
@@ -441,6 +458,6 @@ def _contradiction(claim: Claim) -> str | None:
         return "a tolerance is a share from 0 to below 1"
     if len(claim.cases) > 1 and claim.expected is None and claim.gpu_s is None:
         return "several cases add up for a speedup or a gpu time alone"
-    if claim.against == "gpu" and claim.speedup is None:
-        return 'against = "gpu" needs the speedup over the GPU'
+    if claim.against != "cpu" and claim.speedup is None:
+        return "against needs the speedup over what it names"
     return None

@@ -39,7 +39,7 @@ _DECLARED = re.compile(r'\bname="(\w+)",\s+group="(\w+)",\s+summary="([^"]*)"')
 
 # The groups in the order of listings and reports; one of another package comes after these. Those in the second line
 # are measured on request: `--ops all` leaves them out.
-_USUAL = ("vector", "reduction", "matrix", "activation", "derivative")
+_USUAL = ("vector", "math", "reduction", "matrix", "activation", "derivative")
 ON_REQUEST = ("layers", "network", "overhead", "collective")
 
 

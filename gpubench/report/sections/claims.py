@@ -35,7 +35,8 @@ _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
 # The longest name of a claim, how a factor is written and what to say of that: for a narrow terminal first.
 _WIDER = "intervals: in a wider terminal or --format markdown"
 _FORMS: tuple[tuple[int, GainStyle, str], ...] = (
-    (12, short_ratio_text, _WIDER), (26, short_ratio_text, _WIDER), (28, ratio_text, ""),
+    (10, short_ratio_text, _WIDER), (20, short_ratio_text, _WIDER), (26, short_ratio_text, _WIDER),
+    (28, ratio_text, ""),
 )  # fmt: skip
 
 
@@ -120,9 +121,11 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
         return f"{first.removesuffix(last[last.index(' ') :])}-{last}"
     if claim.claimed_break_even is not None:
         low, high = claim.claimed_break_even
-        unit, scale = ("million", 1e6) if high >= 1e6 else ("thousand", 1e3)  # decimal, as their source says it
+        unit, scale = (
+            ("", 1.0) if high < 1e4 else (" thousand", 1e3) if high < 1e6 else (" million", 1e6)
+        )  # as said
         ends = dict.fromkeys(f"{end / scale:g}" for end in (low, high))
-        return f"{'-'.join(ends)} {unit}"
+        return f"up to {high:g}" if low == 1 else f"{'-'.join(ends)}{unit}"
     if claim.claimed_speedup is None:
         return seconds_text(claim.claimed_cpu_s if claim.claimed_gpu_s is None else claim.claimed_gpu_s, unit)
     return f"{claim.claimed_speedup:.3g}x"

@@ -180,7 +180,9 @@ class Counted:
         return self._with(-self.value)
 
     def __pow__(self, other):
-        raise AssertionError("write a power as products: their number is the count")
+        assert isinstance(other, Counted), "write a whole power as products: their number is the count"
+        Counted.operations += 19
+        return self._with(self.value**other.value)
 
     def __gt__(self, other):
         Counted.operations += 1

@@ -126,6 +126,25 @@ def test_a_claim_may_be_held_against_the_gpu_alone():
     assert (found.verdict, found.ratio) == ("confirmed", pytest.approx(0.5))
 
 
+def test_a_claim_may_be_held_against_other_cases_of_the_device():
+    """Of one op at the same size alone; of another op at any."""
+    tiled, naive = (
+        msgspec.structs.replace(case(device="cupy:0", form="tuned"), variant=v) for v in ("tiled", "naive")
+    )
+    elsewhere = msgspec.structs.replace(naive, device_id="wgpu:0")
+    rows = [measured(case(), 1e-3), measured(tiled, 1e-4), measured(naive, 4e-4), measured(elsewhere, 9e-4)]
+    claim = Claim(
+        claim="shared memory", cases=("matmul/*/*/tuned-tiled",), against="matmul/*/*/tuned-naive", speedup=2
+    )
+    assert verdict(claim, rows).verdict == "confirmed"
+    assert verdict(claim, rows).ratio == pytest.approx(4)
+    larger = msgspec.structs.replace(naive, params={"n": 2048})
+    assert verdict(claim, [*rows[:2], measured(larger, 9e-4)]).verdict == "not measured"
+    other = msgspec.structs.replace(claim, against="add/*/*/library")
+    add = msgspec.structs.replace(case(device="cupy:0"), op="add", group="vector")
+    assert verdict(other, [*rows, measured(add, 6e-4)]).ratio == pytest.approx(6)
+
+
 @pytest.mark.parametrize(
     ("ends", "said"), [((9e-4, 11e-4), "confirmed"), ((1.3e-3, 2e-3), "refuted"), ((1e-4, 5e-4), "refuted")]
 )
@@ -236,7 +255,7 @@ def test_a_file_of_claims(tmp_path, suffix):
         ('[[claims]]\nclaim = "a"\ntime = ["2 s", "1 s"]', "a smaller number"),
         ('[[claims]]\nclaim = "a"\nspeedup = 2\ncase = "add"\ncases = ["add"]', "not both"),
         ('[[claims]]\nclaim = "a"\ncpu = 2\ncases = ["add", "mul"]', "several cases"),
-        ('[[claims]]\nclaim = "a"\ngpu = 2\nagainst = "gpu"', "over the GPU"),
+        ('[[claims]]\nclaim = "a"\ngpu = 2\nagainst = "gpu"', "against needs the speedup"),
         ('[[claims]]\nclaim = "a"\nspeedup = 2\nalso = "add/4096"', "no size"),
         ('[[claims]]\nclaim = "a"\nspeedup = -2', "above 0"),
         ('[[claims]]\nclaim = "a"\nspeedup = inf', "above 0"),
@@ -268,7 +287,10 @@ def table(format, width=80, **more):
 
 def test_the_table_counts_and_names_the_baseline():
     text = table("plain")
-    assert f"Claims: 1 confirmed, 3 refuted, {len(claims_room.load('builtin')) - 4} not measured" in text
+    assert (
+        f"Claims: 2 confirmed, 3 refuted, 1 undecided, {len(claims_room.load('builtin')) - 6} not measured"
+        in text
+    )
     assert "vs numpy library, OpenBLAS" in text
     assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x queued  refuted", text, re.M)
     assert re.search(r"GPU 40\.0x \[40\.0, 40\.0\] queued  refuted", table("plain", 100))
@@ -328,8 +350,12 @@ def test_what_stands_beside_a_claim_says_it_too():
 def test_the_document_has_every_claim():
     found = msgspec.json.decode(table("json"), type=ReportDocument).claims
     assert len(found) == len(claims_room.load("builtin"))
-    assert [row.claim for row in found if row.verdict == "confirmed"] == ["matmul 2048"]
-    assert all((row.ratio is None) == (row.verdict == "not measured") for row in found)
+    assert [row.claim for row in found if row.verdict == "confirmed"] == [
+        "matmul 2048",
+        "10 to 100 times as fast",
+    ]
+    answered = [row for row in found if (row.ratio, row.break_even) != (None, None)]
+    assert answered == [row for row in found if row.verdict != "not measured"]
 
 
 def test_no_claims_no_section():
