@@ -202,7 +202,7 @@ class _Measured:
         return pair("headline", fastest(beside), case.case, headline=case.headline) or NO_CASE
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """The selected case that is fastest beside another on its device: of one op at the same size, where it is."""
+        """Return the selected case that is fastest beside another on its device: of one op, at the same size."""
         ratios = [
             pair("headline", base, case)
             for case in self.everything
@@ -243,7 +243,7 @@ class _Measured:
         return _result(claim, verdict, "", ids=(case.id,), timed=case)
 
     def _threshold(self, claim: Claim, claimed: Range) -> ClaimResult:
-        """The break-even of the selected cases that surely comes first."""
+        """Judge the break-even of the selected cases that surely comes first."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
         matching = [
