@@ -340,6 +340,78 @@ def _sessions_needed(twin: CasePair, inner: tuple[float, float, float]) -> int |
     return needed if needed <= MOST_SESSIONS else None
 
 
+class Step(NamedTuple):
+    """A change that stayed, somewhere in a row of runs: new / base of the runs behind it over those before it."""
+
+    run: int  # the first run behind it
+    ratio: float
+    low: float
+    high: float
+
+
+# Runs on either side of a place that are compared, and the fewest with which the test can tell anything.
+STEP_REACH, STEP_LEAST = 6, 3
+MOST_RUNS = 20  # the newest ones, in which steps are looked for: beyond, the permutations take seconds
+
+
+def find_steps(
+    histories: Mapping[str, Sequence[float | None]], threshold: float, alpha: float = stats.ALPHA
+) -> dict[str, list[Step]]:
+    """Return the sure steps of each case, oldest first, over the runs of one machine.
+
+    `histories`: by case the seconds in each run. A run is one observation, as a session is for `judge`, and the same
+    permutations decide, over all cases together; every place is a comparison of its own (Bonferroni). A step exceeds
+    the factor 1 + `threshold`. Near the ends fewer than STEP_LEAST runs tell nothing.
+    """
+    steps: dict[str, list[Step]] = {}
+    groups = group_by(
+        histories, lambda name: tuple(i for i, seconds in enumerate(histories[name]) if seconds is not None)
+    )
+    for runs, names in groups.items():
+        recent = runs[-MOST_RUNS:]
+        seconds = {name: [histories[name][i] or 0.0 for i in recent] for name in names}
+        places = range(STEP_LEAST, len(recent) - STEP_LEAST + 1)
+        level = alpha / len(groups) / max(1, len(places))
+        candidates = [place for i in places for place in _steps_at(seconds, i, threshold, level)]
+        for _, name, step in sorted(candidates, reverse=True):
+            own = steps.setdefault(name, [])
+            if all(abs(step.run - recent.index(other.run)) >= STEP_LEAST for other in own):
+                own.append(step._replace(run=recent[step.run]))
+    return {name: sorted(own) for name, own in steps.items()}
+
+
+def _steps_at(
+    seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
+) -> list[tuple[float, str, Step]]:
+    """Return the cases that changed between the runs `place` - 1 and `place`: how well this place divides the runs
+    about it (the likelihood of one step), the case, the step."""
+    count = len(next(iter(seconds.values())))
+    first = max(0, min(place - STEP_REACH, count - 2 * STEP_REACH))
+    last = min(count, first + 2 * STEP_REACH)
+    sides = {
+        name: SessionValues(
+            dict(enumerate(values[first:place])), dict(enumerate(values[place:last]))
+        )
+        for name, values in seconds.items()
+    }  # fmt: skip
+    moved = {name for name, side in sides.items() if max(side.ratio, 1 / side.ratio) > 1 + threshold}
+    if not moved:
+        return []
+    base, new = zip(*(side.logs() for side in sides.values()), strict=True)
+    return [
+        (_division(side), name, Step(place, side.ratio, *side.shift(stats.ALPHA)[::2]))
+        for (name, side), p in zip(sides.items(), max_t(base, new), strict=True)
+        if name in moved and min(p) <= level
+    ]
+
+
+def _division(side: SessionValues) -> float:
+    """Return the distance of the means of both sides, by what it takes from the sum of squares."""
+    base, new = side.logs()
+    distance = abs(math.fsum(new) / len(new) - math.fsum(base) / len(base))
+    return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
+
+
 # All ways to put sessions on two sides up to this many; of more, so many are drawn.
 MAX_RELABELLINGS = 2000
 # A case that barely varies must not outrank all others by its tiny deviation.

@@ -23,14 +23,17 @@ from gpubench.base import units
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
-from gpubench.base.units import format_size, list_words
-from gpubench.curves.stats import geometric_mean
+from gpubench.base.units import count_noun, format_size, list_words
+from gpubench.compare.comparison import APART
+from gpubench.compare.judge import STEP_LEAST, Step, find_steps
+from gpubench.curves.stats import Interval, geometric_mean
 from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
     gain_text,
     mark,
+    ratio_text,
     regimes,
     seconds_text,
     time_text,
@@ -154,35 +157,60 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
     for i, side in enumerate(sides):
         rows = histories(side) if len(side.runs) > 1 else ()
         if rows:
-            first, last = side.runs[0].run.started_at, side.runs[-1].run.started_at
-            title = f"{letter(i)}: {len(side.runs)} runs, {first} to {last}"
-            tables.append(_history(rows, title, options))
+            tables.append(_history(side, rows, f"{letter(i)}: {_span(side)}", options))
     line = (
-        "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. Whether a "
-        "change is more than chance: gpubench compare"
+        "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. A change is sure "
+        f"where the runs before and behind it tell, {STEP_LEAST} on each side at least (compare's test, a run being "
+        "one observation)."
     )
     named_above = MACHINES in options.sections and len(sides) > 1
     whose = [] if named_above else names(sides)
     return Section(title="History", lines=(*whose, line), tables=tuple(tables)) if tables else None
 
 
-def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Table:
+def _span(side: MachineRuns) -> str:
+    return f"{len(side.runs)} runs, {side.runs[0].run.started_at} to {side.runs[-1].run.started_at}"
+
+
+def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
+    """Return a row for each case; those that surely changed come first, the largest change on top."""
+    steps = history_steps(rows)
     columns = heads(
-        "history", number("oldest", 2), number("newest", 1),
-        number("change"), "case",
+        "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
     )  # fmt: skip
+    ordered = sorted(rows, key=lambda entry: -max((_size(step) for step in steps.get(entry.id, ())), default=0))
     body = []
-    for entry in rows:
+    for entry in ordered:
         measured = [time for time in entry.times if time is not None]
+        own = steps.get(entry.id, [])
         body.append(
             cells(
                 history_text(entry.times, options), seconds_text(measured[0], options.time_unit),
                 seconds_text(measured[-1], options.time_unit), Cell(_percent(entry.change), _tone(entry.change)),
+                bool(steps)
+                and Cell("; ".join(_step_text(side, step) for step in own), _tone(own[-1].ratio if own else 1)),
                 entry.id,
             )
         )  # fmt: skip
     mean = geometric_mean([entry.change for entry in rows])
-    return Table(columns, tuple(body), title=title, legend=f"geometric mean of the changes: {_percent(mean)}")
+    legend = f"surely changed: {len(steps)} of {count_noun(len(rows), 'case')}; geometric mean of the changes: "
+    return Table(columns, tuple(body), title=title, legend=f"{legend}{_percent(mean)}")
+
+
+def history_steps(rows: Sequence[History]) -> dict[str, list[Step]]:
+    """Return the sure changes of each case that has some, oldest first."""
+    return find_steps({entry.id: entry.times for entry in rows}, APART)
+
+
+def _size(step: Step) -> float:
+    return abs(math.log(step.ratio))
+
+
+def _step_text(side: MachineRuns, step: Step) -> str:
+    """Return `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: the first run behind the change, by its date and label."""
+    run = side.runs[step.run].run
+    label = f" {shorten(run.label, 12)}" if run.label else ""
+    return f"{run.started_at[:10]}{label}: {ratio_text(Interval(step.low, step.ratio, step.high, 'sessions'))}"
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
@@ -213,7 +241,8 @@ _LEAST_SPAN = 1.1  # of the axis: a change of 2 % is no mountain
 _MOST_NAMED = 2  # the cases that changed most are named
 _CAPTION = (
     "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "
-    "the cases that every run has. A line that ends early is of a case that later runs lack. Changed most: {}."
+    "the cases that every run has; a triangle is a sure change. A line that ends early is of a case that later runs "
+    "lack. Changed most: {}."
 )
 _FACTORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _NEAR_ONE = (0.8, 0.9, 1.1, 1.25)  # named where the axis spans less than WIDE
@@ -242,7 +271,7 @@ def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
     return HistoryChart(
         title=f"Time over the runs of {name}: {printable(side.newest.machine)}, {len(side.runs)} runs",
         caption=_CAPTION.format("; ".join(f"{printable(case_id)} {last[case_id]:.2f}x" for case_id in most)),
-        spec=_spec(cases, mean, dates),
+        spec=_spec(cases, mean, dates, history_steps(rows)),
     )
 
 
@@ -259,7 +288,12 @@ def _places(dates: Sequence[str]) -> list[float]:
     return [(time - seconds[0]) / (seconds[-1] - seconds[0]) for time in seconds]
 
 
-def _spec(cases: dict[str, list[float | None]], mean: Sequence[float], dates: Sequence[str]) -> ChartRow:
+def _spec(
+    cases: dict[str, list[float | None]],
+    mean: Sequence[float],
+    dates: Sequence[str],
+    steps: dict[str, list[Step]],
+) -> ChartRow:
     known = [f for factors in cases.values() for f in factors if f is not None]
     low, high = min(1 / _LEAST_SPAN, *known) / 1.02, max(_LEAST_SPAN, *known) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
@@ -286,6 +320,12 @@ def _spec(cases: dict[str, list[float | None]], mean: Sequence[float], dates: Se
             if factor is not None
         ]
 
+    marked = {
+        printable(case_id): [
+            factor if any(step.run == i for step in own) else None for i, factor in enumerate(cases[case_id])
+        ]
+        for case_id, own in steps.items()
+    }
     thin = {"type": "line", "style": "quiet", "strokeWidth": 1, "strokeOpacity": 0.5}
     thick = {"type": "line", "style": "accent", "strokeWidth": 3}
     tooltip = {"field": "case", "type": "nominal"}
@@ -296,6 +336,10 @@ def _spec(cases: dict[str, list[float | None]], mean: Sequence[float], dates: Se
             {
                 "data": {"values": rows({"geometric mean": mean})},
                 "mark": thick | {"point": {"style": "accent", "size": 40}},
+            },
+            {
+                "data": {"values": rows(dict(marked))},
+                "mark": {"type": "point", "style": "accent", "shape": "triangle-up", "size": 120, "filled": True},
             },
         ],
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import msgspec
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench.analysis.analyse import analyse, machine_runs
+from gpubench.compare.judge import find_steps
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.machines import history_text, letter
+from gpubench.report.sections.machines import history_chart, history_text, letter
 from gpubench.result.machine import Fact
 from tests.examples import examples
 from tests.unit.report.builders import case, curve, machine, measured, run_of
@@ -66,6 +69,38 @@ def test_files_of_one_machine_are_a_history():
     assert "A: 3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in text
     assert re.search(r"^▁▃█ .* \+300% +matmul/n=1024/float32/library/resident-queued@cupy:0$", text, re.M)
     assert "geometric mean of the changes: +300%" in text
+
+
+def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
+    noise = random.Random(5)
+    seconds = [1e-3 * (1.3 if i >= 6 else 1.0) * (1 + noise.gauss(0, 0.01)) for i in range(10)]
+    days = [
+        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-{i + 1:02}T00:00:00Z", label=f"commit{i}")
+        for i, s in enumerate(seconds)
+    ]
+    shown = render(days, "plain", sections=["history"], width=120)
+    assert re.search(r"2026-01-07 commit6: 1\.[23]\dx \[1\.\d+, 1\.\d+\] +matmul/n=1024", shown), shown
+    assert "surely changed: 2 of 2 cases;" in shown
+    (side,) = machine_runs([analyse(day) for day in days])
+    triangles = history_chart(side, "A").spec["layer"][-1]["data"]["values"]
+    assert [round(row["factor"], 1) for row in triangles] == [1.3, 1.3]
+    # Five runs cannot tell a step from chance, and neither can ten without one.
+    assert "surely changed: 0 of" in render(days[4:9], "plain", sections=["history"])
+    assert "surely changed: 0 of" in render([*days[:6], *days[:4]], "plain", sections=["history"])
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.integers(0, 10_000), st.integers(4, 6), st.sampled_from([0.6, 1.5]))
+def test_a_step_of_one_case_among_others_is_found_at_its_run(seed, run, factor):
+    noise = random.Random(seed)
+    times = {
+        f"case{i}": [(factor if i == 0 and k >= run else 1.0) * (1 + noise.gauss(0, 0.01)) for k in range(10)]
+        for i in range(8)
+    }
+    times["gap"] = [None, *times["case1"][1:]]
+    steps = find_steps(times, 0.10)
+    assert [step.run for step in steps.pop("case0")] == [run]
+    assert not any(steps.values())
 
 
 def test_a_history_alone_says_which_machine_a_letter_is():
