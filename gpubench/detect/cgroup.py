@@ -45,27 +45,27 @@ _SEPARATOR = re.compile(r"([.,:@_\-])")
 
 
 class Mount(NamedTuple):
-    """A mounted hierarchy: `point` where, `root` the group that is mounted there, `controllers` of v1."""
+    """A mounted hierarchy."""
 
-    point: str
-    root: str
-    kind: str
-    controllers: frozenset[str]
+    point: str  # where it is mounted
+    root: str  # the group that is mounted there
+    kind: str  # cgroup, cgroup2 or cpuset
+    controllers: frozenset[str]  # of v1
 
 
 class Level(NamedTuple):
-    """One group on the way up; `v2` tells which files to expect."""
+    """One group on the way up."""
 
-    folder: str
-    v2: bool
+    folder: str  # its path
+    v2: bool  # which files to expect
 
 
 class Groups(NamedTuple):
     """The way from the own group up to the mount point, by controller."""
 
-    cpu: list[Level]
-    cpuset: list[Level]
-    memory: list[Level]
+    cpu: list[Level]  # for the quota
+    cpuset: list[Level]  # for CPUs and NUMA nodes
+    memory: list[Level]  # for the limits
     unread: Mapping[str, str] = {}  # by controller the file that should tell the way, and cannot be read
 
 

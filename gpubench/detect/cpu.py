@@ -81,8 +81,8 @@ def read_cpu(
 class KernelCpus(NamedTuple):
     """CPU sets in the kernel's own numbering, which its folders and the affinity have."""
 
-    online: Fact[CpuSet]
-    cpuset: Fact[CpuSet]
+    online: Fact[CpuSet]  # the CPUs that run
+    cpuset: Fact[CpuSet]  # those that the control group allows
     renumbered: bool  # the system's list of online CPUs numbers otherwise
 
 
@@ -167,8 +167,8 @@ def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
 class Traits(NamedTuple):
     """The marks that distinguish one kind from another."""
 
-    online: CpuSet
-    cores: list[CpuSet] | None
+    online: CpuSet  # the CPUs to tell apart
+    cores: list[CpuSet] | None  # their sets of SMT siblings
     clocks: Mapping[str, Mapping[int, int]]  # hertz of each CPU, by the name of the file
     private: Mapping[int, object]  # the L1 and L2 of each CPU; empty if a present CPU is offline
 
@@ -336,9 +336,9 @@ _SIBLINGS = (
 class ListedCpus(NamedTuple):
     """The CPUs that the system lists."""
 
-    online: Fact[CpuSet]
-    possible: Fact[int]
-    present: Fact[CpuSet]
+    online: Fact[CpuSet]  # those that run
+    possible: Fact[int]  # how many the kernel is built for
+    present: Fact[CpuSet]  # those that are there
 
 
 def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
@@ -427,9 +427,9 @@ def read_packages(root: Root, info: CpuInfo | None, online: CpuSet) -> Fact[int]
 
 
 class Caches(NamedTuple):
-    """The fact of the document, and what tells kinds of CPUs apart."""
+    """The caches of the online CPUs."""
 
-    fact: Fact[list[Cache]]
+    fact: Fact[list[Cache]]  # the document's entry
     private: dict[int, tuple[tuple[int, str, int], ...]]  # level, type and size of each CPU's L1 and L2
 
 

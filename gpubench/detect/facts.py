@@ -30,11 +30,11 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 class FileText(NamedTuple):
-    """The stripped text of a file, or None and why."""
+    """The stripped text of a file."""
 
-    path: str
-    text: str | None
-    status: Status
+    path: str  # on the described machine
+    text: str | None  # None: it cannot be read
+    status: Status  # why
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
         """The parsed text; `parse` raises ValueError for a spoiled file and gives None for "no such thing"."""
@@ -48,12 +48,12 @@ class FileText(NamedTuple):
 
 
 class TouchedFiles(NamedTuple):
-    """The record of all that was touched: texts of files, names in folders, targets of links, refused files."""
+    """The record of all that was touched, by path."""
 
-    files: dict[str, str]
-    folders: dict[str, list[str]]
-    links: dict[str, str]
-    refused: set[str]
+    files: dict[str, str]  # their texts
+    folders: dict[str, list[str]]  # the names in them
+    links: dict[str, str]  # their targets
+    refused: set[str]  # files without the right to read them
 
 
 class Root:
@@ -331,10 +331,10 @@ _BDF = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", 
 class Address(NamedTuple):
     """A PCI address; sorts like its text."""
 
-    domain: int
-    bus: int
-    device: int
-    function: int
+    domain: int  # 0 on most machines
+    bus: int  # 0 to 255
+    device: int  # 0 to 31
+    function: int  # 0 to 7
 
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
@@ -343,29 +343,29 @@ class Address(NamedTuple):
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The words of one source about one device, normalised: ids are integers, uuids have one spelling."""
 
-    source: str
-    driver: str | None = None
-    ordinal: int | str | None = None
-    bdf: Address | None = None
-    uuid: str | None = None
-    vendor_id: int | None = None
-    device_id: int | None = None
-    pci_class: int | None = None
-    vendor: str | None = None
-    name: str | None = None
-    adapter_type: AdapterType | None = None
-    memory_bytes: int | None = None
+    source: str  # the enumeration: `pci-sysfs`, `nvml`, `wgpu:vulkan`
+    driver: str | None = None  # of the API
+    ordinal: int | str | None = None  # its number there
+    bdf: Address | None = None  # its PCI address
+    uuid: str | None = None  # with its prefix
+    vendor_id: int | None = None  # PCI's, or from 0x10000 Vulkan's
+    device_id: int | None = None  # PCI's
+    pci_class: int | None = None  # base class and subclass
+    vendor: str | None = None  # in words
+    name: str | None = None  # the product's
+    adapter_type: AdapterType | None = None  # as the API calls it
+    memory_bytes: int | None = None  # as the API tells
     partition_of: str | None = None  # the uuid or the address of the parent
-    version: str | None = None
+    version: str | None = None  # of driver or API
     checked: bool | None = None  # whether a checked kernel ran on the device
-    throttle: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
-    why_not: tuple[str, ...] = ()
+    throttle: tuple[str, ...] = ()  # why its clocks are lowered now
+    peers: tuple[str, ...] = ()  # addresses that it reaches directly
+    why_not: tuple[str, ...] = ()  # codes that speak against its use
     virtual: tuple[Address, ...] = ()  # addresses of its virtual functions (SR-IOV)
     renders: bool | None = None  # whether it has a render node
     paths: tuple[LinkPath, ...] = ()  # `to` is a PCI address
     facts: dict[str, Fact[Any]] = {}  # by their path in the document's `gpus[]` ("memory.free_bytes")
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[Partition, ...] = ()  # its slices
 
     @property
     def enumeration(self) -> tuple[str, str]:

@@ -69,10 +69,10 @@ _ADAPTER_KINDS = {"discrete": "discrete", "integrated": "integrated", "virtual":
 class GpuContext(NamedTuple):
     """Facts on which a GPU's own depend, beside its records."""
 
-    memory: Memory
+    memory: Memory  # the host's
     soc: bool  # the firmware names a chip whose GPU shares the memory
     name_of: Callable[[int, int], tuple[str, str] | None]  # the name of a PCI id, and its source
-    debug: bool
+    debug: bool  # keep the raw records
 
 
 def build_gpus(devices: Sequence[MergedDevice], context: GpuContext) -> list[Gpu]:
@@ -387,10 +387,10 @@ Seen = tuple[bool, ...] | None  # by number; None: the text names no device that
 
 
 class Visible(NamedTuple):
-    """The devices that one list names: ordinals, or else uuids in full."""
+    """The devices that one list names."""
 
-    ordinals: tuple[int, ...] = ()
-    uuids: tuple[str, ...] = ()
+    ordinals: tuple[int, ...] = ()  # by their numbers
+    uuids: tuple[str, ...] = ()  # else in full
 
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:

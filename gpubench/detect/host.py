@@ -78,12 +78,12 @@ AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 class Files(NamedTuple):
     """A machine as its files tell it."""
 
-    platform: Platform
-    cpu: Cpu
-    memory: Memory
-    numa: Numa
-    warnings: list[MachineWarning]
-    records: list[DeviceRecord]
+    platform: Platform  # system, hypervisor, container
+    cpu: Cpu  # its CPUs
+    memory: Memory  # its RAM
+    numa: Numa  # its nodes
+    warnings: list[MachineWarning]  # about the files
+    records: list[DeviceRecord]  # of devices
     gpu_folders: list[str]  # those that could list GPUs: where there is none their number is unknown
     soc: Fact[str]  # a chip whose GPU shares the CPU's memory
     doubtful: bool = False  # a card may be a GPU, and nothing tells
@@ -500,11 +500,11 @@ def _count(value: int | None) -> Fact[int]:
 class CpuinfoFacts(msgspec.Struct):
     """The answer of the probe `cpuinfo`."""
 
-    model: str | None = None
-    vendor: str | None = None
-    flags: list[str] = []
-    base_hz: int | None = None
-    caches: list[Cache] = []
+    model: str | None = None  # the product's name
+    vendor: str | None = None  # its maker
+    flags: list[str] = []  # of the instruction set
+    base_hz: int | None = None  # as it is advertised
+    caches: list[Cache] = []  # by level
 
 
 def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:

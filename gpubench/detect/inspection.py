@@ -52,21 +52,21 @@ if TYPE_CHECKING:
 
 
 class Lack(NamedTuple):
-    """Why something is not to be had, and what to do."""
+    """A device that is not to be had."""
 
-    why: str
-    hint: str
+    why: str  # the reason
+    hint: str  # the remedy
 
 
 class Gathered(NamedTuple):
     """All that was collected about a machine before the merge."""
 
-    files: Files
-    root: Root | None = None
-    providers: Sequence[Provider] = ()
+    files: Files  # what files tell
+    root: Root | None = None  # where they were read; None: they were given
+    providers: Sequence[Provider] = ()  # how each source ended
     records: Sequence[DeviceRecord] = ()  # those of the probes
-    warnings: Sequence[MachineWarning] = ()
-    took_s: float = 0.0
+    warnings: Sequence[MachineWarning] = ()  # about sources and libraries
+    took_s: float = 0.0  # seconds of it all
 
 
 def inspect(
@@ -211,32 +211,32 @@ Tell = Callable[[str], None]
 class ProbeRequest(NamedTuple):
     """A probe to run."""
 
-    name: str
-    limit_s: float = DRIVER_LIMIT_S
-    options: dict[str, Any] = {}
+    name: str  # the probe's
+    limit_s: float = DRIVER_LIMIT_S  # when it is ended
+    options: dict[str, Any] = {}  # its arguments
     command: tuple[str, ...] = ()  # for tests: another program in its place
 
 
 class ProbeMessage(msgspec.Struct, kw_only=True):
     """The message of a probe."""
 
-    records: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []  # as --records reads them
     partial: bool = False  # it has not asked everything yet
-    status: Status = "ok"
-    version: str | None = None
-    error_code: str | None = None
-    hint: str | None = None
+    status: Status = "ok"  # of the library
+    version: str | None = None  # of the library
+    error_code: str | None = None  # its own word
+    hint: str | None = None  # what to do
     cuda_driver: int | None = None  # the newest CUDA that NVIDIA's driver serves: 13000
-    blas: list[CpuBlas] | None = None
-    cpu: CpuinfoFacts | None = None
+    blas: list[CpuBlas] | None = None  # of the probe `blas`
+    cpu: CpuinfoFacts | None = None  # of the probe `cpuinfo`
 
 
 class ProbeAnswer(NamedTuple):
-    """The answer of a probe; `message` is empty if it failed."""
+    """The answer of a probe."""
 
-    provider: Provider
-    records: list[DeviceRecord]
-    message: ProbeMessage
+    provider: Provider  # how it ended
+    records: list[DeviceRecord]  # parsed
+    message: ProbeMessage  # empty if it failed
 
 
 def gather(
@@ -433,11 +433,11 @@ _BLOCKED_NODE = {"absent": "NOT_EXPOSED", "no_permission": "NO_PERMISSION"}
 
 
 class Said(NamedTuple):
-    """The findings of live sources: state of the device node, the hiding variable, codes of failed probes."""
+    """The findings of live sources about one GPU."""
 
-    device_node: Fact[str] = NOT_PROBED
-    hidden_by_env: Fact[str] = NOT_PROBED
-    codes: tuple[str, ...] = ()
+    device_node: Fact[str] = NOT_PROBED  # present, absent or no_permission
+    hidden_by_env: Fact[str] = NOT_PROBED  # the variable that hides it
+    codes: tuple[str, ...] = ()  # of failed probes
 
 
 def judge_access(gpu: Gpu, reach: Said | None, live: bool) -> Gpu:

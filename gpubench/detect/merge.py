@@ -65,11 +65,11 @@ class MergedDevice:
 
 
 class Merged(NamedTuple):
-    """Devices in address order, and what is none."""
+    """The devices, and what is none."""
 
-    devices: list[MergedDevice]
-    sorted: Sorted
-    warnings: list[MachineWarning]
+    devices: list[MergedDevice]  # in address order
+    sorted: Sorted  # all records by what they are about
+    warnings: list[MachineWarning]  # of records that fit nowhere
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
@@ -341,13 +341,13 @@ MESA_SOFTWARE = 0x10005
 
 
 class Sorted(NamedTuple):
-    """Records by what they are about; display adapters and accelerators by address."""
+    """Records by what they are about."""
 
-    gpus: list[DeviceRecord]
-    partitions: list[DeviceRecord]
-    software: list[DeviceRecord]
-    displays: dict[Address, list[DeviceRecord]]
-    accelerators: dict[Address, list[DeviceRecord]]
+    gpus: list[DeviceRecord]  # those of GPUs
+    partitions: list[DeviceRecord]  # of slices of GPUs
+    software: list[DeviceRecord]  # of renderers on the CPU
+    displays: dict[Address, list[DeviceRecord]]  # of adapters that only draw, by address
+    accelerators: dict[Address, list[DeviceRecord]]  # by address
 
 
 def sort_records(records: Iterable[DeviceRecord]) -> Sorted:

@@ -52,11 +52,11 @@ _MODALIAS = re.compile(
 class Function(NamedTuple):
     """One PCI function: the folder it was read from, and what it said."""
 
-    folder: str
-    bdf: Address | None
-    asleep: bool
-    record: DeviceRecord
-    uevent: Mapping[str, str]
+    folder: str  # from which it was read
+    bdf: Address | None  # None on no PCI bus
+    asleep: bool  # some files would wake it
+    record: DeviceRecord  # what it said
+    uevent: Mapping[str, str]  # its lines
 
 
 def read_functions(root: Root) -> list[Function] | None:
@@ -131,7 +131,7 @@ def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
 class NumberPlaces(NamedTuple):
     """The places of an id, or of the class."""
 
-    file: str
+    file: str  # its own
     form: str  # of its text in that file
     key: str  # in uevent
     key_form: str  # of the text behind the key
@@ -284,11 +284,11 @@ _LINE = re.compile(r"([0-9a-f]{4})  (\S.*)")
 
 
 class Book(NamedTuple):
-    """One file of names: what it calls itself, its date ("2026-10-24") and its text."""
+    """One file of names."""
 
-    source: str
-    date: str
-    text: str
+    source: str  # what it calls itself
+    date: str  # "2026-10-24"
+    text: str  # all of it
 
 
 class Names:
@@ -367,10 +367,10 @@ PLATFORM_DEVICES = "/sys/bus/platform/devices"
 
 
 class Family(NamedTuple):
-    """GPUs of one maker that stand in a device tree; the patterns are of drivers and of `compatible`."""
+    """GPUs of one maker that stand in a device tree."""
 
-    drivers: str
-    compatible: str
+    drivers: str  # pattern of their drivers' names
+    compatible: str  # pattern of the tree's `compatible`
     vendor_id: int | None  # PCI's or Vulkan's, as its APIs tell it
 
 
@@ -409,9 +409,9 @@ _GPU_NODE = re.compile(
 
 
 class Card(NamedTuple):
-    """A DRM device: its first node, /sys/class/drm/cardN or, where it has none, renderDN."""
+    """A DRM device."""
 
-    folder: str
+    folder: str  # its first node: /sys/class/drm/cardN, or renderDN where it has no card
     function: Function  # what its device folder says
     device: str  # the name of that folder
     renders: bool  # it has a render node
@@ -446,10 +446,10 @@ def _device_name(root: Root, node: str) -> str | None:
 
 
 class TreeGpus(NamedTuple):
-    """The GPUs on no PCI bus. `doubtful` is a card that may be one: nothing tells."""
+    """The GPUs on no PCI bus."""
 
-    records: list[tuple[DeviceRecord, Card | None]]
-    doubtful: bool
+    records: list[tuple[DeviceRecord, Card | None]]  # with their cards
+    doubtful: bool  # a card may be a GPU: nothing tells
 
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:

@@ -52,11 +52,11 @@ _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 class MachinePart(NamedTuple):
     """A titled part of the picture."""
 
-    title: str
-    headline: str
-    lines: list[str]
+    title: str  # in the first column
+    headline: str  # the first line
+    lines: list[str]  # below it
     used: float | None = None  # how full its memory is, 0 to 1
-    good: bool = True
+    good: bool = True  # nothing speaks against it
 
 
 def _part(

@@ -151,11 +151,11 @@ def _no_gpu(machine: Machine) -> Reason:
 
 
 class Verdict(NamedTuple):
-    """A mode, why, and the GPU's share where the mode is hybrid by a split."""
+    """A mode by what was measured."""
 
-    mode: Mode
-    code: str
-    split: float | None = None
+    mode: Mode  # where to compute
+    code: str  # of the reason
+    split: float | None = None  # the GPU's share, where the mode is hybrid by a split
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:

@@ -236,10 +236,10 @@ def find_soc(root: Root, platform: Platform) -> Fact[str]:
 
 
 class NumaNodes(NamedTuple):
-    """The nodes that GPUs call their memory; `unread` is what a GPU says that cannot tell its node."""
+    """The nodes that GPUs call their memory."""
 
-    known: frozenset[int]
-    unread: Fact[int] | None
+    known: frozenset[int]  # their numbers
+    unread: Fact[int] | None  # what a GPU says that cannot tell its node
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
@@ -286,7 +286,7 @@ _NO_ATOMICS, _NO_PEER_ACCESS = 0b1100, 0b10000
 class KfdNode(NamedTuple):
     """One node of AMD's KFD."""
 
-    number: int
+    number: int  # in the topology
     said: Fact[dict[str, int]]  # its properties
     memory: Fact[int]  # the sum of its banks in bytes
 

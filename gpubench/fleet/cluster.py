@@ -58,11 +58,11 @@ NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 
 
 class Answers(NamedTuple):
-    """The nodes that were asked and how each ended, those that could not be, and what ended it early."""
+    """The answers of a cluster."""
 
-    ends: list[NodeEnd]
-    absent: list[NodeEnd]
-    interrupted: KeyboardInterrupt | None
+    ends: list[NodeEnd]  # how each node that was asked ended
+    absent: list[NodeEnd]  # those that could not be asked
+    interrupted: KeyboardInterrupt | None  # what ended it early
 
 
 def run_cluster(options: ClusterRunOptions) -> int:

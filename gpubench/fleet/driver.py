@@ -39,11 +39,11 @@ Overdue = Literal["busy", "hung"]
 
 
 class FleetLimits(msgspec.Struct, frozen=True):
-    """How long a node may wait for its turn, how long it may be silent, and how long the whole fleet may take."""
+    """The patience of a driver, in seconds."""
 
-    queue_s: float = 60.0
-    silence_s: float = 30.0
-    deadline_s: float = 1800.0
+    queue_s: float = 60.0  # for a node's turn
+    silence_s: float = 30.0  # of a node
+    deadline_s: float = 1800.0  # for the whole fleet
 
 
 class NodeClocks:
@@ -109,25 +109,23 @@ Cut = Literal["deadline", "interrupted"]
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
-    """A node of the engine, the name by which the fleet calls it, and what it is to run: `run` or `detect` with
-    arguments."""
+    """A node and its order."""
 
-    node: EngineNode
-    name: str
-    arguments: Sequence[str]
+    node: EngineNode  # as the engine knows it
+    name: str  # as the fleet calls it
+    arguments: Sequence[str]  # `run` or `detect` with its arguments
 
 
 class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the run of a node ended. `reason` is None if its result arrived; `cut` if we ended it; `identity`: the code
-    that it runs, once it began."""
+    """The end of a node's run."""
 
-    name: str
-    reason: NodeReason | None
-    error: str | None
-    last_event: str | None = None
-    cut: Cut | None = None
-    attempts: Sequence[NodeAttempt] = ()
-    identity: NodeIdentity | None = None
+    name: str  # the node's
+    reason: NodeReason | None  # None: its result arrived
+    error: str | None  # in words
+    last_event: str | None = None  # the last that it reported
+    cut: Cut | None = None  # set if we ended it
+    attempts: Sequence[NodeAttempt] = ()  # those before
+    identity: NodeIdentity | None = None  # the code that it runs, once it began
 
 
 class _Progress:
@@ -379,11 +377,11 @@ class BadMessage(Exception):
 class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of `fleet.jsonl`: what a node reported, or how its run ended."""
 
-    at: str
-    node: str
-    event: msgspec.Raw | None = None
-    ended: str | None = None
-    error: str | None = None
+    at: str  # UTC
+    node: str  # its name
+    event: msgspec.Raw | None = None  # as it reported it
+    ended: str | None = None  # `ok` or the reason
+    error: str | None = None  # in words
 
 
 def beside(output: str | Path, suffix: str) -> Path:

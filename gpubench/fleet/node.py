@@ -43,20 +43,20 @@ _NOT_OF_A_NODE = ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_WAKE")
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
-    """Which code a node runs: nodes of a fleet run the same, or their figures mean different things."""
+    """The code that a node runs: nodes of a fleet run the same, or their figures mean different things."""
 
-    version: str
-    source: str
+    version: str  # of gpubench
+    source: str  # a digest of its files
 
     def __str__(self) -> str:
         return f"{self.version} ({self.source})"
 
 
 class ChildEnd(msgspec.Struct, frozen=True):
-    """The exit status of a node's run, and the end of what it said on stderr."""
+    """The end of a node's run."""
 
-    status: int
-    errors: str
+    status: int  # the exit status
+    errors: str  # the end of what it said on stderr
 
 
 def identity() -> NodeIdentity:
@@ -172,19 +172,19 @@ def _uuids(numbers: Sequence[int]) -> list[str]:
 
 
 class EngineNode(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    host: str
-    cpus: float = 0
-    gpus: float = 0
+    id: str  # the engine's
+    host: str  # its host name
+    cpus: float = 0  # as the engine counts
+    gpus: float = 0  # as the engine counts
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A message of a node; or the engine's word that there will be none any more, and why."""
+    """A message of a node, or the engine's word that none will come any more."""
 
-    node: str
-    message: bytes | None = None
-    reason: NodeReason | None = None
-    why: str = ""
+    node: str  # the engine's id
+    message: bytes | None = None  # None: there will be none
+    reason: NodeReason | None = None  # why not
+    why: str = ""  # in words
 
 
 class Engine(Protocol):

@@ -309,37 +309,37 @@ NodeReason = Literal[
 
 
 class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that `--retry-failed` repeated: how it ended."""
+    """An attempt that `--retry-failed` repeated."""
 
-    reason: NodeReason
-    error: str
-    last_event: str | None = None
+    reason: NodeReason  # how it ended
+    error: str  # in words
+    last_event: str | None = None  # the last that it reported
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A result beside the fleet: its path from the fleet's folder, and the digest of its bytes."""
+    """A result beside the fleet."""
 
-    path: str
-    sha256: str
+    path: str  # from the fleet's folder
+    sha256: str  # of its bytes
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One machine: its result, or why there is none."""
 
     key: str  # its fingerprint and the uuids of its GPUs
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed"]  # whether there is a result
     label: str | None = None  # what `--context node=` called it
-    reason: NodeReason | None = None
-    error: str | None = None
-    result: Run | None = None
+    reason: NodeReason | None = None  # why it is not whole
+    error: str | None = None  # in words
+    result: Run | None = None  # the newest
     # Results of the same machine whose device ids mean other GPUs than in `result`, the newest: a GPU that is lost
     # moves those behind it, and two runs that see one GPU each both call it cupy:0.
     others: list[Run] = []
     files: list[NodeFile] = []  # in a large fleet in place of all results, the newest last
     # Of a node that `run --cluster` asked: what started it, the last that it reported, and the attempts before.
     engine: dict[str, str] = {}
-    last_event: str | None = None
-    attempts: list[NodeAttempt] = []
+    last_event: str | None = None  # the last that it reported
+    attempts: list[NodeAttempt] = []  # those before
 
     @property
     def runs(self) -> list[Run]:
@@ -353,14 +353,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a fleet. `complete`: as many as were expected have brought a result."""
+    """The nodes of a fleet."""
 
-    name: Literal["gpubench-fleet"] = "gpubench-fleet"
-    schema_version: int = VERSION
-    nodes_expected: int
-    nodes_collected: int
-    complete: bool
-    nodes: list[Node]
+    name: Literal["gpubench-fleet"] = "gpubench-fleet"  # of the document
+    schema_version: int = VERSION  # of the document
+    nodes_expected: int  # needed to be complete
+    nodes_collected: int  # those that brought a result
+    complete: bool  # as many as were expected brought one
+    nodes: list[Node]  # by key
 
     def runs_beside(self, path: str) -> list[Run]:
         """Return the runs of all nodes; say on stderr which node brought none. The fleet is the file at `path`."""

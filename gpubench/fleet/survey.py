@@ -27,11 +27,11 @@ from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the software that is not the same on all nodes: the usual version, and the nodes of each other."""
+    """A part of the software that is not the same on all nodes."""
 
-    what: str
-    usual: str
-    others: dict[str, list[str]]
+    what: str  # kernel, driver or package
+    usual: str  # the version of most nodes
+    others: dict[str, list[str]]  # the nodes of each other version
 
 
 def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift, ...]:
@@ -75,24 +75,20 @@ _GRAVITY = {"severe": 0, "slow": 1, "suspect": 2}
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on one GPU: the rate of each session in launches per second, or `reason` for none.
+    """One case on one GPU."""
 
-    `gpu` is the digest of its UUID where it has one, and never its place in a list. `group` names the case and what
-    GPUs have to share to be peers, `size` the n of the case, `driver` what known-good files may differ in.
-    """
-
-    node: str
-    gpu: str
-    device: str
-    started_at: str
-    bdf: str | None
-    case: str
-    group: str
-    driver: str
-    size: int
-    rates: tuple[float, ...] = ()
-    throttle: tuple[str, ...] = ()
-    reason: str | None = None
+    node: str  # its name
+    gpu: str  # the digest of its UUID where it has one, never its place in a list
+    device: str  # its id in the run
+    started_at: str  # of the run
+    bdf: str | None  # its PCI address
+    case: str  # workload, form and regime
+    group: str  # the case, and what GPUs share to be peers
+    driver: str  # its version, in which known-good files may differ
+    size: int  # the n of the case
+    rates: tuple[float, ...] = ()  # of each session, in launches per second
+    throttle: tuple[str, ...] = ()  # reasons for a lowered clock
+    reason: str | None = None  # why there is no rate that counts
 
     @property
     def rate(self) -> float:
@@ -101,68 +97,65 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU that falls short in one case. `known_good`: of its own saved rate, not of its peers' median."""
+    """One GPU that falls short in one case."""
 
-    word: GpuWord
-    node: str
-    gpu: str
-    device: str
-    bdf: str | None
-    case: str
-    rate_per_s: float
-    median_per_s: float
-    shortfall: float
-    threshold: float
-    peers: int
-    sessions: int
-    confirmed: bool
-    throttle: tuple[str, ...]
-    known_good: bool = False
+    word: GpuWord  # how bad it is
+    node: str  # its name
+    gpu: str  # the digest of its UUID
+    device: str  # its id in the run
+    bdf: str | None  # its PCI address
+    case: str  # that shows it
+    rate_per_s: float  # its own
+    median_per_s: float  # of its peers, or its saved rate
+    shortfall: float  # of that, 0 to 1
+    threshold: float  # that it exceeds
+    peers: int  # in its group
+    sessions: int  # of it
+    confirmed: bool  # by two sessions, or by a saved rate
+    throttle: tuple[str, ...]  # reasons for a lowered clock
+    known_good: bool = False  # it falls short of its own saved rate
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs that are alike in one case. `shortfall_of_worst`: of the group's median; `sigma`: the robust standard
-    deviation over the median; `expected_by_chance`: suspects among Gaussian GPUs of this spread, before confirmation.
-    `uniform`: false if so many are suspect that none is named. `known_good_change`: median over the saved one, - 1.
-    """
+    """The GPUs that are alike in one case."""
 
-    case: str
-    group: str
-    peers: int
-    median_per_s: float
-    low_per_s: float
-    high_per_s: float
-    worst: str
-    sigma: float
-    threshold: float | None
-    suspects: int
-    expected_by_chance: float
-    uniform: bool
-    uneven: bool
-    known_good_change: float | None = None
+    case: str  # workload, form and regime
+    group: str  # what they share
+    peers: int  # how many
+    median_per_s: float  # of their rates
+    low_per_s: float  # the slowest
+    high_per_s: float  # the fastest
+    worst: str  # the slowest GPU
+    sigma: float  # robust standard deviation / median
+    threshold: float | None  # None: too few for a verdict
+    suspects: int  # beyond the threshold
+    expected_by_chance: float  # suspects among Gaussian GPUs of this spread, before confirmation
+    uniform: bool  # false: too many are suspect to name any
+    uneven: bool  # the spread is worth a line
+    known_good_change: float | None = None  # median / the saved one - 1
 
 
 class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU without a figure that counts, in any case or in one that failed on it, and why."""
+    """A GPU without a figure that counts, in any case or in one that failed on it."""
 
-    node: str
-    gpu: str
-    device: str
-    reason: str
+    node: str  # its name
+    gpu: str  # the digest of its UUID
+    device: str  # its id in the run
+    reason: str  # why
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdicts on the GPUs of one fleet, the worst first. `k` grows with the number of `looks`."""
+    """The verdicts on the GPUs of one fleet."""
 
-    tolerance: float
-    looks: int
-    k: float
-    compared: int
-    verdicts: tuple[SlowGpu, ...]
-    groups: tuple[PeerGroup, ...]
-    not_compared: tuple[NotCompared, ...]
-    new: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
+    tolerance: float  # below which nothing is slow
+    looks: int  # GPUs in cases with a verdict
+    k: float  # standard deviations, which grow with the looks
+    compared: int  # GPUs with a peer group
+    verdicts: tuple[SlowGpu, ...]  # the worst first
+    groups: tuple[PeerGroup, ...]  # of peers
+    not_compared: tuple[NotCompared, ...]  # the others
+    new: tuple[str, ...] = ()  # GPUs that the saved fleet lacks
+    gone: tuple[str, ...] = ()  # GPUs that only the saved fleet has
 
     @property
     def expected_by_chance(self) -> float:
@@ -370,29 +363,29 @@ WORST_FIRST: tuple[NodeWord, ...] = (
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: `word` says whether it is whole, `why` what it lacks; `gpus` are those that its file knows."""
+    """One node."""
 
-    name: str
-    key: str
-    word: NodeWord
-    why: str | None
-    gpus: int
+    name: str  # for people
+    key: str  # its fingerprint
+    word: NodeWord  # whether it is whole
+    why: str | None  # what it lacks
+    gpus: int  # those that its file knows
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`gpus`: those that the files know, of which `peers.compared` have a peer group."""
+    """The report of a fleet."""
 
-    name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"
-    schema_version: int = 1
-    nodes_expected: int
-    nodes_collected: int
-    nodes_complete: int
-    complete: bool
-    gpus: int
-    peers: Peers
-    expected_by_chance: float
-    nodes: tuple[NodeRow, ...]
-    drift: tuple[Drift, ...]
+    name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"  # of the document
+    schema_version: int = 1  # of the document
+    nodes_expected: int  # that there should be
+    nodes_collected: int  # with a result
+    nodes_complete: int  # that are whole
+    complete: bool  # as many as were expected
+    gpus: int  # that the files know
+    peers: Peers  # the verdicts
+    expected_by_chance: float  # suspects, over all groups
+    nodes: tuple[NodeRow, ...]  # the worst first
+    drift: tuple[Drift, ...]  # software that differs
 
     @property
     def slow(self) -> int:
@@ -489,49 +482,49 @@ SAME_MEMORY = 0.01  # the kernel keeps a share of RAM for itself, which differs 
 
 
 class ListedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a node, named by its UUID's digest as in results. `why_not`: codes, where it is not usable."""
+    """A GPU of a node."""
 
-    id: str
-    text: str
-    usable: bool | None
-    why_not: list[str]
+    id: str  # its UUID's digest, as in results
+    text: str  # name and memory
+    usable: bool | None  # None: not known
+    why_not: list[str]  # codes, where it is not usable
 
 
 class ListedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the fleet. `reason`, with `why`: it did not answer, and nothing but `software` may be known of it."""
+    """A node of the fleet."""
 
-    name: str
-    reason: NodeReason | None
-    why: str | None
-    cpu: str | None
-    cpus: int | None
-    memory_bytes: int | None
-    gpus: list[ListedGpu]
-    software: dict[str, str]
+    name: str  # for people
+    reason: NodeReason | None  # why it did not answer; then only `software` may be known
+    why: str | None  # in words
+    cpu: str | None  # its model
+    cpus: int | None  # that may be used
+    memory_bytes: int | None  # of RAM
+    gpus: list[ListedGpu]  # all of them
+    software: dict[str, str]  # versions by name
 
 
 class EqualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes with equal CPUs, equal GPUs and as good as equal memory; `gpus` counts the GPUs of one node."""
+    """Nodes with equal CPUs, equal GPUs and as good as equal memory."""
 
-    cpu: str | None
-    cpus: int | None
-    memory_bytes: int | None
-    gpus: dict[str, int]
-    nodes: list[str]
+    cpu: str | None  # their model
+    cpus: int | None  # of each
+    memory_bytes: int | None  # of the first
+    gpus: dict[str, int]  # of one node, counted
+    nodes: list[str]  # their names
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """`gpus`: those that may be used. `complete`: as many nodes as were expected answered."""
+    """The parts of a fleet."""
 
-    name: Literal["gpubench-inventory"] = "gpubench-inventory"
-    schema_version: int = 1
-    nodes_expected: int
-    nodes_answered: int
-    complete: bool
-    gpus: int
-    nodes: list[ListedNode]
-    groups: list[EqualNodes]
-    drift: tuple[Drift, ...]
+    name: Literal["gpubench-inventory"] = "gpubench-inventory"  # of the document
+    schema_version: int = 1  # of the document
+    nodes_expected: int  # that there should be
+    nodes_answered: int  # that did
+    complete: bool  # as many as were expected
+    gpus: int  # that may be used
+    nodes: list[ListedNode]  # the worst first
+    groups: list[EqualNodes]  # the largest first
+    drift: tuple[Drift, ...]  # software that differs
 
 
 def inventory_of(nodes: Iterable[ListedNode], *, expected: int | None = None) -> Inventory:

@@ -33,21 +33,20 @@ from gpubench.result.run import Run, TwinTimes
 
 
 class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective at n bytes on so many ranks. `algbw`: bytes / time; `busbw`: times what the busiest link carries
-    of them, as nccl-tests count; `low` and `high` are its interval."""
+    """One collective at n bytes on so many ranks."""
 
     aside: ClassVar = ("row",)
-    id: str
-    op: str
-    device_id: str
-    ranks: int
-    n: int
-    by: str | None
-    algbw: float
-    busbw: float
-    low: float
-    high: float
-    row: CaseResult
+    id: str  # of the case
+    op: str  # the collective
+    device_id: str  # of the gang
+    ranks: int  # that take part
+    n: int  # bytes
+    by: str | None  # the library
+    algbw: float  # bytes / time
+    busbw: float  # algbw times what the busiest link carries of them, as nccl-tests count
+    low: float  # of the interval of busbw
+    high: float  # of the interval of busbw
+    row: CaseResult  # the case
 
 
 @derive_once
@@ -174,30 +173,27 @@ _USERS = "other-gpu-users"
 
 
 class SlowTwin(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that falls short of its like by that share, and the op that shows it most. `judged`: by the rule for four
-    GPUs or more; else it is a difference and no verdict."""
+    """A GPU that falls short of its like."""
 
-    device_id: str
-    gpu_id: str | None
-    op: str
-    shortfall: float
-    judged: bool
+    device_id: str  # in the run
+    gpu_id: str | None  # in the machine
+    op: str  # that shows it most
+    shortfall: float  # of its like, 0 to 1
+    judged: bool  # by the rule for four GPUs or more; else a difference and no verdict
 
 
 class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal GPUs: `measured_id` in full, `compared` of all `device_ids` by some cases. `worst` falls short of its like
-    by `worst_shortfall`; those in `slower` by more than chance makes of it. `left_out` has a reason for each GPU that
-    was not compared. `text` says it."""
+    """Equal GPUs, compared by some cases."""
 
-    name: str
-    measured_id: str
-    device_ids: tuple[str, ...]
-    compared: tuple[str, ...]
-    worst: str | None
-    worst_shortfall: float | None
-    slower: tuple[SlowTwin, ...]
-    left_out: dict[str, str]
-    text: str
+    name: str  # of the model
+    measured_id: str  # measured in full
+    device_ids: tuple[str, ...]  # all of them
+    compared: tuple[str, ...]  # those with times
+    worst: str | None  # that falls short most
+    worst_shortfall: float | None  # of its like
+    slower: tuple[SlowTwin, ...]  # by more than chance makes
+    left_out: dict[str, str]  # the reason for each that was not compared
+    text: str  # a sentence
 
 
 @derive_once

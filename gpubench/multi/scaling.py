@@ -62,57 +62,54 @@ From = Literal["at", "all-sizes", "no-size"]
 
 
 class Strong(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on the ranks of a gang. `speedup` over the best single GPU (`baseline_id`) and `efficiency`, speedup /
-    ranks, with their intervals. `balance`: seconds of the fastest rank / of the slowest, each alone with its share.
-    `host_limited`: the host's launches take most of the time."""
+    """One op on the ranks of a gang."""
 
     aside: ClassVar = ("row", "single", "interval")
-    id: str
-    op: str
-    n: int
-    params: dict[str, int]
-    dtype: str
-    regime: str
-    device_id: str
-    ranks: int
-    baseline_id: str
-    speedup: float
-    lo: float
-    hi: float
-    efficiency: float
-    efficiency_lo: float
-    efficiency_hi: float
-    balance: float | None
-    host_limited: bool
-    row: CaseResult
-    single: CaseResult
-    interval: Interval
+    id: str  # of the case
+    op: str  # its name
+    n: int  # its size
+    params: dict[str, int]  # but n
+    dtype: str  # of its values
+    regime: str  # of the calls
+    device_id: str  # of the gang
+    ranks: int  # GPUs in it
+    baseline_id: str  # the best single GPU's case
+    speedup: float  # over that
+    lo: float  # of the speedup
+    hi: float  # of the speedup
+    efficiency: float  # speedup / ranks
+    efficiency_lo: float  # its interval
+    efficiency_hi: float  # its interval
+    balance: float | None  # seconds of the fastest rank / of the slowest, each alone with its share
+    host_limited: bool  # the host's launches take most of the time
+    row: CaseResult  # the gang's case
+    single: CaseResult  # the best single GPU's
+    interval: Interval  # of the speedup
 
 
 class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on a gang beats one GPU: at `n`, with 95 % between `lo` and `hi`, and at every larger size up to
-    `last`. `all-sizes`: from the smallest one, `first`; `no-size`: not surely at the largest."""
+    """From which size on a gang beats one GPU."""
 
-    op: str
-    params: dict[str, int]
-    dtype: str
-    regime: str
-    device_id: str
-    ranks: int
-    verdict: From
-    n: float | None
-    lo: int | None
-    hi: int | None
-    first: int
-    last: int
+    op: str  # its name
+    params: dict[str, int]  # but n
+    dtype: str  # of its values
+    regime: str  # of the calls
+    device_id: str  # of the gang
+    ranks: int  # GPUs in it
+    verdict: From  # at: from n on; all-sizes: from the smallest; no-size: not surely at the largest
+    n: float | None  # where it begins
+    lo: int | None  # 95 % between this
+    hi: int | None  # and this
+    first: int  # the smallest size
+    last: int  # the largest size
 
 
 class GangGains(msgspec.Struct, frozen=True, kw_only=True):
     """The gains of several GPUs."""
 
-    weak: tuple[Weak, ...] = ()
-    strong: tuple[Strong, ...] = ()
-    pays_from: tuple[GangFrom, ...] = ()
+    weak: tuple[Weak, ...] = ()  # all at once against each alone
+    strong: tuple[Strong, ...] = ()  # one op shared out
+    pays_from: tuple[GangFrom, ...] = ()  # from which size on that pays
 
 
 @derive_once
@@ -215,55 +212,52 @@ PARTS: tuple[Part, ...] = ("alone", "early", "late")
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one GPU in a part of the work: medians, and all reasons for a lowered clock."""
+    """The state of one GPU in a part of the work."""
 
-    device_id: str
-    part: Part
-    clock_hz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    throttle: tuple[str, ...]
-    pcie_generation: int | None
-    pcie_width: int | None
+    device_id: str  # in the run
+    part: Part  # of the work
+    clock_hz: float | None  # median
+    power_w: float | None  # median
+    temperature_c: float | None  # median
+    throttle: tuple[str, ...]  # all reasons for a lowered clock
+    pcie_generation: int | None  # median
+    pcie_width: int | None  # median
 
 
 class Weak(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on so many GPUs at once. `early` and `late`: the sum of their rates / that of each alone, with their
-    intervals. `least_share`: that of the GPU that keeps least of its own rate, late, and `least_id` names it.
-    `alone_s`: seconds per launch of one. `failed`: GPUs that gave nothing. `conditions`: of each GPU in each part,
-    where they were read."""
+    """One case on so many GPUs at once."""
 
     aside: ClassVar = ("case", "early_interval", "late_interval")
-    id: str
-    op: str
-    n: int
-    params: dict[str, int]
-    dtype: str
-    form: str
-    regime: str
-    gpus: int
-    device_ids: tuple[str, ...]
-    alone_s: float
-    early: float
-    early_lo: float
-    early_hi: float
-    late: float
-    late_lo: float
-    late_hi: float
-    least_id: str
-    least_share: float
-    failed: tuple[str, ...] = ()
-    conditions: tuple[Conditions, ...] = ()
-    case: Case
-    early_interval: Interval
-    late_interval: Interval
+    id: str  # of the case and its GPUs
+    op: str  # its name
+    n: int  # its size
+    params: dict[str, int]  # but n
+    dtype: str  # of its values
+    form: str  # of the kernel
+    regime: str  # of the calls
+    gpus: int  # how many
+    device_ids: tuple[str, ...]  # which
+    alone_s: float  # seconds per launch of one
+    early: float  # sum of their rates / of each alone, first
+    early_lo: float  # its interval
+    early_hi: float  # its interval
+    late: float  # the same in the end
+    late_lo: float  # its interval
+    late_hi: float  # its interval
+    least_id: str  # the GPU that keeps least of its own rate, late
+    least_share: float  # what it keeps
+    failed: tuple[str, ...] = ()  # GPUs that gave nothing
+    conditions: tuple[Conditions, ...] = ()  # of each GPU in each part, where they were read
+    case: Case  # the workload's
+    early_interval: Interval  # of early
+    late_interval: Interval  # of late
 
 
 class Window(NamedTuple):
     """Seconds from the moment at which the GPUs were to begin."""
 
-    begin: float
-    end: float
+    begin: float  # of the window
+    end: float  # of the window
 
     def slices(self) -> list[Window]:
         """Equal parts of it."""

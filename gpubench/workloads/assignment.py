@@ -23,24 +23,23 @@ WIDTH = 32
 
 
 class StageCost(NamedTuple):
-    """One stage: its seconds in the chain of each side (`gpu_s` None: the host does it), and the values it uses."""
+    """One stage."""
 
-    cpu_s: float
-    gpu_s: float | None
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    cpu_s: float  # seconds in the CPU's chain
+    gpu_s: float | None  # in the GPU's; None: the host does it
+    reads: tuple[str, ...]  # values
+    writes: tuple[str, ...]  # values
 
 
 class PlacementCosts(NamedTuple):
-    """The costs that make a prediction. `up_s` and `down_s` have the seconds of one copy of a value, `enter_s` is an
-    empty launch and its wait, `given` the sides on which a value is at first, `wanted` ends on the host."""
+    """The costs that make a prediction."""
 
-    steps: Sequence[StageCost]
-    up_s: Mapping[str, float]
-    down_s: Mapping[str, float]
-    enter_s: float
-    given: Mapping[str, str]
-    wanted: Sequence[str]
+    steps: Sequence[StageCost]  # the stages
+    up_s: Mapping[str, float]  # seconds of one copy of a value
+    down_s: Mapping[str, float]  # the same, back
+    enter_s: float  # an empty launch and its wait
+    given: Mapping[str, str]  # the sides on which a value is at first
+    wanted: Sequence[str]  # values that end on the host
 
     def without_copies(self) -> PlacementCosts:
         """Return these costs where a copy takes no time."""
@@ -50,8 +49,8 @@ class PlacementCosts(NamedTuple):
 class Predicted(NamedTuple):
     """A placement and its seconds."""
 
-    seconds: float
-    placement: str
+    seconds: float  # of one call
+    placement: str  # a letter a stage
 
 
 def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:

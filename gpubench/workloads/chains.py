@@ -29,11 +29,11 @@ _KEPT = 2
 
 
 class Placed(NamedTuple):
-    """A stage on a device: its op at its params, and its case."""
+    """A stage on a device."""
 
-    stage: Stage
-    op: Op
-    case: Case
+    stage: Stage  # of the workload
+    op: Op  # at its params
+    case: Case  # resident
 
 
 def place_stages(session: Session, op: Op, case: Case) -> list[Placed]:

@@ -61,13 +61,12 @@ def _linear(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], P
 
 
 class Turn(NamedTuple):
-    """Which of several blocks it is: `at` ends the names of the values between its stages, `layer` those of its
-    weights. `heads`, if there are any, come in place of the attention, from qkv to o."""
+    """One of several blocks."""
 
-    at: str = ""
-    layer: str = ""
-    tokens: Tokens = all_tokens
-    heads: tuple[Stage, ...] = ()
+    at: str = ""  # ends the names of the values between its stages
+    layer: str = ""  # ends those of its weights
+    tokens: Tokens = all_tokens  # how many
+    heads: tuple[Stage, ...] = ()  # in place of the attention, from qkv to o
 
 
 ONLY = Turn()

@@ -56,11 +56,11 @@ SHARE = 0.25
 class PlacedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage, or several of the same name."""
 
-    stage: str
+    stage: str  # its name
     # Seconds in the chain of each side; null: the host does it.
     cpu_s: float
-    gpu_s: float | None
-    placed_on: Literal["cpu", "gpu", "host", "both"]
+    gpu_s: float | None  # None: the host does it
+    placed_on: Literal["cpu", "gpu", "host", "both"]  # the side
     share: float  # of the predicted time
 
 
@@ -68,20 +68,20 @@ class Placement(SharedCall, frozen=True, kw_only=True):
     """A network with a side for each stage."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
-    placement: str
-    stages: tuple[PlacedStage, ...]
-    cpu_only_s: float
-    gpu_only_s: float
+    placement: str  # a letter a stage
+    stages: tuple[PlacedStage, ...]  # where each runs
+    cpu_only_s: float  # all on the CPU
+    gpu_only_s: float  # all on the GPU
     # Null where the file does not hold what was predicted. Copies and launches are a part of it.
     predicted_s: float | None
-    copies_s: float | None
-    measured_s: float
-    better: Side
-    reason: PlacementReason | None
+    copies_s: float | None  # and launches: a part of the prediction
+    measured_s: float  # of the placement
+    better: Side  # side alone
+    reason: PlacementReason | None  # against it
     mismatch: bool  # the measured time misses the predicted one by more than 25 %
     # Placement, predicted and measured seconds of what the first session tried.
     tried: tuple[tuple[str, float, float | None], ...]
-    baseline_device: str | None
+    baseline_device: str | None  # where the better side ran
 
     @property
     def on_gpu(self) -> tuple[str, ...]:

@@ -34,45 +34,38 @@ _ON_DEVICE: tuple[StageClock, ...] = ("event", "pass-timestamp")
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage, those of the same name added up. `share` is of the whole."""
+    """One stage, those of the same name added up."""
 
-    stage: str
-    chain_s: float
-    alone_s: float
-    share: float
+    stage: str  # its name
+    chain_s: float  # in the chain
+    alone_s: float  # by itself
+    share: float  # of the whole
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
-    """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
-    launch and its wait; 0 where the clock is the host's), `recording_s` and `residual_s` add up to it. `recording_s` is
-    how long the device waits for the host that records its commands: for the first of them, and then as far as
-    recording the others, or the next call, takes longer than the stages and a launch. `stamping_s` is what the clock
-    readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the first stage's
-    begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch miss the
-    whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, a part
-    being the stages whose names begin with its own. `tokens_differing` are those it wrote that are not the best ones in
-    float64.
-    """
+    """The stages of one case. Stages in the chain, launch, recording and residual add up to the whole."""
 
     aside: ClassVar = ("case",)
-    id: str
-    op: str
-    n: int
-    params: dict[str, int]
-    dtype: str
-    device_id: str
-    clock: StageClock
-    stages: tuple[StageRow, ...]
-    span_s: float
-    launch_s: float
-    stamping_s: float = 0.0
-    recording_s: float = 0.0
-    residual_s: float
-    whole_s: float
-    mismatch: bool
-    tokens_per_s: dict[str, float] = {}
-    tokens_differing: int | None = None
-    case: CaseResult
+    id: str  # of the case
+    op: str  # its name
+    n: int  # its size
+    params: dict[str, int]  # all of them
+    dtype: str  # of its values
+    device_id: str  # where it ran
+    clock: StageClock  # that read the stages
+    stages: tuple[StageRow, ...]  # in order
+    span_s: float  # from the first one's begin to the last one's end, without clock readings
+    launch_s: float  # an empty launch and its wait; 0 where the clock is the host's
+    stamping_s: float = 0.0  # what clock readings added, as much for each: taken off the stages
+    recording_s: float = 0.0  # how long the device waits for the host that records its commands
+    residual_s: float  # the rest
+    whole_s: float  # a call of the plain chain
+    mismatch: bool  # stages miss the span, or with the launch the whole, by more than 10 % and 20 us
+    tokens_per_s: dict[
+        str, float
+    ] = {}  # of each part of a language model: the stages whose names begin with its own
+    tokens_differing: int | None = None  # those written that are not the best ones in float64
+    case: CaseResult  # as estimated
 
 
 @derive_once

@@ -286,7 +286,7 @@ class CardLinks(NamedTuple):
 
     to: Mapping[Address, int]  # how many end at each address
     to_switch: int  # how many end at switches
-    version: FactJson
+    version: FactJson  # of NVLink
     mbps: int | None  # the rate of one link
     asked: FactJson  # the state of the first link, with the reason where none is reported
 
