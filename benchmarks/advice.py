@@ -27,7 +27,6 @@ import msgspec
 
 from gpubench import kernels
 from gpubench.analysis.advice import advise
-from gpubench.analysis.break_even import ContenderKey
 from gpubench.analysis.contenders import (
     CaseGroup,
     Contender,
@@ -40,7 +39,7 @@ from gpubench.analysis.contenders import (
 )
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
-from gpubench.analysis.speedup import pair_ratio
+from gpubench.analysis.speedup import ContenderKey, pair_ratio
 from gpubench.curves import TimedSizes
 from gpubench.kernels.contract.op import Form
 from gpubench.result import store

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench.analysis.labels import noise_findings
+from gpubench.analysis.samples import noise_findings
 from gpubench.curves import Threshold, TimedSizes, compare, fit, stats
 from gpubench.kernels.contract.op import Ladder
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's o
 
 from gpubench import curves, kernels
 from gpubench.analysis import analyse
-from gpubench.analysis.break_even import WIDEST_INTERVAL, BreakEven
+from gpubench.analysis.speedup import WIDEST_INTERVAL, BreakEven
 from gpubench.analysis.thresholds import SHARP
 from gpubench.curves import stats
 from gpubench.measure.passes import Passes

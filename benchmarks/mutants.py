@@ -39,7 +39,7 @@ PARTS = {
     "curves": (
         tuple(
             f"gpubench/curves/{name}.py"
-            for name in ("choice", "families", "noise", "process", "threshold", "time_curve")
+            for name in ("families", "process", "threshold", "time_curve")
         ),
         ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
     ),
@@ -76,7 +76,7 @@ EQUIVALENT = (
     ),
     ("curves/threshold.py", "inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
     (
-        "curves/choice.py",
+        "curves/threshold.py",
         "for i in range(steps + 1)",
         "steps + 2",
         "beyond the last size no curve is looked at",

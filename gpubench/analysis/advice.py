@@ -27,8 +27,8 @@ from gpubench.analysis.contenders import (
     split_of,
 )
 from gpubench.analysis.estimate import CaseResult, Estimate
-from gpubench.analysis.labels import Label
 from gpubench.analysis.machine import machine_line
+from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, pair_ratio
 from gpubench.base.errors import InputError
 from gpubench.base.streams import shorten

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from gpubench.analysis.break_even import BreakEven, break_evens
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
 from gpubench.analysis.machine import connect_marks, machine_line, marks
-from gpubench.analysis.speedup import Speedup, baseline_line, ids_beside, speedups
+from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, break_evens, ids_beside, speedups
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval

@@ -12,10 +12,9 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.analysis.estimate import CALLS, CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult, declaration
 from gpubench.analysis.machine import fact
-from gpubench.analysis.speedup import CpuCode, cpu_codes, fastest, pair_ratio
+from gpubench.analysis.speedup import BreakEven, CpuCode, cpu_codes, earliest, fastest, pair_ratio
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, extent, largest_error, threshold
 from gpubench.base.groups import group_by
 from gpubench.result.case import QUEUED, WAITED, Case, SeriesKey, beside_size

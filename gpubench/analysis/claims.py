@@ -10,19 +10,17 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
-from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.estimate import HOST_STAGE, CaseResult, CaseTime
-from gpubench.analysis.labels import gravest
-from gpubench.analysis.speedup import Speedup, fastest, pair
+from gpubench.analysis.samples import gravest
+from gpubench.analysis.speedup import BreakEven, Speedup, fastest, pair
 from gpubench.base import disk
 from gpubench.base.errors import InputError, UsageError
 from gpubench.base.messages import ERRORS
 from gpubench.base.units import parse_duration
 from gpubench.curves import stats
 from gpubench.curves.stats import IntervalLike
-from gpubench.result.case import Case
+from gpubench.result.case import Case, selector
 from gpubench.result.run import DeviceKind
-from gpubench.result.selectors import selector
 from gpubench.result.store import limits
 
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]

@@ -13,11 +13,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.break_even import ContenderKey, case_series, contender_key
 from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.hybrid import SharedCall, shared_calls
-from gpubench.analysis.labels import Label
-from gpubench.analysis.speedup import ids_beside
+from gpubench.analysis.samples import Label
+from gpubench.analysis.speedup import ContenderKey, case_series, contender_key, ids_beside
 from gpubench.base.groups import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker

@@ -10,22 +10,20 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from gpubench.analysis.labels import (
+from gpubench.analysis.samples import (
     Label,
     Mark,
-    condition_findings,
-    gravest,
-    implausible,
-    noise_findings,
-    workers,
-)
-from gpubench.analysis.samples import (
     block_values,
+    condition_findings,
     device_time,
     empty_launch_s,
+    gravest,
+    implausible,
     kept_samples,
     main_blocks,
+    noise_findings,
     used_sessions,
+    workers,
 )
 from gpubench.base.errors import BadPlugin
 from gpubench.base.messages import NoNumber, Reason

@@ -1,19 +1,37 @@
-"""Which samples count: not warm-up, not discarded, not of a superseded session; and how far times scatter: inside a
-block, from block to block of a session, and from session to session."""
+"""Which samples count, how far they scatter, and what is wrong with a case.
+
+Not warm-up, not what was discarded, not a superseded session counts. Times scatter inside a block, from block to block
+of a session, and from session to session. The gravest finding of a case is its label."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from gpubench.base import units
 from gpubench.base.groups import group_by
+from gpubench.base.messages import WarningCode
 from gpubench.curves import stats
-from gpubench.curves.stats import median
-from gpubench.result.run import Block, Measurement, Run
+from gpubench.curves.stats import first_sample_z, median, order_correlation, spread_share
+from gpubench.result.case import FUNCTIONS, TF32
+from gpubench.result.machine import cpu_cache_bytes
+from gpubench.result.run import (
+    LINK_BYTES,
+    UNKNOWN_CACHE_BYTES,
+    Block,
+    Ceiling,
+    Device,
+    DeviceClock,
+    DeviceKind,
+    Measurement,
+    Run,
+    RunWarning,
+    Theoretical,
+    WorkerRecord,
+)
 
 UNFINISHED_STOPS = frozenset({"timeout", "budget"})
 
@@ -266,3 +284,270 @@ def seconds_between(started_at: str, finished_at: str | None) -> float | None:
     """Return the seconds between two times of a file. Returns None if one is missing or no time."""
     started, finished = units.parse_time(started_at), units.parse_time(finished_at or "")
     return None if started is None or finished is None else (finished - started).total_seconds()
+
+
+Label = Literal[
+    "ok", "noisy", "unstable", "too-short", "contended", "throttled", "implausible", "software",
+]  # fmt: skip
+# What holds of a case: a label, or a warning that is none.
+Mark = WarningCode | Literal["software"]
+
+
+# Labels that keep a case out of headlines: its time says nothing of what a GPU can do. How far times scatter is no
+# reason: intervals say it.
+NO_HEADLINE: frozenset[Label] = frozenset({"throttled", "implausible", "software"})
+
+
+NOISY, UNSTABLE = 0.10, 0.25
+TOO_SHORT_S = 1e-3
+CLOCK_STEPS = 100
+FAR_BELOW_EMPTY = 0.7
+OTHER_USERS: WarningCode = "other-gpu-users"  # a warning of the run that names its devices
+POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
+FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
+DRIFT, DRIFT_SAMPLES = 0.5, 20
+GRAVITY: tuple[Label, ...] = (
+    "implausible", "software", "throttled", "unstable", "contended", "too-short", "noisy",
+)  # fmt: skip
+
+
+def gravest(findings: Sequence[str]) -> Label:
+    """The label of a case: the first of GRAVITY that was found, else `ok`."""
+    return next((label for label in GRAVITY if label in findings), "ok")
+
+
+def noise_findings(
+    sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
+) -> list[Mark]:
+    """Findings that the samples, or the medians of the blocks, tell alone.
+
+    One quantity decides about `noisy` and `unstable`: the median over the sessions of how far the blocks of a session
+    lie apart. So more sessions make the label surer, and none makes it worse. Of a session with one block, which cannot
+    lie apart from another, its samples speak: blocks differ by that at least.
+    """
+    marks: list[Mark] = []
+    noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
+    if noise > NOISY:
+        marks.append("unstable" if noise > UNSTABLE else "noisy")
+    if any(_first_slow(samples) for samples in sessions.values()):
+        marks.append("first-slow")
+    long_enough = [samples for samples in sessions.values() if len(samples) >= DRIFT_SAMPLES]
+    if any(abs(order_correlation(samples)) > DRIFT for samples in long_enough):
+        marks.append("drift")
+    return marks
+
+
+def _first_slow(samples: Sequence[float]) -> bool:
+    """An outlier that matters: on a quiet device a deviation of 0.1 % would be many deviations too."""
+    slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * median(samples)
+    return slow and first_sample_z(samples) > FIRST_SLOW_Z
+
+
+def condition_findings(
+    run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
+) -> list[Mark]:
+    """Findings about the length of a sample, other load on the machine and the power limit."""
+    marks: list[Mark] = []
+    shortest = sample_seconds(blocks)
+    if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
+        marks.append("too-short")
+    if any(session.contended for session in run.sessions if session.index in sessions):
+        marks.append("contended")
+    if any(POWER_CAP in block.throttle for own in blocks.values() for block in own):
+        marks.append("power-cap")
+    if any(_concerns(warning, outcome.case.device_id) for warning in run.warnings):
+        marks.append(OTHER_USERS)
+    return marks
+
+
+def implausible(
+    run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, blocks: SessionBlocks
+) -> str | None:
+    """Why this case, which takes `wall_s` a launch, cannot be true, with both numbers; None if nothing speaks against
+    it."""
+    sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
+    if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
+        return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
+    # The device is part of what the caller waits for. Both are noisy, and a default run has one sample of the device
+    # and two of the wall time: only if all of the device lie well above all of the wall time is there no doubt.
+    # Between the events of a function's many kernels the device waits for the host, so that they tell the host's time.
+    clock = None if outcome.case.group == FUNCTIONS else _device_clock(run, outcome)
+    hot = [value for values in device_samples(blocks, "hot") for value in values] if clock else []
+    longest_s = max((value for own in blocks.values() for value in wall_samples(own)), default=math.inf)
+    if clock and hot and outcome.case.queued and min(hot) > OVER_MEASURED * longest_s + clock.step_s:
+        return f"device time {min(hot):.3g} s exceeds wall time {longest_s:.3g} s"
+    overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
+    singles = [value for part in outcome.parts for value in part.single_s]
+    # An empty launch is as noisy as a real one, and is timed while the device still raises its clock: 0.85 of it was
+    # seen later on an H200. Far below the smallest of them there is no doubt.
+    if overheads and singles and median(singles) < FAR_BELOW_EMPTY * min(overheads):
+        return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
+    times = (wall_s, device_time(blocks, "cold"), device_time(blocks, "hot") if clock else None)
+    fastest = min(value for value in times if value is not None)
+    return above_link(run, outcome, wall_s) or above_ceiling(run, outcome, kind, fastest)
+
+
+def workers(run: Run, device_id: str) -> list[WorkerRecord]:
+    """Return the reports of the workers of one device, of the sessions that count."""
+    allowed = used_sessions(run) or frozenset()
+    return [
+        worker
+        for session in run.sessions
+        if session.index in allowed
+        for worker in session.workers
+        if worker.device_id == device_id
+    ]
+
+
+def _concerns(warning: RunWarning, device_id: str) -> bool:
+    """Whether others computed on this device; who only draws, or is not seen, is reported and marks nothing."""
+    named = str(warning.data.get("devices", "")).split(", ")
+    return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
+
+
+def _host_step(run: Run, outcome: Measurement) -> float:
+    return max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
+
+
+def _device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
+    """Return the device's own clock: what is derived from wall times cannot contradict them."""
+    return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)
+
+
+OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
+# A CPU that virtual machines share which nobody here sees did up to 1.5 times as much a minute later (an H200's host
+# with 16 cores: 1.24 and 1.80 TFLOP/s of one library). Work that was left out is faster by more.
+OVER_MEASURED_CPU = 2.0
+# Below so many last-level caches a rate may rightly exceed that of the memory.
+CACHES = 4
+Unit = Literal["FLOP/s", "B/s", "B/s over the link"]
+# What a lane of PCIe carries in bytes per second, by generation: its transfers less what their coding takes.
+LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+Direction = Literal["upload", "download"]
+
+
+def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
+    """Return which ceiling the case breaks at `seconds` a launch, with both numbers; None: none of them."""
+    case = outcome.case
+    if case.shared_with is not None or case.op in COPIES:
+        return None  # two devices together have no ceiling of their own; copies have the link's
+    measured, vendors = list(_ceilings(run, case.device_id, kind)), _theoretical(run, case.device_id)
+    why = None
+    if case.variant != TF32:  # tensor cores: the ceilings of float32 are none of theirs
+        best = [ceiling.flops_per_s for ceiling in measured if ceiling.dtype in (None, case.dtype)]
+        vendor = [device.flops_per_s.get(case.dtype) for device in vendors]
+        why = _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind)
+    if why is None and outcome.bytes > CACHES * last_level_cache(run, case.device_id, kind):
+        best = [ceiling.bytes_per_s for ceiling in measured]
+        vendor = [device.bytes_per_s for device in vendors]
+        why = _breach(outcome.bytes / seconds, "B/s", best, vendor, kind)
+    return why
+
+
+def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
+    """Return which transfer of the case is faster than the link to its device, with both numbers; None: none of
+    them."""
+    if outcome.case.shared_with is not None:
+        return None
+    for direction, size, seconds in _copies(outcome, wall_s):
+        if size >= LINK_BYTES and seconds > 0:
+            measured, vendor = link_ceiling(run, outcome.case.device_id, direction)
+            if why := _breach(size / seconds, "B/s over the link", [measured], [vendor], "gpu"):
+                return why
+    return None
+
+
+COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  # ops of one transfer alone
+
+
+def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
+    """Yield what the case moved, with the seconds that this took at most; None: both directions, one after the
+    other."""
+    case = outcome.case
+    if case.op in COPIES:
+        yield COPIES[case.op], outcome.bytes, wall_s
+    elif case.regime in ("transfer-once", "transfer-always"):
+        up, down = outcome.moved
+        total = outcome.bytes if up is None or down is None else up + down
+        yield None, total, wall_s * (case.calls or 1)
+        uploads = [value for part in outcome.parts for value in part.upload_s]
+        downloads = [value for part in outcome.parts for value in part.download_s]
+        if uploads and downloads:
+            if up is None or down is None:
+                yield None, total, median(uploads) + median(downloads)
+            else:
+                yield "upload", up, median(uploads)
+                yield "download", down, median(downloads)
+
+
+def link_ceiling(
+    run: Run, device_id: str, direction: Direction | None = None
+) -> tuple[float | None, float | None]:
+    """Bytes/s that the link to a device carried in one direction (None: in the better one), and where that was not
+    measured, what PCIe of its generation and width can."""
+    ceilings = list(_ceilings(run, device_id, "gpu"))
+    sent = [c.upload_bytes_per_s or 0.0 for c in ceilings if direction != "download"]
+    fetched = [c.download_bytes_per_s or 0.0 for c in ceilings if direction != "upload"]
+    if measured := max([*sent, *fetched], default=0.0):
+        return measured, None
+    gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
+    link = next((gpu.link for gpu in run.machine.gpus if gpu_id and gpu.id == gpu_id), None)
+    lane = LANE_BYTES_PER_S.get(link.gen_max.value or 0) if link else None
+    return None, lane * link.width_max.value if link and lane and link.width_max.value else None
+
+
+def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
+    """Return its bytes; of a GPU as one of the backends that see it tells."""
+    if kind == "cpu":
+        return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
+    seen = (device.cache_bytes or 0 for device in _same_hardware(run, device_id))
+    return max(seen, default=0) or UNKNOWN_CACHE_BYTES
+
+
+def _same_hardware(run: Run, device_id: str) -> list[Device]:
+    """Return the device, under all names that backends have for it: its limits are the hardware's. Of a GPU that is not
+    told from its equals, as WebGPU tells none of two alike, those of its model."""
+    answer = next((device for device in run.devices if device.id == device_id), None)
+    if answer is None:
+        return []
+    return [
+        other
+        for other in run.devices
+        if other.id == device_id
+        or (answer.gpu_id and other.gpu_id == answer.gpu_id)
+        or answer.kind == other.kind == "cpu"
+        or (not answer.gpu_id and answer.kind == other.kind == "gpu" and other.name == answer.name)
+    ]
+
+
+def _theoretical(run: Run, device_id: str) -> list[Theoretical]:
+    return [device.theoretical for device in _same_hardware(run, device_id)]
+
+
+def _ceilings(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
+    """Yield the ceilings of the used sessions and of all backends on the same hardware, but for a backend's own.
+
+    Of a CPU that others used at the time what it reached is no ceiling: later it may have been alone.
+    """
+    names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
+    allowed = used_sessions(run) or frozenset()
+    for session in run.sessions:
+        if session.index in allowed and not (kind == "cpu" and session.contended):
+            yield from (
+                c for c in session.ceilings if c.device_id == device_id or (c.device_id in names and not c.own)
+            )
+
+
+def _breach(
+    rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
+) -> str | None:
+    """Return in which words the rate is above the best measured ceiling, or the vendor's; None: above none."""
+    limits = (
+        ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
+        ("vendor's", OVER_THEORETICAL, vendor),
+    )
+    for whose, most, ceilings in limits:
+        best = max(filter(None, ceilings), default=None)
+        if best is not None and rate > most * best:
+            return f"{rate:.3g} {unit} is above {most:.2f} x the {whose} ceiling of {best:.3g}"
+    return None

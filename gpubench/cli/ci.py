@@ -217,7 +217,7 @@ def require_matches(asked: Gates, cases: Iterable[Case], on_cpu: Callable[[str],
 
 def _min_speedup(text: str) -> MinSpeedup:
     from gpubench.analysis.findings import MinSpeedup
-    from gpubench.result.selectors import selector
+    from gpubench.result.case import selector
 
     path, equals, number = text.rpartition("=")
     try:

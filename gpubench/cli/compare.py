@@ -76,7 +76,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     """The options as checked values. Raises UsageError and InputError."""
     from gpubench.cli import ci
     from gpubench.compare.comparison import GATES, CompareOptions
-    from gpubench.result.selectors import selector
+    from gpubench.result.case import selector
 
     if not 0 < options.alpha <= 0.5:
         raise UsageError(
@@ -98,7 +98,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
 
 def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
     """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
-    from gpubench.result.selectors import selector
+    from gpubench.result.case import selector
 
     given = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
     given += [(text.rpartition("=")[0], "--min-speedup") for text in options.min_speedup or []]
@@ -115,7 +115,7 @@ def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
 
 def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
     from gpubench.base.units import parse_percent
-    from gpubench.result.selectors import selector
+    from gpubench.result.case import selector
 
     path, equals, percent = text.rpartition("=")
     share = parse_percent(percent, option="--threshold")

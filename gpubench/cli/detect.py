@@ -115,7 +115,7 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
 def read_result(run: Run) -> Measured | str:
     """Return what a result tells of the mode, or why it tells nothing. The analysis is loaded where a result is."""
     from gpubench.analysis.analyse import analyse
-    from gpubench.analysis.mode import evidence, why_silent
+    from gpubench.analysis.winners import evidence, why_silent
 
     return evidence(analyse(run)) or why_silent(run)
 

@@ -66,10 +66,11 @@ def _stored(file: str, options: SelectionOptions) -> Run:
     """Return what --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
     import msgspec
 
-    from gpubench.result import selectors, store
+    from gpubench.result import store
+    from gpubench.result.case import select_cases
 
     run = store.load(file)
-    keep = selectors.selection(options.filter or [], options.skip or [])
+    keep = select_cases(options.filter or [], options.skip or [])
     if keep is None:
         return run
     outcomes = [outcome for outcome in run.outcomes if keep(outcome.case)]

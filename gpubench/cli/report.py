@@ -31,13 +31,14 @@ def report(options: ReportOptions) -> int:
     from gpubench.cli import ci, rendering
     from gpubench.report.ci import of_reports
     from gpubench.report.layout import RenderOptions
-    from gpubench.result import selectors, store
+    from gpubench.result import store
+    from gpubench.result.case import select_cases
 
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
     name = rendering.chosen_format(options.format, options.output, to_terminal)
     require_choice(name, [*reports.FORMATS, *reports.PICTURES], "--format")
     rendering.check_picture(name, to_terminal=to_terminal)
-    keep = selectors.selection(options.filter or [], options.skip or [])
+    keep = select_cases(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ)
     rendering.check_plots(options)
     if options.output is not None:

@@ -24,8 +24,7 @@ from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, plan_workloads
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.worker_pool import Spares
-from gpubench.result import selectors
-from gpubench.result.case import GANG, QUEUED, TF32, Case
+from gpubench.result.case import GANG, QUEUED, TF32, Case, select_cases
 from gpubench.result.machine import Machine, Mode
 from gpubench.result.run import Device, RunWarning, Selection, Settings, warning
 from gpubench.result.store import default_results_dir
@@ -179,7 +178,7 @@ class Request:
 
     def __init__(self, options: RunOptions, selection: Selection, settings: Settings, began: float) -> None:
         self.options, self.selection, self.settings, self.began = options, selection, settings, began
-        self.keep: Callable[[Case], bool] | None = selectors.selection(selection.filter, selection.skip)
+        self.keep: Callable[[Case], bool] | None = select_cases(selection.filter, selection.skip)
         self.context = pairs(options.context or [])
 
     def select(self, **fields: Any) -> None:

@@ -21,8 +21,8 @@ from gpubench.measure import schedule
 from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
-from gpubench.result import selectors, store
-from gpubench.result.case import FORMS, REGIMES, Case
+from gpubench.result import store
+from gpubench.result.case import FORMS, REGIMES, Case, select_cases, selector
 from gpubench.result.identity import compare, measured_gpus
 from gpubench.result.run import Measurement, Run, RunWarning, warning
 
@@ -293,7 +293,7 @@ def _name_devices(options: RunOptions, plan: Run) -> list[str]:
 
 def _keep(options: RunOptions, plan: Run) -> tuple[Any, Any]:
     """A selection that keeps every case of the file contradicts nothing."""
-    keep = selectors.selection(options.filter or [], options.skip or [])
+    keep = select_cases(options.filter or [], options.skip or [])
     measured = [outcome.id for outcome in plan.outcomes if isinstance(outcome, Measurement)]
     selected = [o.id for o in plan.outcomes if isinstance(o, Measurement) and (keep is None or keep(o.case))]
     return f"{len(selected)} of its cases", f"{len(measured)} of its cases"
@@ -327,7 +327,7 @@ def require_words(plan: Run, source: str) -> None:
             _refuse_word(source, "device", device, ())
     for text in (*chosen.filter, *chosen.skip):
         try:
-            selectors.selector(text, option=source)
+            selector(text, option=source)
         except UsageError:
             _refuse_word(source, "selector", text, ())
 

@@ -11,12 +11,11 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.findings import MinSpeedup
-from gpubench.analysis.labels import Label
+from gpubench.analysis.samples import Label
 from gpubench.base.messages import WarningCode
 from gpubench.curves.stats import ALPHA
-from gpubench.result.case import Case
+from gpubench.result.case import Case, Selector
 from gpubench.result.run import Fingerprints, Severity
-from gpubench.result.selectors import Selector
 
 VerdictWord = Literal["FASTER", "SLOWER", "SAME", "UNSURE", "not-comparable"]
 Correction = Literal["max-t"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.labels import GRAVITY, Label
+from gpubench.analysis.samples import GRAVITY, Label
 from gpubench.base.groups import group_by
 from gpubench.compare.comparison import DeviceChange, JudgedCase, VerdictWord
 from gpubench.curves import stats

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.labels import workers
-from gpubench.analysis.samples import main_blocks, observations
+from gpubench.analysis.samples import main_blocks, observations, workers
 from gpubench.base import units
 from gpubench.base.errors import InputError
 from gpubench.base.units import truncate

@@ -4,10 +4,22 @@ A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
-from gpubench.curves.choice import HIGHEST_COST, Doubt, doubt, fastest, interval, unsure
 from gpubench.curves.families import TimedSizes, fit
-from gpubench.curves.noise import Blocks, Kind, kind_of
-from gpubench.curves.threshold import TAIL, Margin, Side, Threshold, compare, speedup_at
+from gpubench.curves.process import Blocks, Kind, kind_of
+from gpubench.curves.threshold import (
+    HIGHEST_COST,
+    TAIL,
+    Doubt,
+    Margin,
+    Side,
+    Threshold,
+    compare,
+    doubt,
+    fastest,
+    interval,
+    speedup_at,
+    unsure,
+)
 from gpubench.curves.time_curve import TimeCurve
 
 __all__ = [

@@ -10,8 +10,21 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gpubench.curves.noise import Blocks, Kind, Point, kind_of, offset_variance, points
-from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Process, Walk, Warp, dot
+from gpubench.curves.process import (
+    Blocks,
+    Conditioned,
+    Deviating,
+    Kind,
+    LaunchTime,
+    Point,
+    Process,
+    Walk,
+    Warp,
+    dot,
+    kind_of,
+    offset_variance,
+    points,
+)
 from gpubench.curves.time_curve import TimeCurve
 
 

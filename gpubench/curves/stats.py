@@ -12,6 +12,7 @@ import math
 import operator
 import statistics
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 from typing import Literal, NamedTuple, Protocol
 
 IntervalKind = Literal["sessions", "prior"]
@@ -422,3 +423,26 @@ def shift_ratio(
     while 2 * (rank + 1) <= len(ratios) + 1 and sum(ways[least : least + rank + 1]) <= allowed:
         rank += 1
     return ratios[rank - 1], geometric_median(ratios), ratios[-rank]
+
+
+TOLERANCE = 0.05
+FEWEST_PEERS = 4
+_LEAST_K = 3.5
+_CHANCE = 0.05  # of one false suspect among all looks at a fleet of Gaussian GPUs
+_MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
+
+
+def growing_k(looks: int) -> float:
+    """How many robust standard deviations a suspect has to fall short by: among so many looks, chance alone finds one
+    in fewer than one fleet of twenty."""
+    return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
+
+
+def robust_spread(rates: Sequence[float]) -> float:
+    """Return the robust standard deviation over the median."""
+    return MAD_SIGMA * mad(rates) / median(rates)
+
+
+def is_uniform(suspects: int, peers: int) -> bool:
+    """Tell whether the group is alike: with more suspects none of it is named."""
+    return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

@@ -7,8 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpubench.curves.noise import CASE, Kind, Point
-from gpubench.curves.process import WIDEST, Conditioned, Deviating, step
+from gpubench.curves.process import CASE, WIDEST, Conditioned, Deviating, Kind, Point, step
 
 # Between two points that lie further apart than this factor the curve is looked at in so many steps.
 STEP = math.log(1.6)

@@ -1,6 +1,6 @@
 """Which mode is best: by the static rule, or by measured results once this machine has any.
 
-The analysis reads what a result says (`analysis.mode`); here it becomes a mode.
+The analysis reads what a result says (`analysis.winners`); here it becomes a mode.
 """
 
 from __future__ import annotations

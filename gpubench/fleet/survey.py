@@ -19,8 +19,7 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult, case_result, device_kind
 from gpubench.analysis.machine import fact, gpu_text
-from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
-from gpubench.curves.stats import median
+from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
 from gpubench.fleet.nodes import Node, NodeReason
 from gpubench.result.machine import Gpu, Machine
 from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
@@ -287,7 +286,7 @@ def _judge(
 ) -> tuple[PeerGroup, list[SlowGpu]]:
     """Return the group, and its GPUs that fall short of their peers, or of themselves as they were `before`."""
     rates = [figure.rate for figure in group]
-    middle, sigma = median(rates), spread(rates)
+    middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
     threshold = max(tolerance, k * sigma) if len(group) >= FEWEST_PEERS else None
     short = [figure for figure in group if threshold is not None and 1 - figure.rate / middle > threshold]

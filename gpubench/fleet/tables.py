@@ -9,7 +9,7 @@ from gpubench.analysis.machine import count_texts
 from gpubench.base.groups import group_by
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes
-from gpubench.curves.shortfall import FEWEST_PEERS
+from gpubench.curves.stats import FEWEST_PEERS
 from gpubench.fleet.survey import Drift, FleetReport, Inventory, PeerGroup
 from gpubench.report.layout import Section, TextDocument
 

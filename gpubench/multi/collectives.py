@@ -21,8 +21,7 @@ from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes, format_rate, list_words
-from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, spread
-from gpubench.curves.stats import median
+from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
 from gpubench.multi.scaling import GangFrom, Weak, scaling
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_table import AnswerPart, bare_table
@@ -280,7 +279,7 @@ def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
     threshold = TOLERANCE
     if len(blocks) >= FEWEST_PEERS:
         rates = [1 / median(blocks_s) for blocks_s in blocks.values()]
-        threshold = max(TOLERANCE, growing_k(looks) * spread(rates))
+        threshold = max(TOLERANCE, growing_k(looks) * robust_spread(rates))
     return {id for id, shortfall in _shortfalls(blocks).items() if shortfall > threshold}
 
 

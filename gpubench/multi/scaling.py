@@ -25,10 +25,9 @@ import msgspec
 
 from gpubench.analysis import thresholds
 from gpubench.analysis.analyse import Analysis, derive_once
-from gpubench.analysis.break_even import fit_cases
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import empty_launch_s, used_sessions
-from gpubench.analysis.speedup import pair_ratio
+from gpubench.analysis.speedup import fit_cases, pair_ratio
 from gpubench.analysis.thresholds import Extent, extent
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.analysis.labels import gravest
+from gpubench.analysis.samples import gravest
 from gpubench.base.groups import group_by
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number

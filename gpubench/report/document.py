@@ -20,7 +20,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.findings import has_failures
-from gpubench.analysis.mode import evidence, recommend_mode
+from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.base.errors import ExitCode
 from gpubench.base.plugins import sections
 from gpubench.report.layout import RenderOptions, json_text

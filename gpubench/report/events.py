@@ -8,11 +8,10 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.break_even import UndecidedReason, VerdictKind
 from gpubench.analysis.estimate import CaseResult, OutcomeType
 from gpubench.analysis.findings import findings, gates
-from gpubench.analysis.labels import Label
-from gpubench.analysis.speedup import SpeedupKind
+from gpubench.analysis.samples import Label
+from gpubench.analysis.speedup import SpeedupKind, UndecidedReason, VerdictKind
 from gpubench.base.errors import ExitCode
 from gpubench.base.messages import NoNumber, Reason, WarningCode
 from gpubench.report.layout import RenderOptions, json_line, narrowed

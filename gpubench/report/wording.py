@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
-from gpubench.analysis.labels import Label
+from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import EQUAL, NUMBA, CpuCode, Speedup, cpu_codes, cpu_threads
 from gpubench.base.groups import group_by
 from gpubench.base.streams import printable, shorten

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from gpubench.analysis.estimate import case_results
-from gpubench.analysis.labels import link_ceiling
+from gpubench.analysis.samples import link_ceiling
 from gpubench.report import render
 from gpubench.report.events import EventLine
 from gpubench.result import store

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.mode import recommend_mode
+from gpubench.analysis.winners import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.facts import make_fact

@@ -23,9 +23,8 @@ from gpubench.analysis.answer import (
 )
 from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import shared_calls
-from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.roofline import overheads
-from gpubench.analysis.samples import count_sessions, seconds_of
+from gpubench.analysis.samples import OTHER_USERS, count_sessions, seconds_of
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, cell_text, why_text
 from gpubench.base.groups import group_by
 from gpubench.base.installation import quote

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.break_even import BreakEven
-from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
-from gpubench.analysis.speedup import cpu_codes
+from gpubench.analysis.speedup import BreakEven, cpu_codes
 from gpubench.analysis.thresholds import (
+    Reuse,
+    WeightLoad,
     both_text,
     cell_text,
     extent,
     range_text,
+    reuses,
     threshold,
     threshold_text,
+    weight_loads,
     why_text,
 )
 from gpubench.base.groups import group_by

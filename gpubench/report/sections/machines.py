@@ -16,8 +16,7 @@ from gpubench.analysis.analyse import (
     histories,
     machine_runs,
 )
-from gpubench.analysis.break_even import BreakEven, earliest
-from gpubench.analysis.speedup import Speedup
+from gpubench.analysis.speedup import BreakEven, Speedup, earliest
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.base import units
 from gpubench.base.plugins.sections import section

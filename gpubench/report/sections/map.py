@@ -16,9 +16,9 @@ import msgspec
 from gpubench import __version__
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import held_against
-from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Strip, ratio_map, tint
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
+from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, ratio_map, tint
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import columns, cut, fill, pad, printable, shorten

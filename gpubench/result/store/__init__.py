@@ -28,8 +28,7 @@ from gpubench.result.store.files import (
     save,
     user_data_dir,
 )
-from gpubench.result.store.journal import Journal, Lock, NoLocks, lock_result
-from gpubench.result.store.unfinished import part_to_resume, set_aside
+from gpubench.result.store.journal import Journal, Lock, NoLocks, lock_result, part_to_resume, set_aside
 
 __all__ = [
     "PART_SUFFIX",

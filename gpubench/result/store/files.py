@@ -333,7 +333,7 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
     A name that gpubench gave tells its own time, which survives a checkout; other names go by file time.
     """
-    from gpubench.result.store.unfinished import measured_something
+    from gpubench.result.store.journal import measured_something
 
     paths = newest_first(folders)
     return next((path for path in paths if measured_something(path)), next(iter(paths), None))
@@ -384,7 +384,7 @@ def machine_name(machine: Machine, fingerprint: str) -> str:
 def _results(folder: Path) -> list[Path]:
     """The results there, and what runs that are under way or were killed left: it stands for the result beside it if
     it goes on with it, and beside it if it is of another run."""
-    from gpubench.result.store.unfinished import part_relation
+    from gpubench.result.store.journal import part_relation
 
     names = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
     paths = {

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval
-from gpubench.curves.choice import expected_loss
 from gpubench.curves.families import fixed_and_per_n, traffic_of
-from gpubench.curves.noise import Point, points
-from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Walk, Warp
-from gpubench.curves.threshold import fastest_at, normal, threshold_of
+from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Point, Walk, Warp, points
+from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of
 from gpubench.curves.time_curve import Height
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
 

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from gpubench.curves.shortfall import FEWEST_PEERS, TOLERANCE, growing_k
+from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k
 from gpubench.fleet.survey import SEVERE, Figure, compare_gpus, figures
 from tests.unit.fleet.fleets import node_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.analysis.policy import Policy
-from gpubench.analysis.ratio_map import ratio_map
+from gpubench.analysis.winners import ratio_map
 from gpubench.report import analysed, render
 from gpubench.report.document import report_document
 from tests.unit.report.answer_runs import VECTOR, WAITED, answer_run, op_case, op_rows, rising

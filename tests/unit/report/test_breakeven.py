@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.break_even import BreakEven, earliest
+from gpubench.analysis.speedup import BreakEven, earliest
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences

@@ -19,8 +19,8 @@ from gpubench.compare.pairing import print_differences, take_turns
 from gpubench.compare.two_runs import compare
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
+from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings
-from gpubench.result.selectors import selector
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, failed, measured, skipped
 from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed

@@ -16,7 +16,7 @@ from gpubench.report.ci import of_comparison
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.problems import MOST_IDS
-from gpubench.result.selectors import selector
+from gpubench.result.case import selector
 from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.sides import CASES, pair
 

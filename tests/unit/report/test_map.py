@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.analysis.ratio_map import FULL, STRAIGHT, ratio_map, tint
+from gpubench.analysis.winners import FULL, STRAIGHT, ratio_map, tint
 from gpubench.report import analysed, render
 from gpubench.report.sections.map import (
     axis_text,

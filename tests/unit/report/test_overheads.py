@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.mode import evidence
 from gpubench.analysis.roofline import overheads, roofline
+from gpubench.analysis.winners import evidence
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.run import Parts

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import performance
 from benchmarks.performance_page import NOTHING, command, files_of, rewritten
 from gpubench.cli import selection
-from gpubench.result import selectors
+from gpubench.result.case import select_cases
 from gpubench.result.store import dumps
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
@@ -133,7 +133,7 @@ def test_every_command_of_the_plan_names_ops_that_there_are(sizes):
         found = selection.parse_sizes(sized, names)
         assert words["--ops"] == "roofline" or set(found) <= set(names)
         selection.parse_dtypes(words.get("--dtypes", "float32"))
-        selectors.selection([], [arguments[i + 1] for i, word in enumerate(arguments) if word == "--skip"])
+        select_cases([], [arguments[i + 1] for i, word in enumerate(arguments) if word == "--skip"])
 
 
 def test_the_page_is_fresh():

@@ -13,8 +13,8 @@ from gpubench.analysis.analyse import Analysis, analyse, means
 from gpubench.analysis.claims import claims
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.policy import Policy
-from gpubench.analysis.reuse import reuses
 from gpubench.analysis.roofline import overheads, roofline
+from gpubench.analysis.thresholds import reuses
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.noise import noise
 from gpubench.compare.two_runs import compare

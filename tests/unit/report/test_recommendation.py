@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
-from gpubench.analysis.mode import evidence, recommend_mode
+from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.report.document import ReportDocument
 from gpubench.result.machine import Fact, Recommendation

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.reuse import NO_CALLS_SUFFICE, Costs, reuses, weight_loads
+from gpubench.analysis.thresholds import NO_CALLS_SUFFICE, Costs, reuses, weight_loads
 from gpubench.report import drawn
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.base.errors import UsageError
-from gpubench.result.case import parse_case_id
-from gpubench.result.selectors import selection, selector
+from gpubench.result.case import parse_case_id, select_cases, selector
 from tests.unit.report.builders import case
 
 BIG = case(n=4096, form="tuned", regime="transfer-once", device="cupy:0")
@@ -62,8 +61,8 @@ def test_what_is_no_selector_is_a_usage_error(text):
 
 
 def test_selection_combines():
-    assert selection([], []) is None
-    chosen = selection(["matmul", "relu"], ["*@numpy"])
+    assert select_cases([], []) is None
+    chosen = select_cases(["matmul", "relu"], ["*@numpy"])
     assert chosen is not None
     assert chosen(BIG)
     assert not chosen(case())

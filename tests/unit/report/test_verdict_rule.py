@@ -8,9 +8,8 @@ import pytest
 
 from gpubench.compare.comparison import CompareOptions, Comparison, JudgedCase
 from gpubench.compare.two_runs import compare
-from gpubench.result.case import Case
+from gpubench.result.case import Case, selector
 from gpubench.result.run import Block, Run
-from gpubench.result.selectors import selector
 from tests.unit.report.builders import case, measured
 from tests.unit.report.sides import a_run, pair, timed
 

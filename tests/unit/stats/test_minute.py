@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.minute import COSTS, Minute, Truth, width
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.break_even import WIDEST_INTERVAL
+from gpubench.analysis.speedup import WIDEST_INTERVAL
 from gpubench.result.store import files
 
 ROOT = Path(__file__).parents[3]

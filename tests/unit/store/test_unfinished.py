@@ -11,7 +11,7 @@ import pytest
 from gpubench.base.errors import InputError
 from gpubench.result import store
 from gpubench.result.run import Block, Run, SessionRecord
-from gpubench.result.store.unfinished import part_relation
+from gpubench.result.store.journal import part_relation
 
 TIMES = [(1, 2), (2, 1), (1, 1), (2**32, 1), (1, 2**32)]
 
