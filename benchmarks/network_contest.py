@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contest import SIDES, paired, parser
 from gpubench import kernels
 from gpubench.curves import stats
-from gpubench.kernels.templates import bpe
+from gpubench.kernels import tokens
 from gpubench.result.case import Case
 from gpubench.workloads.networks import CONTEXT, LAYERS, NEW
 
@@ -228,16 +228,16 @@ class _Torch:
     def inference(self, n: int) -> Call:
         """Keys and values are kept, and tokens stay on the device: no step waits for the host."""
         torch, f = self._torch, self._torch.nn.functional
-        table, positions = self._normal(bpe.ENTRIES, WIDTH), self._normal(CONTEXT, WIDTH)
+        table, positions = self._normal(tokens.ENTRIES, WIDTH), self._normal(CONTEXT, WIDTH)
         norms = [[(self._normal(WIDTH), self._normal(WIDTH)) for _ in range(2)] for _ in range(LAYERS)]
         inward, outward = ([self._weight(WIDTH, k * WIDTH) for _ in range(LAYERS)] for k in (3, 1))
         forward, last = (
             [self._feed_forward() for _ in range(LAYERS)],
             (self._normal(WIDTH), self._normal(WIDTH)),
         )
-        head, _ = self._weight(WIDTH, bpe.ENTRIES)
+        head, _ = self._weight(WIDTH, tokens.ENTRIES)
         cache = torch.zeros(LAYERS, 2, HEADS, n + NEW, WIDTH // HEADS, device=self._device)
-        prompt = torch.randint(bpe.ENTRIES, (n,), device=self._device)
+        prompt = torch.randint(tokens.ENTRIES, (n,), device=self._device)
 
         def step(ids: Any, start: int) -> Any:
             count, end = len(ids), start + len(ids)

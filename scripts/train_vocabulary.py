@@ -15,7 +15,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from gpubench.kernels.templates.bpe import RANKS, TEXT, merged, words
+from gpubench.kernels.tokens import RANKS, TEXT, merged, words
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = (

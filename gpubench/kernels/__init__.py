@@ -1,12 +1,13 @@
-"""The built-in ops, one file each: the file's name is the op's name and its `OP` the declaration.
+"""The built-in ops: a file for each family, whose `OPS` are the declarations.
 
-Listing them imports nothing. Other packages add ops
+Listing them imports nothing: their names stand in the files as literals. Other packages add ops
 through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported: one that
 breaks, hangs or exits costs itself.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -33,7 +34,7 @@ OVERHEADS = {
 # Functions of a user's own as ops, once they were described: by file and id.
 _own: dict[str, dict[str, Op]] = {}
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 # The fields of a declaration that a listing shows: literals, one behind the other.
 _DECLARED = re.compile(r'\bname="(\w+)",\s+group="(\w+)",\s+summary="([^"]*)"')
 
@@ -41,13 +42,6 @@ _DECLARED = re.compile(r'\bname="(\w+)",\s+group="(\w+)",\s+summary="([^"]*)"')
 # are measured on request: `--ops all` leaves them out.
 _USUAL = ("vector", "math", "reduction", "matrix", "activation", "derivative")
 ON_REQUEST = ("layers", "network", "overhead", "collective")
-
-
-@cache
-def names() -> tuple[str, ...]:
-    """The built-in ops and those of wings, sorted; nothing is imported."""
-    files = (path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    return tuple(sorted((*files, *OVERHEADS, *wings.brought("ops"))))
 
 
 class ListedOp(NamedTuple):
@@ -58,23 +52,36 @@ class ListedOp(NamedTuple):
 
 
 @cache
+def _declared(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
+    """The module of each op that a folder of gpubench declares, and its line in a listing."""
+    files = (_ROOT / package).glob("*.py")
+    return {
+        name: (f"gpubench.{package}.{path.stem}", ListedOp(group, summary))
+        for path in files
+        for name, group, summary in _DECLARED.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The built-in ops and those of wings, sorted; nothing is imported."""
+    return tuple(sorted((*_declared(), *OVERHEADS, *wings.brought("ops"))))
+
+
+@cache
 def listing() -> dict[str, ListedOp]:
     """The built-in ops by name, and those of wings that can be used. Read from the text of the files, where they stand
     as literals: nothing is imported."""
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
-    for module in {_place(name).partition(":")[0] for name in names() if name not in OVERHEADS}:
-        text = _ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-        entries |= {name: ListedOp(group, summary) for name, group, summary in _DECLARED.findall(text)}
+    packages = {place.split(".")[1] for place in wings.brought("ops").values()}
+    for package in ("kernels", *packages):
+        entries |= {name: line for name, (_, line) in _declared(package).items()}
     for name in set(names()) - entries.keys():
         try:
             entries[name] = ListedOp(load(name).group, load(name).summary)
         except BadPlugin as error:
             wings.tell(error.message, error.why)
     return {name: entries[name] for name in names() if name in entries}
-
-
-def _place(name: str) -> str:
-    return wings.brought("ops").get(name, f"{__name__}.{name}:OP")
 
 
 def computed() -> tuple[str, ...]:
@@ -143,8 +150,11 @@ def _built_in(name: str) -> Op:
         from gpubench.kernels.contract.op import overhead
 
         return overhead(name, OVERHEADS[name])
-    op: Op = wings.find(_place(name))
-    return op
+    if name in _declared():
+        ops: tuple[Op, ...] = importlib.import_module(_declared()[name][0]).OPS
+        return next(op for op in ops if op.name == name)
+    of_wing: Op = wings.find(wings.brought("ops")[name])
+    return of_wing
 
 
 def groups() -> dict[str, tuple[str, ...]]:

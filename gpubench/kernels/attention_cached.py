@@ -1,12 +1,547 @@
-"""attention_cached: what one new token sees of all tokens so far, whose keys and values a cache holds.
+"""The attention of one new token over a cache of the keys and values of all tokens so far, whose own join them before
+(`cache_append`) or in the same launch.
 
-The step of a transformer that writes a text. The cache has the token's own key and value already (`cache_append`).
+The token's place stays on the device, where the tokens are made: rows behind it are not read. Bound by memory.
+
+- CPU: two products of NumPy's, all heads at once.
+- CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads make the scores, a
+  few threads a key where there are few keys. Then teams of threads, each as wide as a value, add up the values of
+  their own keys, with a running maximum and a running sum. At the end the teams merge. That is two barriers a step:
+  over few keys the time is that of memory's answers, one after the other. A group that appends reads its head's key
+  and value of the new token where they lie, and writes them into the cache beside that: no other group reads them in
+  this launch.
 """
 
-from gpubench.kernels.templates.attention.cached import attention_over_cache
+from __future__ import annotations
 
-OP = attention_over_cache(
-    name="attention_cached", group="layers",
-    summary="out = softmax(q k^T / sqrt(e)) v for each head, of one token over the cache of all so far",
-    append=False,
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
+from gpubench.kernels.contract.op import (
+    EXACT,
+    ITEMSIZE,
+    Array,
+    Dtype,
+    Given,
+    Ids,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Tolerance,
+)
+from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates.attention import (
+    CACHE_THREADS,
+    LOWEST,
+    CacheGroup,
+    Heads,
+    cache_group,
+    require_threads,
+)
+from gpubench.kernels.templates.cpu import Blocks, Launch
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
+from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
+
+_WIDTH, _HEADS = 256, 8
+
+
+def _width(params: Params) -> int:
+    return params.get("width", _WIDTH)
+
+
+def _heads(params: Params) -> int:
+    return params.get("heads", _HEADS)
+
+
+def _room(params: Params) -> int:
+    return params.get("room", params["n"])
+
+
+def _fits(params: Params) -> str | None:
+    width, heads = _width(params), _heads(params)
+    if not (heads >= 1 and width >= heads and width % heads == 0):
+        return f"{heads} heads do not divide a width of {width}"
+    if params["n"] < 1:
+        return "a token sees itself: n is at least 1"
+    return None if _room(params) >= params["n"] else f"{params['n']} tokens do not fit {_room(params)} rows"
+
+
+def _cache(params: Params) -> Shape:
+    return (_room(params), 2 * _width(params))
+
+
+def _traffic(append: bool, params: Params, dtype: Dtype) -> int:
+    """The rows that are seen, a query and a result; and what joins the cache, written."""
+    return (2 * params["n"] + 2 + 2 * append) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
+
+
+def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
+    """q, and k and v of the tokens that it sees, as heads x n x e: views."""
+    seen, width = int(position[0]) + 1, cache.shape[1] // 2
+    shape = (seen, heads, width // heads)
+    k, v = (xp.moveaxis(xp.reshape(cache[:seen, i * width : (i + 1) * width], shape), 0, 1) for i in range(2))
+    return xp.reshape(qkv[:, :width], (heads, 1, width // heads)), k, v
+
+
+def _weights(xp: Array, q: Array, k: Array) -> Array:
+    scores = (q / math.sqrt(q.shape[-1])) @ xp.moveaxis(k, -1, -2)
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    return powers / xp.sum(powers, axis=-1, keepdims=True)
+
+
+def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+    q, k, v = _cut(xp, qkv, position, cache, heads)
+    return xp.reshape(_weights(xp, q, k) @ v, (1, cache.shape[1] // 2))
+
+
+def _append_expr(
+    xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS
+) -> tuple[Array, Array]:
+    cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
+    return _expr(xp, qkv, position, cache, heads), cache
+
+
+def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+    """All rows of the cache, those behind the token masked: its position stays on the device."""
+    room, width = cache.shape[0], cache.shape[1] // 2
+    k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
+    q = qkv[:, :width].view(heads, 1, width // heads)
+    seen = torch.arange(room, device=cache.device)[None, None] <= position
+    values = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen[None])
+    return values.reshape(1, width)
+
+
+def _append_torch(
+    torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS
+) -> tuple[Array, Array]:
+    cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
+    return _torch(torch, qkv, position, cache, heads), cache
+
+
+def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+    """(sum p |v|) (1 + |q| max |k| / sqrt(e)), as of `attention`."""
+    q, k, v = _cut(xp, qkv, position, cache, heads)
+    longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
+    lengths = xp.sqrt(xp.sum(q * q, axis=-1, keepdims=True))
+    spread = (_weights(xp, q, k) @ xp.abs(v)) * (1 + lengths * longest / math.sqrt(q.shape[-1]))
+    return xp.reshape(spread, (1, cache.shape[1] // 2))
+
+
+def _append_scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+    return _scale(xp, qkv, position, _append_expr(xp, qkv, position, cache, heads)[1], heads)
+
+
+def _cpu(append: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
+    heads = _heads(params)
+
+    def launch(inputs: Sequence[Array], output: Any) -> None:
+        qkv, position, cache = inputs
+        if append:
+            output, cache = output
+            cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
+        q, k, v = _cut(np, qkv, position, cache, heads)
+        if output.dtype == np.float16:
+            q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        output[...] = np.matmul(_weights(np, q, k), v).reshape(output.shape)
+
+    return launch
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def _build_cuda(append: bool, of: Heads, room: int, dtype: str) -> CudaProgram:
+    """One launch. Raises Unsupported for another dtype, and for heads that are too wide."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    require_threads(of)
+    e, width = of.e, math.gcd(of.e, lanes(dtype))
+    group = cache_group(e // width, room)
+    source = f"""const real LOWEST = real({LOWEST});
+const bool APPEND = {"true" if append else "false"};
+const int E = {e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
+const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
+{_KERNEL}"""
+    arguments = ("qkv", "position", "cache", "out", of.width // width, room)
+    step = kernel_pass("attention_over_cache", dtype, source, of.heads, CACHE_THREADS, arguments)
+    return CudaProgram((step,))
+
+
+# LOWEST stands before the first key: what was added before it is multiplied by 0 then.
+_KERNEL = """
+struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
+
+// Keys and values of a head, in units: those of the new token lie in qkv.
+struct Rows {
+  const Unit *qkv, *cache;
+  long long head, across, last;
+
+  __device__ __forceinline__ Unit at(long long j, int which, int unit) const {
+    if (APPEND && j == last) return qkv[(1 + which) * across + head + unit];
+    return cache[(2 * j + which) * across + head + unit];
+  }
+};
+
+__device__ __forceinline__ real score_of(const real* parts, int key) {
+  real score = 0;
+  #pragma unroll
+  for (int i = 0; i < SHARES; ++i) score += parts[key * SHARES + i];
+  return score;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restrict__ position, Unit* cache,
+                              Unit* __restrict__ out, long long across, long long room) {
+  __shared__ real parts[THREADS], tops[TEAMS], totals[TEAMS], sums[THREADS][WIDTH];
+  const int t = threadIdx.x, share = t % SHARES, team = t / UNITS, lane = t % UNITS;
+  const long long count = position[0] < room ? position[0] + 1 : room;
+  const Rows rows = {qkv, cache, (long long)blockIdx.x * UNITS, across, count - 1};
+  for (int i = t; APPEND && i < 2 * UNITS; i += THREADS) {
+    const long long which = i / UNITS, unit = rows.head + i % UNITS;
+    cache[(2 * rows.last + which) * across + unit] = qkv[(1 + which) * across + unit];
+  }
+  Unit query[UNITS / SHARES];
+  #pragma unroll
+  for (int i = 0; i < UNITS / SHARES; ++i) query[i] = qkv[rows.head + share + i * SHARES];
+  real top = LOWEST, total = 0, own[WIDTH] = {};
+  for (long long base = 0; base < count; base += HELD) {
+    const long long j = base + t / SHARES;
+    Unit value = rows.at(base + team < count ? base + team : count - 1, 1, lane);
+    if (j < count) {
+      real part = 0;
+      #pragma unroll
+      for (int i = 0; i < UNITS / SHARES; ++i) {
+        const Unit key = rows.at(j, 0, share + i * SHARES);
+        #pragma unroll
+        for (int k = 0; k < WIDTH; ++k) part += wide(query[i].lane[k]) * wide(key.lane[k]);
+      }
+      parts[t] = part * real(rsqrt(real(E)));
+    }
+    __syncthreads();
+    const int behind = count - base < HELD ? count - base : HELD;
+    if (team < TEAMS) {
+      const real before = top;
+      for (int i = team; i < behind; i += TEAMS) {
+        const real score = score_of(parts, i);
+        top = score > top ? score : top;
+      }
+      const real less = exp(before - top);
+      total *= less;
+      #pragma unroll
+      for (int k = 0; k < WIDTH; ++k) own[k] *= less;
+      for (int i = team; i < behind; i += TEAMS) {
+        const Unit next = rows.at(base + i + TEAMS < count ? base + i + TEAMS : count - 1, 1, lane);
+        const real power = exp(score_of(parts, i) - top);
+        total += power;
+        #pragma unroll
+        for (int k = 0; k < WIDTH; ++k) own[k] += power * wide(value.lane[k]);
+        value = next;
+      }
+    }
+    __syncthreads();
+  }
+  if (team < TEAMS && lane == 0) tops[team] = top;
+  __syncthreads();
+  real highest = tops[0];
+  #pragma unroll 8
+  for (int i = 1; i < TEAMS; ++i) highest = tops[i] > highest ? tops[i] : highest;
+  const real less = exp(top - highest);
+  #pragma unroll
+  for (int k = 0; k < WIDTH; ++k) sums[t][k] = own[k] * less;
+  if (team < TEAMS && lane == 0) totals[team] = total * less;
+  __syncthreads();
+  if (t >= E) return;
+  real sum = 0, all = 0;
+  #pragma unroll 8
+  for (int i = 0; i < TEAMS; ++i) {
+    sum += sums[i * UNITS + t / WIDTH][t % WIDTH];
+    all += totals[i];
+  }
+  reinterpret_cast<stored*>(out + rows.head)[t] = narrow(sum / all);
+}
+"""
+
+
+# ---------------------------------------------------------------- WGSL
+
+
+def _build_wgsl(append: bool, of: Heads, room: int, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits, threads=CACHE_THREADS, exact=False)
+    require_threads(of)
+    grid = require_grid(limits, of.heads)
+    require_bindings({"cache": 2 * room * of.width * ITEMSIZE[dtype]}, limits)
+    storage = whole_units(dtype, of.e)
+    text = _source(append, cache_group(of.e // storage.width, room), storage, of)
+    step = WgslPass(text, grid, ("qkv", "position", "cache", "out"), uniform=(room,))
+    return WgslProgram((step,))
+
+
+def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str:
+    units, shares, parts = group.units, group.shares, range(storage.parts)
+    across = of.width // storage.width  # loads of a row of all heads
+    mine = range(units // shares)
+    queries, products = [], []
+    for i in mine:
+        place = f"head + share + {i * shares}u"
+        queries.append(f"  let query{i} = qkv_[{place}];")
+        products.append(f"      let key{i} = row_at(j, count - 1u, 0u, {place});")
+        pairs = zip(storage.decoded(f"query{i}"), storage.decoded(f"key{i}"), strict=True)
+        products += [f"      part += {storage.product(a, b)};" for a, b in pairs]
+    score = " + ".join(f"scores[{shares}u * i + {s}u]" for s in range(shares))
+    new = f"  if (j == last) {{ return qkv_[(1u + which) * {across}u + place]; }}\n" * append
+    copies = f"""
+  for (var i = thread; i < {2 * units}u; i += {CACHE_THREADS}u) {{
+    let which = i / {units}u;
+    let unit = head + i % {units}u;
+    cache_[(2u * count - 2u + which) * {across}u + unit] = qkv_[(1u + which) * {across}u + unit];
+  }}"""
+    lines = {
+        "begin": "\n".join(f"  var own{i} = {storage.part}();" for i in parts),
+        "less": " ".join(f"own{i} *= less;" for i in parts),
+        "add": " ".join(f"own{i} += power * {v};" for i, v in enumerate(storage.decoded("value"))),
+        "hand": " ".join(f"sums[thread * {storage.parts}u + {i}u] = own{i} * less;" for i in parts),
+    }
+    handed = f"sums[(i * {units}u + lane) * {storage.parts}u + {{}}u]"
+    ended = " ".join(f"sum{i} += {handed.format(i)};" for i in parts)
+    before = f"""{chr(10).join(storage.functions)}
+var<workgroup> scores: array<f32, {CACHE_THREADS}>;
+var<workgroup> tops: array<f32, {group.teams}>;
+var<workgroup> totals: array<f32, {group.teams}>;
+var<workgroup> sums: array<{storage.part}, {CACHE_THREADS * storage.parts}>;
+// A unit of the key (0) or value (1) of token j; those of the last one may not be in the cache yet.
+fn row_at(j: u32, last: u32, which: u32, place: u32) -> {storage.unit} {{
+{new}  return cache_[(2u * j + which) * {across}u + place];
+}}
+fn score_of(i: u32) -> f32 {{ return {score}; }}
+"""
+    body = f"""
+  let head = group.x * {units}u;
+  let count = min(u32(position[0]), p.room - 1u) + 1u;
+  let share = thread % {shares}u;
+  let team = thread / {units}u;
+  let lane = thread % {units}u;{copies * append}
+{chr(10).join(queries)}
+  var top = f32({LOWEST});
+  var total = 0.0;
+{lines["begin"]}
+  for (var base = 0u; base < count; base += {group.held}u) {{
+    let j = base + thread / {shares}u;
+    var value = row_at(min(base + team, count - 1u), count - 1u, 1u, head + lane);
+    if (j < count) {{
+      var part = 0.0;
+{chr(10).join(products)}
+      scores[thread] = part * {1 / math.sqrt(of.e)!r};
+    }}
+    workgroupBarrier();
+    let behind = min(count - base, {group.held}u);
+    if (team < {group.teams}u) {{
+      let before = top;
+      for (var i = team; i < behind; i += {group.teams}u) {{ top = max(top, score_of(i)); }}
+      let less = exp(before - top);
+      total *= less;
+      {lines["less"]}
+      for (var i = team; i < behind; i += {group.teams}u) {{
+        let next = row_at(min(base + i + {group.teams}u, count - 1u), count - 1u, 1u, head + lane);
+        let power = exp(score_of(i) - top);
+        total += power;
+        {lines["add"]}
+        value = next;
+      }}
+    }}
+    workgroupBarrier();
+  }}
+  if (team < {group.teams}u && lane == 0u) {{ tops[team] = top; }}
+  workgroupBarrier();
+  var highest = tops[0];
+  for (var i = 1u; i < {group.teams}u; i++) {{ highest = max(highest, tops[i]); }}
+  let less = exp(top - highest);
+  {lines["hand"]}
+  if (team < {group.teams}u && lane == 0u) {{ totals[team] = total * less; }}
+  workgroupBarrier();
+  if (thread >= {units}u) {{ return; }}
+  var all = 0.0;
+{chr(10).join(f"  var sum{i} = {storage.part}();" for i in parts)}
+  for (var i = 0u; i < {group.teams}u; i++) {{ all += totals[i]; {ended} }}
+  out_[head + thread] = {storage.encoded(*(f"sum{i} / all" for i in parts))};
+"""
+    buffers = {"qkv_": storage.unit, "position": "i32", "cache_": storage.unit, "out_": storage.unit}
+    return shader(
+        buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_")[: 1 + append]
+    )
+
+
+# ---------------------------------------------------------------- the op
+
+
+def _of(params: Params) -> Heads:
+    return Heads(params["n"], _heads(params), _width(params) // _heads(params))
+
+
+def _cuda(append: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    return _build_cuda(append, _of(params), _room(params), dtype)
+
+
+def _wgsl(append: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    return _build_wgsl(append, _of(params), _room(params), dtype, limits)
+
+
+def attention_over_cache(*, append: bool, **declared: Any) -> Op:
+    """The op; `append`: the token's key and value are not in the cache yet, and join it."""
+    return Op(
+        params={"n": "number of tokens so far, the new one included"},
+        options={
+            "width": f"elements of a token ({_WIDTH})",
+            "heads": f"heads, which divide the width ({_HEADS})",
+            "room": "rows of the cache (n)",
+        },
+        sizes=Ladder(low=1, high=16384),
+        inputs=(
+            Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
+            Operand(
+                "position",
+                lambda params: (1,),
+                Given(lambda params: (params["n"] - 1).to_bytes(4, "little")),
+                dtype="int32",
+            ),
+            Operand("cache", _cache, "normal", role="state"),
+        ),
+        output=Operand("out", lambda params: (1, _width(params))),
+        more_outputs=(Operand("cache", _cache, role="state", tolerance=EXACT),) * append,
+        flops=lambda params: (4 * _width(params) + 5 * _heads(params)) * params["n"],
+        traffic=partial(_traffic, append),
+        blas=("numpy", "torch"),
+        fits=_fits,
+        takes=("heads",),
+        expr=_append_expr if append else _expr,
+        library={"torch": _append_torch if append else _torch},
+        tolerance=Tolerance(8, scale=_append_scale if append else _scale),
+        tuned=by_backend(partial(_cpu, append), partial(_cuda, append), partial(_wgsl, append)),
+        **declared,
+    )
+
+
+# ---------------------------------------------------------------- cache_append
+
+
+def _cache_append_room(params: Params) -> int:
+    return params.get("room", 2 * params["n"])
+
+
+def _new_rows(params: Params) -> Shape:
+    return (params["n"], 3 * _width(params))
+
+
+def _appended(params: Params) -> Shape:
+    return (_cache_append_room(params), 2 * _width(params))
+
+
+def _cache_append_fits(params: Params) -> str | None:
+    return (
+        None
+        if _cache_append_room(params) >= params["n"]
+        else f"{params['n']} tokens do not fit {_cache_append_room(params)} rows"
+    )
+
+
+def _cache_append_traffic(params: Params, dtype: Dtype) -> int:
+    """Return the bytes that are read, twice: the rows that are there already stay where they are."""
+    return 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
+
+
+def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Array:
+    first = int(start[0])
+    cache[first : first + qkv.shape[0], :] = qkv[:, qkv.shape[1] // 3 :]
+    return cache
+
+
+def _cache_append_torch(torch: Any, qkv: Array, start: Array, cache: Array) -> Array:
+    """The place stays on the device."""
+    return cache.index_copy_(0, start + torch.arange(len(qkv), device=qkv.device), qkv[:, qkv.shape[1] // 3 :])
+
+
+def _cache_append_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    width = _width(params)
+
+    def launch(inputs: Sequence[Array], output: Array) -> None:
+        qkv, start, _ = inputs
+        first = int(start[0])
+        output[first : first + len(qkv)] = qkv[:, width:]
+
+    return launch
+
+
+_APPEND_KERNEL = Twin(
+    "cache_append", {"qkv": "stored", "start": "i32", "cache": "stored"}, ("cache",), "units width", """
+  let i = block * 256u + thread;
+  if (i >= units) { return; }
+  let row = i / (2u * width);
+  let column = i - row * 2u * width;
+  cache[clamped(u32(start[0]) + row, last) * 2u * width + column] = qkv[row * 3u * width + width + column];
+""", bounds="last",
 )  # fmt: skip
+
+
+def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    """One launch, none without tokens. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    units, width = 2 * params["n"] * _width(params), _width(params)
+    step = _APPEND_KERNEL.cuda_pass(dtype, ceil_div(max(units, 1), _APPEND_KERNEL.threads), (units, width))
+    return CudaProgram((step,) * (units > 0))
+
+
+def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, none without tokens. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits)
+    units, width, room = 2 * params["n"] * _width(params), _width(params), _cache_append_room(params)
+    require_bindings(
+        {"qkv": 3 * units // 2 * ITEMSIZE[dtype], "cache": 2 * room * width * ITEMSIZE[dtype]}, limits
+    )
+    grid = fold(ceil_div(max(units, 1), _APPEND_KERNEL.threads), limits)
+    return WgslProgram((_APPEND_KERNEL.wgsl_pass(dtype, grid, (units, width, room - 1)),) * (units > 0))
+
+
+OPS = (
+    attention_over_cache(
+        name="attention_cached",
+        group="layers",
+        summary="out = softmax(q k^T / sqrt(e)) v for each head, of one token over the cache of all so far",
+        append=False,
+    ),  # fmt: skip
+    attention_over_cache(
+        name="attention_append",
+        group="layers",
+        summary="cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",
+        append=True,
+    ),  # fmt: skip
+    Op(
+        name="cache_append",
+        group="layers",
+        summary="cache[start : start + n] = the keys and values of qkv, in place",
+        params={"n": "number of tokens"},
+        options={"width": f"elements of a token ({_WIDTH})", "room": "rows of the cache (twice n)"},
+        sizes=Ladder(low=1, high=16384),
+        inputs=(
+            Operand("qkv", _new_rows, "normal"),
+            Operand(
+                "start",
+                lambda params: (1,),
+                Ids(lambda params: _cache_append_room(params) - params["n"] + 1),
+                dtype="int32",
+            ),
+            Operand("cache", _appended, "normal", role="state"),
+        ),
+        output=Operand("cache", _appended, role="state"),
+        flops=lambda params: 0,
+        traffic=_cache_append_traffic,
+        fits=_cache_append_fits,
+        expr=_cache_append_expr,
+        library={"torch": _cache_append_torch},
+        tolerance=EXACT,
+        tuned=by_backend(_cache_append_cpu, _cache_append_cuda, _cache_append_wgsl),
+    ),
+)

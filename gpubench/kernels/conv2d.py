@@ -328,27 +328,29 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     return (Candidate(winograd.NAME, build), *found[:_TILES_BESIDE])
 
 
-OP = Op(
-    name="conv2d",
-    group="network",
-    summary="out = x * w, filters of 3 x 3, padded by one pixel",
-    params={"n": "number of images"},
-    options={
-        "channels": f"channels of an image ({_CHANNELS})",
-        "filters": f"filters, which are the channels of the result ({_FILTERS})",
-        "side": f"pixels along a side of an image ({_SIDE})",
-    },
-    sizes=Ladder(low=1, high=256),
-    inputs=(Operand("x", _images, "normal"), Operand("w", _filters, "fan-in", role="weight")),
-    output=Operand("out", _out),
-    flops=_flops,
-    fits=_fits,
-    expr=_expr,
-    library={"torch": lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1)},
-    tolerance=Tolerance(8, scale=_scale),
-    reference=_reference,
-    blas=("numpy",),  # of PyTorch it is oneDNN
-    split=Split({"x": 0}, counted_by("n")),
-    slow=SLOW_HALVES,
-    tuned=by_backend(_cpu, _cuda, wgsl.chosen_from(_wgsl)),
+OPS = (
+    Op(
+        name="conv2d",
+        group="network",
+        summary="out = x * w, filters of 3 x 3, padded by one pixel",
+        params={"n": "number of images"},
+        options={
+            "channels": f"channels of an image ({_CHANNELS})",
+            "filters": f"filters, which are the channels of the result ({_FILTERS})",
+            "side": f"pixels along a side of an image ({_SIDE})",
+        },
+        sizes=Ladder(low=1, high=256),
+        inputs=(Operand("x", _images, "normal"), Operand("w", _filters, "fan-in", role="weight")),
+        output=Operand("out", _out),
+        flops=_flops,
+        fits=_fits,
+        expr=_expr,
+        library={"torch": lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1)},
+        tolerance=Tolerance(8, scale=_scale),
+        reference=_reference,
+        blas=("numpy",),  # of PyTorch it is oneDNN
+        split=Split({"x": 0}, counted_by("n")),
+        slow=SLOW_HALVES,
+        tuned=by_backend(_cpu, _cuda, wgsl.chosen_from(_wgsl)),
+    ),
 )

@@ -353,28 +353,30 @@ def _scale(xp: Array, a: Array, x: Array) -> Array:
     return xp.sqrt(xp.sum(a * a, axis=1)) * xp.sqrt(xp.sum(x * x))
 
 
-OP = Op(
-    name="gemv",
-    group="matrix",
-    summary="out = A x, A n x n",
-    params={"n": "side of the square matrix A"},
-    options={"m": "rows of A; n is its columns (default: n)"},
-    sizes=Ladder(low=64, high=4096, granule=8),
-    inputs=(Operand("a", sides), Operand("x", vector_shape)),
-    output=Operand("out", lambda params: sides(params)[:1]),
-    flops=_flops,
-    expr=lambda xp, a, x: a @ x,
-    library={"torch": lambda torch, a, x, out: torch.mv(a, x, out=out)},
-    tolerance=Tolerance(8, scale=_scale),
-    reference=lambda xp, a, x: xp.sum(a * x, axis=1),
-    blas=("numpy", "torch"),
-    split=Split({"a": 0}, counted_by("m")),
-    tuned=by_backend(
-        (
-            Kernel("numpy", blas, library=True, dtypes=("float32", "float64")),
-            Kernel("numpy", build_cpu_halves, variant="widened", dtypes=("float16",)),
+OPS = (
+    Op(
+        name="gemv",
+        group="matrix",
+        summary="out = A x, A n x n",
+        params={"n": "side of the square matrix A"},
+        options={"m": "rows of A; n is its columns (default: n)"},
+        sizes=Ladder(low=64, high=4096, granule=8),
+        inputs=(Operand("a", sides), Operand("x", vector_shape)),
+        output=Operand("out", lambda params: sides(params)[:1]),
+        flops=_flops,
+        expr=lambda xp, a, x: a @ x,
+        library={"torch": lambda torch, a, x, out: torch.mv(a, x, out=out)},
+        tolerance=Tolerance(8, scale=_scale),
+        reference=lambda xp, a, x: xp.sum(a * x, axis=1),
+        blas=("numpy", "torch"),
+        split=Split({"a": 0}, counted_by("m")),
+        tuned=by_backend(
+            (
+                Kernel("numpy", blas, library=True, dtypes=("float32", "float64")),
+                Kernel("numpy", build_cpu_halves, variant="widened", dtypes=("float16",)),
+            ),
+            lambda params, dtype, limits: build_cuda(*sides(params), dtype, limits),
+            lambda params, dtype, limits: build_wgsl(*sides(params), dtype, limits),
         ),
-        lambda params, dtype, limits: build_cuda(*sides(params), dtype, limits),
-        lambda params, dtype, limits: build_wgsl(*sides(params), dtype, limits),
     ),
 )

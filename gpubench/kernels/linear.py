@@ -1,14 +1,413 @@
-"""linear: out = x w + b, a layer of a network: n rows times a matrix of weights, and a bias."""
+"""Products of a layer: n rows times a matrix of weights, and what is done to the result before anyone reads it.
 
-from gpubench.kernels.contract.op import Tolerance
-from gpubench.kernels.templates.linear import linear, scale_of_sum
-from gpubench.kernels.templates.matmul.epilogue import BIAS
+- CPU: slabs. Each block thread takes rows, multiplies them with a BLAS of one thread, and applies bias and activation
+  while they are in its cache: on two cores half the time of the plain expression. Few rows go through BLAS at once, on
+  its own threads.
+- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. Few rows take
+  one launch for all of it.
+- WGSL: the register-blocked matmul, whose threads apply the rest to what they hold; few rows have their own kernel.
 
-OP = linear(
+Rows may be normed first, out = f(layernorm(x) w + b), as a transformer does before each part. The norm of a few rows
+takes less time than a launch of its own.
+
+- CPU: the norm, compiled, into an array that stays; then as above.
+- CUDA: few rows in one launch, whose blocks each make the norm of the rows that they multiply; others by the kernel of
+  layernorm, cuBLAS and a pass over the result.
+- WGSL: the candidates of a linear layer. That of few rows makes the norm in each group; the others take it from a
+  dispatch before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from gpubench import kernels
+from gpubench.kernels.contract.kernel import (
+    Candidate,
+    CudaProduct,
+    CudaProgram,
+    Limits,
+    NumpyPass,
+    WgslProgram,
+    by_backend,
+)
+from gpubench.kernels.contract.op import (
+    ITEMSIZE,
+    Array,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Tolerance,
+    counted_by,
+)
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, compiled_kernel, widen
+from gpubench.kernels.templates.elementwise import gelu_on_arrays, gelu_scale
+from gpubench.kernels.templates.matmul import few_rows, norms, wgsl
+from gpubench.kernels.templates.matmul.epilogue import BIAS, GELU, GELU_SLOPE, Epilogue
+from gpubench.kernels.templates.rows import cpu, cuda, layernorm, row_formula
+from gpubench.kernels.templates.rows import wgsl as wgsl_rows
+
+_WIDTH = 256
+_OPTIONS = {"k": f"columns of the input ({_WIDTH})", "m": f"columns of the result ({_WIDTH})"}
+# Rows of a slab: fewer make every product of BLAS read the weights too often, more leave its cache.
+_FEWEST_ROWS, _SLAB = 128, 256 * 1024
+
+
+def sides(params: Params) -> tuple[int, int, int]:
+    """(n, m, k): rows, columns of the result, columns of the input."""
+    return params["n"], params.get("m", _WIDTH), params.get("k", _WIDTH)
+
+
+def rows_in(params: Params) -> Shape:
+    n, _, k = sides(params)
+    return (n, k)
+
+
+def rows_out(params: Params) -> Shape:
+    n, m, _ = sides(params)
+    return (n, m)
+
+
+def across(params: Params) -> Shape:
+    return (sides(params)[1],)
+
+
+def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
+    """The scale of x w + b + ..."""
+    return sum((xp.abs(other) for other in added), norms(xp, x, w))
+
+
+def linear(
+    *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None, **declared: Any,
+) -> Op:  # fmt: skip
+    """The op that multiplies rows x with weights w and applies `epilogue`, whose operands are the inputs after them.
+
+    `turned`: the rows are gradients dy, and the weights are stored m x k, as those of the layer that they go back
+    through. `expr` is an array expression that is better than the epilogue's formula of the product, and `declared` are
+    the op's name, group, summary, `library` and `tolerance`.
+    """
+    x = "dy" if turned else "x"
+    w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
+    beside = tuple(
+        Operand(other, across, "normal", role="weight")
+        if along == "across"
+        else Operand(other, rows_out, "normal")
+        for other, along in epilogue.operands.items()
+    )
+    on_arrays = partial(_product, turned, epilogue.traced.on_arrays(epilogue.formula))
+    names = (x, w.name)
+    cut = {x: 0, **{other: 0 for other, along in epilogue.operands.items() if along == "all"}}
+    return Op(
+        params={"n": "number of rows"}, options=_OPTIONS, sizes=Ladder(low=1, high=16384),
+        inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
+        flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
+        split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
+        blas=("numpy", "torch"),
+        slow=SLOW_HALVES,
+        tuned=by_backend(
+            partial(build_cpu, epilogue, turned),
+            partial(build_cuda, names, turned, epilogue),
+            wgsl.kernel(partial(product, names, turned, epilogue)),
+        ),
+        **declared,
+    )  # fmt: skip
+
+
+def _product(
+    turned: bool, formula: Callable[..., Array], xp: Array, x: Array, w: Array, *beside: Array
+) -> Array:
+    return formula(xp, x @ (w.T if turned else w), *beside)
+
+
+def _weights(turned: bool, params: Params) -> Shape:
+    _, m, k = sides(params)
+    return (m, k) if turned else (k, m)
+
+
+def _flops(per_element: int, params: Params) -> int:
+    n, m, k = sides(params)
+    return 2 * n * m * k + per_element * n * m
+
+
+def _fits(params: Params) -> str | None:
+    _, m, k = sides(params)
+    return None if m >= 1 and k >= 1 else "a row has at least one element"
+
+
+# ---------------------------------------------------------------- CPU
+
+
+def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
+    """Slabs of rows on all threads, or all rows at once; halves in float32, rounded once on the way out."""
+    scratch, finish = ThreadScratch(np), epilogue.traced.fill
+
+    def launch(inputs: Sequence[Array], output: Array) -> None:
+        x, w, *beside = inputs
+        n, widest, half = len(x), max(w.shape), output.dtype == np.float16
+        if n < blocks.threads * _FEWEST_ROWS and not half:
+            np.matmul(x, w.T if turned else w, out=output)
+            finish(np, output, np.empty_like, *beside)
+            return
+        kind = np.dtype(np.float32) if half else output.dtype
+        if half:
+            w, *beside = (other.astype(kind) for other in (w, *beside))
+        weights, rows = w.T if turned else w, slab_rows(n, widest, blocks.threads)
+
+        def slab(start: int, stop: int) -> None:
+            free = iter(scratch.arrays(3, rows * widest, kind))
+
+            def room(like: Array) -> Array:
+                return next(free)[: like.size].reshape(like.shape)
+
+            part, out = x[start:stop], output[start:stop]
+            others = (
+                other if along == "across" else other[start:stop]
+                for other, along in zip(beside, epilogue.operands.values(), strict=True)
+            )
+            with np.errstate(all="ignore"):
+                target = room(out) if half else out
+                np.matmul(widen(np, part, room(part)) if half else part, weights, out=target)
+                finish(np, target, room, *others)
+                if half:
+                    np.copyto(out, target, casting="same_kind")
+
+        if rows < n:
+            blocks.multiply(slab, n, rows)
+        elif n:  # on BLAS's own threads
+            slab(0, n)
+
+    return launch
+
+
+def slab_rows(n: int, widest: int, threads: int) -> int:
+    """Rows of a slab: all of them where each thread would get too few."""
+    if n < threads * _FEWEST_ROWS or threads == 1:
+        return n
+    longest = max(_FEWEST_ROWS, _SLAB // widest)
+    rounds = max(1, -(-n // (threads * longest)))
+    return -(-n // (threads * rounds))
+
+
+# ---------------------------------------------------------------- GPU
+
+
+def build_cuda(
+    names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
+) -> CudaProgram:
+    """Few rows in one launch, others by cuBLAS and a pass over the result."""
+    n, m, k = sides(params)
+    if n == 0:
+        return CudaProgram(())
+    if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
+        return CudaProgram((few,))
+    return CudaProgram((CudaProduct(*names, "out", n, m, k, tb=turned), epilogue.cuda_pass(n, m, dtype)))
+
+
+def product(
+    names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
+) -> wgsl.Product:
+    """Return the product that WGSL computes."""
+    n, m, k = sides(params)
+    return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)
+
+
+def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
+    """The error of z, enlarged by gelu's slope, and that of gelu itself: eight times what the first is counted by."""
+    return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
+
+
+def _turned_scale(xp: Array, dy: Array, w: Array, h: Array) -> Array:
+    return norms(xp, dy, w.T)
+
+
+# ---------------------------------------------------------------- rows that are normed first
+
+
+_NORM = kernels.load("layernorm")
+_ROW = row_formula(_NORM.name, _NORM.inputs, layernorm)
+_NORM_FLOPS = 7  # of an element
+_NORMED = "normed"  # the rows between the norm and the product, where it is no single launch
+_NAMES = (_NORMED, "w")
+
+
+def _across(params: Params) -> Shape:
+    return rows_in(params)[1:]
+
+
+def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
+    """The op `plain`, a linear layer with that epilogue, of layernorm(x). `slope` is the largest of what the layer does
+    to its product: so much of the norm's error it lets through."""
+    x, *weights = plain.inputs
+    given = (
+        Operand("x", rows_in, "normal"),
+        Operand("g", _across, "normal", role="weight"),
+        Operand("c", _across, "normal", role="weight"),
+    )
+
+    def of_norm(formula: Callable[[Op], Any]) -> Any:
+        return partial(_composed, formula(_NORM), formula(plain))
+
+    return Op(
+        params=plain.params, options=plain.options, sizes=plain.sizes,
+        dtypes=plain.dtypes, inputs=(*given, *weights), output=Operand("out", rows_out),
+        flops=partial(_normed_flops, plain), split=Split({x.name: 0}, counted_by("n")),
+        fits=plain.fits, tf32=plain.tf32, blas=plain.blas, slow=plain.slow,
+        expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
+        library={"torch": of_norm(lambda op: op.library["torch"])},
+        tolerance=Tolerance(plain.tolerance.units, scale=partial(_normed_scale, plain, slope)),
+        tuned=by_backend(
+            compiled_kernel(partial(_compiled, epilogue)),
+            partial(_normed_cuda, epilogue),
+            wgsl.chosen_from(partial(_candidates, epilogue)),
+        ),
+        **declared,
+    )  # fmt: skip
+
+
+def _composed(norm_of: Any, layer_of: Any, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
+    return layer_of(xp, norm_of(xp, x, g, c), *weights)
+
+
+def _normed_flops(plain: Op, params: Params) -> int:
+    n, _, k = sides(params)
+    return _NORM_FLOPS * n * k + plain.flops(params)
+
+
+def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
+    """The layer's own, and the norm's error through the product: both are counted in as many units."""
+    own, of_rows = plain.tolerance.scale, _NORM.tolerance.scale
+    assert own is not None
+    assert of_rows is not None
+    assert plain.tolerance.units == _NORM.tolerance.units
+    through = norms(xp, of_rows(xp, x, g, c), weights[0])
+    return own(xp, _NORM.expr(xp, x, g, c), *weights) + slope * through
+
+
+# ---------------------------------------------------------------- CPU
+
+
+def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    """The norm by so many threads, and the layer by NumPy."""
+
+    def build(norm: Candidate) -> Any:
+        return msgspec.structs.replace(norm.build(), behind=layer, between={_NORMED: rows_in(params)})
+
+    operands = (*_NAMES, *epilogue.operands)
+    layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)
+    n, _, k = sides(params)
+    found = cpu.candidates(_ROW, n, k, dtype, limits, into=_NORMED)
+    return tuple(Candidate(one.name, partial(build, one)) for one in found)
+
+
+# ---------------------------------------------------------------- GPU
+
+
+def _weighted(epilogue: Epilogue, params: Params, dtype: str) -> few_rows.WeightedRows:
+    return few_rows.WeightedRows(("x", "w"), *sides(params), dtype, epilogue=epilogue, normed=True)
+
+
+def _scratch(params: Params, dtype: str) -> dict[str, int]:
+    n, _, k = sides(params)
+    return {_NORMED: -(-n * k * ITEMSIZE[dtype] // 16) * 16}
+
+
+def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    n, _, k = sides(params)
+    if n == 0:
+        return CudaProgram(())
+    if few := few_rows.cuda_pass(_weighted(epilogue, params, dtype), limits):
+        return CudaProgram((few,))
+    before = cuda.program(_NORM.name, _ROW, n, k, dtype, limits, into=_NORMED)
+    layer = build_cuda(_NAMES, False, epilogue, params, dtype, limits)
+    return CudaProgram((*before.passes, *layer.passes), {**layer.scratch, **_scratch(params, dtype)})
+
+
+def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    """Return the candidates of the layer. Raises Unsupported."""
+    product(("x", "w"), False, epilogue, params, dtype).require(limits)
+    found = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
+    return tuple(Candidate(one.name, partial(_wgsl, epilogue, params, dtype, limits, one)) for one in found)
+
+
+def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
+    """One dispatch for few rows whose norm each group makes; else the norm's before those of the layer."""
+    if of.name == few_rows.NAME:
+        found = few_rows.wgsl_program(_weighted(epilogue, params, dtype), limits)
+        if found is not None:
+            return found
+    n, _, k = sides(params)
+    before, layer = wgsl_rows.program(_ROW, n, k, dtype, limits, into=_NORMED), of.build()
+    return WgslProgram((*before.passes, *layer.passes), {**layer.scratch, **_scratch(params, dtype)})
+
+
+_LINEAR = linear(
     name="linear",
     group="layers",
     summary="out = x w + b of n rows",
     epilogue=BIAS,
     library={"torch": lambda torch, x, w, b: torch.addmm(b, x, w)},
     tolerance=Tolerance(8, scale=scale_of_sum),
+)
+_LINEAR_GELU = linear(
+    name="linear_gelu",
+    group="layers",
+    summary="out = gelu(x w + b) of n rows",
+    epilogue=GELU,
+    expr=lambda xp, x, w, b: gelu_on_arrays(xp, x @ w + b),
+    library={
+        "torch": lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh")
+    },
+    tolerance=Tolerance(8, scale=_gelu_scale),
+)
+
+OPS = (
+    _LINEAR,
+    linear(
+        name="linear_relu",
+        group="layers",
+        summary="out = max(x w + b, 0) of n rows",
+        epilogue=Epilogue({"b": "across"}, lambda m, v, b: m.maximum(v + b, 0), flops=2),
+        library={"torch": lambda torch, x, w, b: torch.relu_(torch.addmm(b, x, w))},
+        tolerance=Tolerance(8, scale=scale_of_sum),
+    ),
+    _LINEAR_GELU,
+    linear(
+        name="linear_add",
+        group="layers",
+        summary="out = x w + b + r of n rows",
+        epilogue=Epilogue({"b": "across", "r": "all"}, lambda m, v, b, r: v + b + r, flops=2),
+        library={"torch": lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r)},
+        tolerance=Tolerance(8, scale=scale_of_sum),
+    ),
+    linear(
+        name="linear_grad_relu",
+        group="layers",
+        summary="out = dy w^T where h > 0, else 0",
+        turned=True,
+        epilogue=Epilogue({"h": "all"}, lambda m, v, h: m.where(h > 0, v, 0), flops=1),
+        library={"torch": lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0)},
+        tolerance=Tolerance(8, scale=_turned_scale),
+    ),
+    norm_linear(
+        name="norm_linear",
+        group="layers",
+        summary="out = layernorm(x) w + b of n rows",
+        plain=_LINEAR,
+        epilogue=BIAS,
+    ),  # fmt: skip
+    norm_linear(
+        name="norm_linear_gelu",
+        group="layers",
+        summary="out = gelu(layernorm(x) w + b) of n rows",
+        plain=_LINEAR_GELU,
+        epilogue=GELU,
+        slope=GELU_SLOPE,
+    ),  # fmt: skip
 )

@@ -12,8 +12,7 @@ from typing import Any
 from gpubench.kernels.contract.kernel import CudaProduct, CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, widen
-from gpubench.kernels.templates.linear import norms
-from gpubench.kernels.templates.matmul import wgsl
+from gpubench.kernels.templates.matmul import norms, wgsl
 
 _TURNS = ("ta", "tb")
 _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
@@ -128,41 +127,43 @@ def _widen_slice(np: Any, half: Array, wide: Array, start: int, stop: int) -> No
     widen(np, half[start:stop], wide[start:stop])
 
 
-OP = Op(
-    name="matmul",
-    group="matrix",
-    summary="C = A B of n x n matrices",
-    params={"n": "side of the square matrices"},
-    options={
-        "m": "rows of A and C",
-        "k": "columns of A, rows of B",
-        "batch": "products in one launch, each of its own A and B",
-        "ta": "1: A is stored transposed",
-        "tb": "1: B is stored transposed",
-    },
-    fits=_fits,
-    takes=_TURNS,
-    sizes=Ladder(low=32, high=4096, factor=2, granule=8),
-    inputs=(Operand("a", _shape_a), Operand("b", _shape_b)),
-    output=Operand("out", _shape_out),
-    flops=_flops,
-    expr=_expr,
-    library={"torch": _torch},
-    tolerance=Tolerance(8, scale=_scale),
-    split=_split,
-    blas=("numpy", "torch"),
-    tf32=("cupy", "torch"),
-    slow=SLOW_HALVES,
-    tuned={
-        "numpy": (
-            Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),
-            Kernel("numpy", multiply_halves, variant="widened", dtypes=("float16",)),
-        ),
-        "cupy": (Kernel("cuda", _cublas, library=True),),
-        "wgpu": (
-            wgsl.kernel(_product),
-            Kernel("wgsl", partial(_rung, wgsl.TILED), variant="tiled"),
-            Kernel("wgsl", partial(_rung, wgsl.NAIVE), variant="naive"),
-        ),
-    },
+OPS = (
+    Op(
+        name="matmul",
+        group="matrix",
+        summary="C = A B of n x n matrices",
+        params={"n": "side of the square matrices"},
+        options={
+            "m": "rows of A and C",
+            "k": "columns of A, rows of B",
+            "batch": "products in one launch, each of its own A and B",
+            "ta": "1: A is stored transposed",
+            "tb": "1: B is stored transposed",
+        },
+        fits=_fits,
+        takes=_TURNS,
+        sizes=Ladder(low=32, high=4096, factor=2, granule=8),
+        inputs=(Operand("a", _shape_a), Operand("b", _shape_b)),
+        output=Operand("out", _shape_out),
+        flops=_flops,
+        expr=_expr,
+        library={"torch": _torch},
+        tolerance=Tolerance(8, scale=_scale),
+        split=_split,
+        blas=("numpy", "torch"),
+        tf32=("cupy", "torch"),
+        slow=SLOW_HALVES,
+        tuned={
+            "numpy": (
+                Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),
+                Kernel("numpy", multiply_halves, variant="widened", dtypes=("float16",)),
+            ),
+            "cupy": (Kernel("cuda", _cublas, library=True),),
+            "wgpu": (
+                wgsl.kernel(_product),
+                Kernel("wgsl", partial(_rung, wgsl.TILED), variant="tiled"),
+                Kernel("wgsl", partial(_rung, wgsl.NAIVE), variant="naive"),
+            ),
+        },
+    ),
 )

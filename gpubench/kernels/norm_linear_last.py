@@ -19,7 +19,7 @@ from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Ladder, Op, Ope
 from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.templates.cpu import Blocks, Launch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
-from gpubench.kernels.templates.linear import norms
+from gpubench.kernels.templates.matmul import norms
 from gpubench.kernels.templates.rows import EPSILON, across, rows
 from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
@@ -201,26 +201,28 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return WgslProgram((WgslPass(text, grid, ("x", "g", "c", "w", "out"), uniform=uniform),))
 
 
-OP = Op(
-    name="norm_linear_last",
-    group="layers",
-    summary="out = layernorm(x[n - 1]) w, of the last row alone",
-    params={"n": "number of rows"},
-    options={"width": "length of a row (256)", "vocabulary": f"columns of the result ({_VOCABULARY})"},
-    sizes=Ladder(low=1, high=16384),
-    inputs=(
-        Operand("x", rows, "normal"),
-        Operand("g", across, "normal", role="weight"),
-        Operand("c", across, "normal", role="weight"),
-        Operand("w", _weights, "fan-in", role="weight"),
+OPS = (
+    Op(
+        name="norm_linear_last",
+        group="layers",
+        summary="out = layernorm(x[n - 1]) w, of the last row alone",
+        params={"n": "number of rows"},
+        options={"width": "length of a row (256)", "vocabulary": f"columns of the result ({_VOCABULARY})"},
+        sizes=Ladder(low=1, high=16384),
+        inputs=(
+            Operand("x", rows, "normal"),
+            Operand("g", across, "normal", role="weight"),
+            Operand("c", across, "normal", role="weight"),
+            Operand("w", _weights, "fan-in", role="weight"),
+        ),
+        output=Operand("out", _logits),
+        flops=_flops,
+        traffic=_traffic,
+        blas=("numpy", "torch"),
+        fits=_fits,
+        expr=_expr,
+        library={"torch": _torch},
+        tolerance=Tolerance(16, scale=_scale),
+        tuned=by_backend(_cpu, _cuda, _wgsl),
     ),
-    output=Operand("out", _logits),
-    flops=_flops,
-    traffic=_traffic,
-    blas=("numpy", "torch"),
-    fits=_fits,
-    expr=_expr,
-    library={"torch": _torch},
-    tolerance=Tolerance(16, scale=_scale),
-    tuned=by_backend(_cpu, _cuda, _wgsl),
 )

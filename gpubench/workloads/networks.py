@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpubench import kernels
+from gpubench.kernels import tokens as bpe
 from gpubench.kernels.contract.op import Array, Given, Ids, Ladder, Params, Repeat, Stage, Tolerance, Values
-from gpubench.kernels.templates import bpe
-from gpubench.kernels.templates.linear import norms
+from gpubench.kernels.templates.matmul import norms
 from gpubench.workloads.workload import workload
 
 WIDTH, HEADS, GROWTH = 256, 8, 4

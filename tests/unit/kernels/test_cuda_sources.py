@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv
+from gpubench.kernels import gemv, transpose
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype
-from gpubench.kernels.templates import transpose
 from gpubench.kernels.templates.elementwise import CudaElement
 from gpubench.kernels.templates.reduce import CudaReduction
 from gpubench.kernels.templates.rows.cuda import cuda_rows

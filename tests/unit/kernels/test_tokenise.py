@@ -15,44 +15,45 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.base.installation import install_command
-from gpubench.kernels.templates import bpe
+from gpubench.kernels import tokens
 from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.worker.workspace import Workspace, gate, refusal
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Selection
 
 OP = kernels.load("tokenise")
-WHOLE = bpe.TEXT.read_bytes()
+WHOLE = tokens.TEXT.read_bytes()
 texts = st.one_of(
-    st.text(max_size=60), st.lists(st.sampled_from(bpe.words(WHOLE)[:999])).map(lambda x: b"".join(x).decode())
+    st.text(max_size=60),
+    st.lists(st.sampled_from(tokens.words(WHOLE)[:999])).map(lambda x: b"".join(x).decode()),
 )
 
 
 @given(texts)
 def test_the_library_and_the_judge_agree_and_nothing_is_lost(text):
-    ids = bpe.encode(text.encode())
-    assert bpe.decode(ids) == text.encode()
+    ids = tokens.encode(text.encode())
+    assert tokens.decode(ids) == text.encode()
     if text.isascii():
-        assert bpe.encoder().encode_ordinary(text) == ids
-        assert bpe.encoder().decode(ids) == text
+        assert tokens.encoder().encode_ordinary(text) == ids
+        assert tokens.encoder().decode(ids) == text
 
 
 def test_the_whole_text_is_ascii_and_both_agree_on_it():
     assert WHOLE.isascii()
-    ids = bpe.encode(WHOLE)
-    assert bpe.encoder().encode_ordinary(WHOLE.decode()) == ids
-    assert bpe.decode(ids) == WHOLE
+    ids = tokens.encode(WHOLE)
+    assert tokens.encoder().encode_ordinary(WHOLE.decode()) == ids
+    assert tokens.decode(ids) == WHOLE
 
 
 def test_the_vocabulary_has_every_byte_and_a_number_for_each_entry():
-    ranks = bpe.ranks()
-    assert sorted(ranks.values()) == list(range(bpe.ENTRIES))
+    ranks = tokens.ranks()
+    assert sorted(ranks.values()) == list(range(tokens.ENTRIES))
     assert [ranks[bytes([value])] for value in range(256)] == list(range(256))
 
 
 def test_each_entry_joins_two_that_come_before_it():
     """As byte-pair encoding makes them; another order of merging would lose entries."""
-    ranks = bpe.ranks()
+    ranks = tokens.ranks()
     for entry, rank in list(ranks.items())[256:]:
         halves = ((entry[:i], entry[i:]) for i in range(1, len(entry)))
         assert any(max(ranks.get(a, rank), ranks.get(b, rank)) < rank for a, b in halves), entry
@@ -63,23 +64,23 @@ def test_the_encoder_is_made_without_a_connection(monkeypatch):
         raise AssertionError("a connection was opened")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    assert bpe.encoder.__wrapped__().n_vocab == bpe.ENTRIES
+    assert tokens.encoder.__wrapped__().n_vocab == tokens.ENTRIES
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 1000, 40_000, 90_000, random.Random(1).randrange(1, 30_000)])
 def test_the_text_is_the_shortest_of_whole_words_with_so_many_tokens(count):
-    text = bpe.text_of(count)
-    assert len(text) == bpe.text_bytes(count) == OP.inputs[0].shape({"n": count})[0]
-    assert len(bpe.encode(text)) >= count
-    shorter = b"".join(bpe.words(text)[:-1])
-    assert len(bpe.encode(shorter)) < max(count, 1), "one word less has too few tokens"
+    text = tokens.text_of(count)
+    assert len(text) == tokens.text_bytes(count) == OP.inputs[0].shape({"n": count})[0]
+    assert len(tokens.encode(text)) >= count
+    shorter = b"".join(tokens.words(text)[:-1])
+    assert len(tokens.encode(shorter)) < max(count, 1), "one word less has too few tokens"
 
 
 def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
     """Costs are printed as formulas, which are found at such sizes."""
-    text, once = bpe.TEXT.read_bytes(), len(bpe.encode(bpe.TEXT.read_bytes()))
-    assert bpe.text_bytes(2**40 * once) == 2**40 * len(text)
-    assert bpe.text_bytes(2**40 * once + 5) == 2**40 * len(text) + bpe.text_bytes(5)
+    text, once = tokens.TEXT.read_bytes(), len(tokens.encode(tokens.TEXT.read_bytes()))
+    assert tokens.text_bytes(2**40 * once) == 2**40 * len(text)
+    assert tokens.text_bytes(2**40 * once + 5) == 2**40 * len(text) + tokens.text_bytes(5)
 
 
 def case_of(device: str, n: int, form: str = "library") -> Case:
@@ -101,7 +102,7 @@ def test_the_host_passes_the_gate(session, n, tmp_path):
     checked = gate(workspace, case, lambda phase: None)
     assert checked.check.limit == 0
     (text,) = workspace.inputs
-    assert np.array_equal(checked.launch.output, bpe.encode(bytes(text))[:n])
+    assert np.array_equal(checked.launch.output, tokens.encode(bytes(text))[:n])
     workspace.release()
 
 
@@ -114,23 +115,25 @@ def test_its_counterpart_gives_the_text_back(session, n, tmp_path):
     checked = gate(workspace, case, lambda phase: None)
     (ids,) = workspace.inputs
     assert (
-        bytes(checked.launch.output) == bpe.decode(ids.tolist()) == bpe.text_of(n)[: checked.launch.output.size]
+        bytes(checked.launch.output)
+        == tokens.decode(ids.tolist())
+        == tokens.text_of(n)[: checked.launch.output.size]
     )
-    assert bpe.encode(bpe.text_of(n))[:n] == ids.tolist()
+    assert tokens.encode(tokens.text_of(n))[:n] == ids.tolist()
     workspace.release()
 
 
 def test_the_length_of_that_text_is_known_without_it():
     shape = kernels.load("detokenise").output.shape
     for n in (0, 1, 2, 17, 999, 90_001):
-        assert shape({"n": n}) == (len(bpe.decode(bpe.ids_of(n))),)
+        assert shape({"n": n}) == (len(tokens.decode(tokens.ids_of(n))),)
     assert shape({"n": 10**15})[0] > 10**15
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros", "ones", "normal"])
 def test_a_text_is_never_drawn(kind):
     (text,) = random_inputs(OP, {"n": 50}, "float32", 7, kind)
-    assert bytes(text) == bpe.text_of(50)
+    assert bytes(text) == tokens.text_of(50)
 
 
 def test_a_gpu_skips_it():

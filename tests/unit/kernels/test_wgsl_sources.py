@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv
+from gpubench.kernels import gemv, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
-from gpubench.kernels.templates import fold, transpose, windows
+from gpubench.kernels.templates import fold, windows
 from gpubench.kernels.templates.rows.formula import trace_row
 from gpubench.kernels.templates.rows.wgsl import layout
 from gpubench.kernels.templates.wgsl import vectors

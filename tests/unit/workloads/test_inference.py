@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import judge_choices, widen
-from gpubench.kernels.templates import bpe
+from gpubench.kernels import tokens
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
 from gpubench.workloads import networks
@@ -39,7 +39,7 @@ def judged(written: tuple[list[Any], Any], got: Any) -> Any:
 def test_the_prompt_comes_first_and_new_tokens_follow(written):
     inputs, sequence = written
     assert sequence.shape == OP.output.shape(PARAMS) == (17 + networks.NEW,)
-    assert sequence[:17].tolist() == bpe.encode(bytes(inputs[0]))[:17]
+    assert sequence[:17].tolist() == tokens.encode(bytes(inputs[0]))[:17]
     assert len(set(sequence[17:].tolist())) > networks.NEW // 2, (
         "a model that repeats one token hides a stuck decoder"
     )
@@ -97,13 +97,13 @@ def test_the_tokens_of_float64_pass(written):
 @pytest.mark.parametrize("place", [0, 16, 17, 25, 32])
 def test_another_token_fails(written, place):
     wrong = written[1].astype(np.int32)
-    wrong[place] = (wrong[place] + 1) % bpe.ENTRIES
+    wrong[place] = (wrong[place] + 1) % tokens.ENTRIES
     check = judged(written, wrong)
     assert not check.ok
     assert check.differing >= 1, "that one, and what float64 would have written after it"
 
 
-@pytest.mark.parametrize("value", [-1, bpe.ENTRIES, -(2**31)])
+@pytest.mark.parametrize("value", [-1, tokens.ENTRIES, -(2**31)])
 def test_what_is_no_token_fails(written, value):
     wrong = written[1].astype(np.int32)
     wrong[-1] = value
@@ -116,7 +116,7 @@ def test_of_two_equal_logits_either_token_is_right(written):
     """The head has the column of the last token twice: no token follows, so that nothing else changes."""
     inputs, got = [*written[0]], written[1].astype(np.int32)
     last = int(got[-1])
-    twin = next(i for i in range(bpe.ENTRIES) if i not in got)
+    twin = next(i for i in range(tokens.ENTRIES) if i not in got)
     inputs[-1] = inputs[-1].copy()
     inputs[-1][:, twin] = inputs[-1][:, last]
     got[-1] = twin

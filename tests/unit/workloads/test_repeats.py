@@ -10,8 +10,8 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.contract import HostCall
 from gpubench.backends.shared.host import allocate_outputs
+from gpubench.kernels import tokens
 from gpubench.kernels.contract.op import Given, Ids, Ladder, Op, Repeat, Stage, flat
-from gpubench.kernels.templates import bpe
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
@@ -34,7 +34,7 @@ def kept(params: Any) -> Any:
 TOKENISE = Stage("tokenise", "tokenise", ("text",), ("ids",), lambda params: {"n": params["n"]})
 EMBED = Stage(
     "embedding", "embedding", ("ids", "table", "positions"), ("x0",),
-    lambda params: {"n": params["n"], "width": WIDTH, "vocabulary": bpe.ENTRIES},
+    lambda params: {"n": params["n"], "width": WIDTH, "vocabulary": tokens.ENTRIES},
 )  # fmt: skip
 LAYER = (
     Stage("qkv", "linear", ("x{layer}", "w{layer}", "b"), ("qkv{layer}",), rows(1, 3)),
@@ -45,7 +45,7 @@ LAYER = (
 
 def declared(*stages: Stage | Repeat, **changed: Any) -> Op:
     given = {
-        "inputs": {"text": Given(lambda params: bpe.text_of(params["n"])), "start": Ids(lambda params: 1)},
+        "inputs": {"text": Given(lambda params: tokens.text_of(params["n"])), "start": Ids(lambda params: 1)},
         "weights": {"table": "normal", "positions": "normal", **{f"w{i}": "fan-in" for i in range(LAYERS)},
                     "b": "normal", "v": "fan-in", "c": "normal"},
         "outputs": {f"x{LAYERS}": "activation"}, "state": [f"cache{i}" for i in range(LAYERS)],
@@ -103,7 +103,7 @@ def test_a_state_lies_between_the_stages_once():
      "host stage tokenise comes after"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_told(stages, changed, why):
-    given = {"text": Given(lambda params: bpe.text_of(params["n"])), "start": Ids(lambda params: 1)}
+    given = {"text": Given(lambda params: tokens.text_of(params["n"])), "start": Ids(lambda params: 1)}
     changed = {**changed, "inputs": {**given, **changed.get("inputs", {})}}
     with pytest.raises(ValueError, match=why):
         declared(*stages, **changed)

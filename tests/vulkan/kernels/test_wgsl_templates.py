@@ -7,10 +7,9 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv
+from gpubench.kernels import gemv, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslProgram
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF
-from gpubench.kernels.templates import transpose
 from gpubench.kernels.templates.elementwise import WgslElement
 from gpubench.kernels.templates.formula import trace
 from gpubench.kernels.templates.reduce import WgslReduction

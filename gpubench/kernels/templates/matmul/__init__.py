@@ -12,6 +12,7 @@ import msgspec
 
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.op import Array
 from gpubench.kernels.templates import ceil_div, multiprocessors
 
 # How the multiply-adds of one step of K follow each other in the text. A GPU's register file serves an
@@ -201,3 +202,9 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
         if fits and 2 * groups >= one:
             found.append(tile)
     return found
+
+
+def norms(xp: Array, x: Array, w: Array) -> Array:
+    """The product of the norms of row i of x and column j of w."""
+    rows = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
+    return rows * xp.sqrt(xp.sum(w * w, axis=-2, keepdims=True))

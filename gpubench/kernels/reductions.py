@@ -15,6 +15,7 @@ import msgspec
 
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
+    EXACT,
     ITEMSIZE,
     Array,
     Ladder,
@@ -29,6 +30,7 @@ from gpubench.kernels.contract.op import (
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
 from gpubench.kernels.templates.cuda import DTYPES
+from gpubench.kernels.templates.reduce import reduction
 from gpubench.kernels.templates.twin import Twin
 from gpubench.kernels.templates.wgsl import real_dtype, require_storage
 
@@ -162,19 +164,43 @@ def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return WgslProgram(steps, {"partial": ceil_div(partial, 16) * 16} if cut.chunks > 1 else {})
 
 
-OP = Op(
-    name="sum_rows",
-    group="layers",
-    summary="out = the sum of n rows",
-    params={"n": "number of rows"},
-    options={"columns": f"length of a row ({_COLUMNS})"},
-    sizes=Ladder(low=1, high=65536),
-    inputs=(Operand("x", sides, "normal"),),
-    output=Operand("out", lambda params: sides(params)[1:]),
-    flops=lambda params: params["n"] * sides(params)[1],
-    expr=_expr,
-    library={"torch": lambda torch, x: torch.sum(x, 0)},
-    tolerance=Tolerance(64, scale=lambda xp, x: xp.sum(xp.abs(x), axis=0)),
-    split=Split({"x": 0}, counted_by("n"), join="add"),
-    tuned=by_backend(_cpu, build_cuda, build_wgsl),
+OPS = (
+    reduction(
+        name="sum",
+        group="reduction",
+        summary="out = x[0] + x[1] + ... + x[n - 1]",
+        inputs=("x",),
+        flops_per_element=1,
+        formula=lambda m, x: x,
+        join="add",
+        tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
+        library={"torch": lambda torch, x, out: torch.sum(x, 0, out=out)},
+    ),
+    reduction(
+        name="max",
+        group="reduction",
+        summary="out = largest of x",
+        inputs=("x",),
+        flops_per_element=1,
+        formula=lambda m, x: x,
+        join="maximum",
+        tolerance=EXACT,
+        library={"torch": lambda torch, x, out: torch.amax(x, 0, out=out)},
+    ),
+    Op(
+        name="sum_rows",
+        group="layers",
+        summary="out = the sum of n rows",
+        params={"n": "number of rows"},
+        options={"columns": f"length of a row ({_COLUMNS})"},
+        sizes=Ladder(low=1, high=65536),
+        inputs=(Operand("x", sides, "normal"),),
+        output=Operand("out", lambda params: sides(params)[1:]),
+        flops=lambda params: params["n"] * sides(params)[1],
+        expr=_expr,
+        library={"torch": lambda torch, x: torch.sum(x, 0)},
+        tolerance=Tolerance(64, scale=lambda xp, x: xp.sum(xp.abs(x), axis=0)),
+        split=Split({"x": 0}, counted_by("n"), join="add"),
+        tuned=by_backend(_cpu, build_cuda, build_wgsl),
+    ),
 )
