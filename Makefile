@@ -14,7 +14,7 @@ PYTEST = TESTS_EXPECT="vulkan consumers chromium torch" .venv/bin/python -m pyte
 # Tests start gpubench thousands of times; without kept bytecode each start compiles the whole package, four times the work.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run test check fuzz coverage lint docs clean
+.PHONY: help run test check fuzz coverage lint docs release clean
 
 help:
 	@sed -n '1,6s/^# *//p' Makefile
@@ -62,6 +62,11 @@ docs:
 	@.venv/bin/python benchmarks/house.py --write
 	@.venv/bin/python benchmarks/performance.py
 	@.venv/bin/python benchmarks/accuracy.py
+
+# Builds, checks the files in a clean environment, then commits and tags; pushes nothing. ARGS=--dry-run changes nothing.
+release:
+	@sh scripts/setup.sh test
+	@.venv/bin/python scripts/release.py $(VERSION) $(ARGS)
 
 clean:
 	rm -rf .venv .setup build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

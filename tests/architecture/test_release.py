@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import re
 import tomllib
-from datetime import date
+from datetime import UTC, date, datetime
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -49,3 +52,58 @@ def test_every_python_that_the_package_names_is_tried() -> None:
     elsewhere = jobs["elsewhere"]["strategy"]["matrix"]
     assert set(elsewhere["python"]) <= named
     assert {re.sub(r"-.*", "", system) for system in elsewhere["os"]} == {"macos", "windows"}
+
+
+def script() -> ModuleType:
+    """Return scripts/release.py as a module."""
+    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_release_has_a_short_section_of_its_own() -> None:
+    """`make release` takes it as its text; tests/architecture/test_wheel.py makes a dry run of the rest."""
+    assert script().release_notes(CHANGELOG, __version__)
+    for text, reason in (
+        ("## [0.0.9] - 2026-01-01\n- a\n", "no newest section"),
+        ("## [1.0.0] - unreleased\n" + "- a\n" * 31, "has 31 lines"),
+    ):
+        with pytest.raises(SystemExit, match=reason):
+            script().release_notes(text, "1.0.0")
+
+
+@pytest.mark.parametrize("broken", [None, "not committed", "is there already", "not on the branch"])
+def test_a_release_is_committed_and_tagged_and_pushed_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str | None
+) -> None:
+    module = script()
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "build", lambda source, dist: [dist / "gpubench_cli-1.0.0-py3-none-any.whl"])
+    monkeypatch.setattr(module, "check", lambda *_: None)
+    git = functools.partial(module.run, "git", cwd=tmp_path)
+    for name in module.SOURCES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("") if "." in name else (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / "gpubench" / "__init__.py").write_text('__version__ = "0.9.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## [1.0.0] - unreleased\n\n- first\n")
+    git("init", "--quiet", "--initial-branch", "main")
+    for name, value in (("user.name", "a"), ("user.email", "a@example.org")):
+        git("config", name, value)
+    git("add", ".")
+    git("commit", "--quiet", "--message", "before")
+    accidents = {"not committed": lambda: (tmp_path / "new").touch(), "is there already": lambda: git("tag", "v1.0.0"),
+                 "not on the branch": lambda: git("switch", "--quiet", "--create", "other")}  # fmt: skip
+    if broken:
+        accidents[broken]()
+        with pytest.raises(SystemExit, match=broken):
+            module.main(["1.0.0", "--dist", str(tmp_path / "dist")])
+        assert git("log", "--format=%s") == "before"
+        return
+    module.main(["1.0.0", "--dist", str(tmp_path / "dist")])
+    assert git("log", "--format=%s").splitlines() == ["gpubench 1.0.0", "before"]
+    assert git("tag", "--list", "-n9").split() == ["v1.0.0", "gpubench", "1.0.0", "-", "first"]
+    assert '__version__ = "1.0.0"' in git("show", "v1.0.0:gpubench/__init__.py")
+    assert git("show", "v1.0.0:CHANGELOG.md").startswith(f"## [1.0.0] - {datetime.now(UTC).date()}")
+    assert git("status", "--porcelain") == ""
+    assert "git push origin HEAD:main v1.0.0" in capsys.readouterr().out

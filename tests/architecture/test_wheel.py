@@ -25,11 +25,18 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built without isolation: the build backend is among the development tools."""
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the files that a release would have; it has run the headline commands in a clean environment."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
-    return next(folder.glob("*.whl"))
+    options = ("--dry-run", "--offline", "--dist", folder)
+    told = run(sys.executable, ROOT / "scripts" / "release.py", __version__, *options, cwd=folder)
+    assert [line.partition(" ")[0] for line in told.splitlines()] == [*["gpubench"] * 4, __version__]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    return next(dist.glob("*.whl"))
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -44,9 +51,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert shipped == written
 
 
-def test_the_source_distribution_holds_the_same_files(tmp_path: Path) -> None:
-    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+def test_the_source_distribution_holds_the_same_files(dist: Path) -> None:
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     files = [
         path for path in (ROOT / "gpubench").rglob("*") if path.is_file() and "__pycache__" not in path.parts
