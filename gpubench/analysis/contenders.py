@@ -81,7 +81,8 @@ class Contender(NamedTuple):
         if point is not None:
             return point.time.estimate
         x = math.log(n)
-        return math.exp(self.curve.mean(x)) if self.curve.first < x < self.curve.last else None
+        inside = self.curve.first < x < self.curve.last
+        return math.exp(self.curve.mean(x) + self.curve.pull(x)) if inside else None
 
     def is_timed_at(self, n: int) -> bool:
         """Tell whether the very call was timed at n."""
@@ -93,8 +94,10 @@ class Contender(NamedTuple):
         if n in self.points or not self.first < n < self.last:
             return self.points.get(n)
         low, high = max(size for size in self.points if size < n), min(size for size in self.points if size > n)
+        x = math.log(n)
+        time = Interval(*interval(self.curve, x), "prior")
         return Expected(
-            time=Interval(*interval(self.curve, math.log(n)), "prior"), basis="interpolated", between=(low, high),
+            time=time.around(time.estimate * math.exp(self.curve.pull(x))), basis="interpolated", between=(low, high),
             rows=(*self.points[low].rows, *self.points[high].rows),
         )  # fmt: skip
 

@@ -13,6 +13,8 @@ from gpubench.curves.process import CASE, WIDEST, Conditioned, Deviating, Kind, 
 STEP = math.log(1.6)
 
 
+# A call of nearly the same size takes nearly the time that was measured: within this factor.
+NEAR = math.log(1.1)
 # In a gap no wider than NARROW a step that is none costs little, so one is suspected sooner: an interval that the step
 # widens ends with the gap.
 NARROW, SURE_NARROW_STEP = math.log(1.6), 0.7
@@ -85,6 +87,21 @@ class TimeCurve:
         if i == 0 or i == len(grid):
             return means[max(i - 1, 0)]
         return means[i - 1] + (means[i] - means[i - 1]) * (x - grid[i - 1]) / (grid[i] - grid[i - 1])
+
+    def pull(self, x: float) -> float:
+        """Return how far ln(seconds) at x lies off `mean` because of sizes timed within NEAR.
+
+        At one of these it is the time measured there; between two near ones it goes from the one to the other.
+        """
+        i = bisect_right(self.points, (x,))
+        around = self.points[max(i - 1, 0) : i + 1]
+        reach = min(NEAR, around[-1].x - around[0].x or NEAR)
+        pull = 0.0
+        for point in around:
+            share = 1 - abs(x - point.x) / reach
+            if share > 0:
+                pull += share * (point.y - self.mean(point.x))
+        return pull
 
     def case_variance(self, x: float) -> float:
         """The variance by which a single size lies off the curve in a run."""

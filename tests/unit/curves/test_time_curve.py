@@ -259,3 +259,17 @@ def test_it_is_known_between_two_sizes_whatever_lies_beyond_them():
     """The sizes lie 16 times apart; the next one is no nearer."""
     curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 10, 1 << 14, 1 << 18, 1 << 22]))})["it"]
     assert all(curve.knows(math.log(n)) for n in (1 << 12, 1 << 16, 1 << 20))
+
+
+def test_a_call_of_nearly_a_measured_size_takes_nearly_the_time_measured_there():
+    """A single size that lies off the curve keeps its time: one element more does not double it."""
+    near = {1000: 4e-5, 1080: 9e-5, 4000: 1e-4, 16000: 3e-4, 64000: 2e-3}
+    curve = fit({"it": TimedSizes("cpu", {n: [[seconds] * 3] for n, seconds in near.items()})})["it"]
+
+    def expected(n):
+        return math.exp(curve.mean(math.log(n)) + curve.pull(math.log(n)))
+
+    assert [expected(n) for n in near] == pytest.approx(list(near.values()))
+    assert expected(1001) == pytest.approx(4e-5, rel=0.05)
+    assert 4e-5 < expected(1040) < 9e-5, "between two near sizes it goes from the one to the other"
+    assert curve.pull(math.log(8000)) == 0, "far from all sizes the curve tells"
