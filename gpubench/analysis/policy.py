@@ -50,23 +50,16 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True, dict=True):
-    """The place where to run: `device_id` as "cupy:0", its `backend`, and the form that was the fastest there.
+    """The place where a call should run. All is None where `basis` is unknown."""
 
-    `expected_s` is the time of one call, transfers included where the regime has them; `gain` how many times as long
-    the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated, or
-    unknown: then all else is None. `fraction` is the GPU's share of the work where the call should be split over the
-    CPU and a GPU, `placement` the side of each stage of a workload, c or g: then `backend` is "hybrid", `device_id` as
-    "hybrid:cupy:0", and `gain` is over the better of the two.
-    """
-
-    device_id: str | None
-    backend: str | None
-    form: str | None
-    expected_s: float | None
-    gain: float | None
+    device_id: str | None  # "cupy:0"; "hybrid:cupy:0" for both sides at once
+    backend: str | None  # "cupy"; "hybrid" for both sides
+    form: str | None  # the one that was the fastest there
+    expected_s: float | None  # of one call, with the copies that the regime has
+    gain: float | None  # the time of the best of the other side over `expected_s`; None where nothing competes
     basis: Basis
-    fraction: float | None = None
-    placement: str | None = None
+    fraction: float | None = None  # the GPU's part of a split call
+    placement: str | None = None  # the side of each stage of a workload, c or g
 
     @cached_property
     def advice(self) -> Advice | None:
