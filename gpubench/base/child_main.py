@@ -7,6 +7,10 @@ leaves others' start-up code (.pth files, sitecustomize, usercustomize) to this 
 import os
 import sys
 
+TYPE_CHECKING = False  # as in typing, which is not imported yet
+if TYPE_CHECKING:
+    import queue
+
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 # The beginning of each line that is a message of ours. All other lines of a child's output are somebody else's.
@@ -24,6 +28,22 @@ class Messages:
         """Send one message, a line of text. What others wrote before it, without an end of line, is no part of it."""
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
+
+
+def lines_of_parent() -> "queue.Queue[bytes]":
+    """Return the lines of standard input as they come. Its end ends this process: without its parent none stays."""
+    import queue
+    import threading
+
+    lines: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
 
 
 def die_with(parent: int) -> None:

@@ -360,10 +360,6 @@ class CaseRun:
         earlier = settled_block(outcome) if isinstance(outcome, Measurement) else None
         return earlier or self.runtime.repeats.get(self.case.id)
 
-    @property
-    def _expected_s(self) -> float | None:
-        return self.runtime.pace.expected_s(self.case)
-
     def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.WorkerRequest]) -> None:
         """Send a request whose reply `_exchange` waits for later."""
         self._asked = request(worker)
@@ -378,7 +374,7 @@ class CaseRun:
             id=worker.next_id, case=self.case, session=self.runtime.session,
             repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
             time_it=not self.runtime.check_only, device_clock=self._explained, part_samples=self._part_samples,
-            cut=self.cut, expected_s=self._expected_s,
+            cut=self.cut, expected_s=self.runtime.pace.expected_s(self.case),
         )  # fmt: skip
 
     def _finish_request(self, worker: Worker) -> protocol.WorkerRequest:

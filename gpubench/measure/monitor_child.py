@@ -7,17 +7,15 @@ case is timed: it reads only between Watch and Pause. End-of-file on stdin ends 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from gpubench import backends
 from gpubench.backends.contract import Backend, Observed
-from gpubench.base.child_main import Messages
+from gpubench.base.child_main import Messages, lines_of_parent
 from gpubench.base.plugins import error_text
 from gpubench.measure.monitor import (
     UNKNOWN_GPU,
@@ -124,17 +122,10 @@ def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin
             send(Paused(order.number))
 
 
-def _read_orders(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
-    for line in stream:
-        into.put(line)
-    os._exit(0)  # the parent is gone
-
-
 def main() -> int:
     """Serve until end-of-file."""
     messages = Messages()
-    orders: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_read_orders, args=(sys.stdin.buffer, orders), daemon=True).start()
+    orders = lines_of_parent()
 
     def send(message: FromMonitor) -> None:
         messages.write(encode(message))

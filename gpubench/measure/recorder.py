@@ -43,8 +43,6 @@ from gpubench.result.run import (
     SessionRecord,
     Settings,
     Skip,
-    TogetherTimes,
-    TwinTimes,
     failures_of,
     fingerprint,
 )
@@ -129,14 +127,6 @@ class Recorder:
     def replace(self, **fields: object) -> None:
         """Change top-level fields of the document."""
         self._run = msgspec.structs.replace(self._run, **fields)
-
-    def twins(self, times: Sequence[TwinTimes]) -> None:
-        """Enter what the equal GPUs took that a search left out."""
-        self._run = msgspec.structs.replace(self._run, twins=list(times))
-
-    def together(self, times: Sequence[TogetherTimes]) -> None:
-        """Enter what equal GPUs did alone and at once, beside what is known of that."""
-        self._run = msgspec.structs.replace(self._run, together=[*(self._run.together or ()), *times])
 
     def warn(self, warning: RunWarning) -> None:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])

@@ -23,8 +23,6 @@ MARKER = ".gpubench-scratch-lock"
 # What references may take of the host's free memory, which holds them while they are read.
 _REFERENCES_SHARE = 1 / 16
 MEMORY = Path("/dev/shm")
-# Earlier versions gave a folder this name until it was locked.
-_FORMER_PREFIX = "gpubench-new-"
 # A folder of a run that could not lock holds this file: it is not empty, so nobody takes it for an orphan.
 _UNLOCKED = ".gpubench-scratch-unlocked"
 
@@ -129,9 +127,7 @@ def _discard(folder: Path, lock: Lock) -> None:
 
 def _remove_orphans(temporary: Path) -> None:
     """References take gigabytes, and `kill -9` leaves them behind."""
-    for folder in (
-        path for prefix in (PREFIX, _FORMER_PREFIX, CLUSTER_PREFIX) for path in temporary.glob(f"{prefix}*")
-    ):
+    for folder in (path for prefix in (PREFIX, CLUSTER_PREFIX) for path in temporary.glob(f"{prefix}*")):
         marker = folder / MARKER
         with contextlib.suppress(OSError):
             if not _is_own_folder(folder) or marker.is_symlink():

@@ -326,7 +326,7 @@ class EqualCompanion(Companion):
             budget_s = self.spec.settings.budget_s or 0.0
             until = time.monotonic() + min(session.budget.left_s(), SHARE * budget_s)
             times = check(session.pool, self.spec, session.index, lambda: until - time.monotonic())
-            self.recorder.twins(times)
+            self.recorder.replace(twins=list(times))
 
     def _work_together(self, session: Occasion) -> None:
         """Run the largest size of each curve on all equal GPUs, as long as the budget holds a whole case."""
@@ -335,4 +335,5 @@ class EqualCompanion(Companion):
                 for count in self.spec.settings.ranks or [len(group)]:
                     if count <= len(group) and session.budget.left_s() >= seconds(count):
                         times = weak(session.pool, group[:count], item, self.spec.constraints, session.index)
-                        self.recorder.together(times)
+                        earlier = self.recorder.run.together or ()
+                        self.recorder.replace(together=[*earlier, *times])

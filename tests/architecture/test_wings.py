@@ -48,13 +48,18 @@ for module in pkgutil.walk_packages(gpubench.__path__, "gpubench."):
 
 
 def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]) -> None:
-    _, folder = without
+    name, folder = without
     run = program(folder, *RUN)
     assert run.returncode == 0, run.stderr
-    for words in (
-        ["report", "r.json"], ["report", "r.json", "--format", "json"], ["compare", "r.json", "r.json"],
-        ["detect", "--sysroot", ".", "--json"], ["ops"], ["schema"], ["--help"], ["run", "-h"],
-    ):  # fmt: skip
+    commands = [["report", "r.json"], ["detect", "--sysroot", ".", "--json"], ["ops"]]
+    if name == "all":
+        commands += [
+            ["report", "r.json", "--format", "json"],
+            ["compare", "r.json", "r.json"],
+            ["schema"],
+            ["run", "-h"],
+        ]
+    for words in commands:
         ended = program(folder, *words)
         assert ended.returncode == 0, (words, ended.stderr)
         assert "the wing" not in ended.stderr

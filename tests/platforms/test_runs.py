@@ -25,20 +25,16 @@ def test_run_append_report_and_compare(computer: Any, system: str) -> None:
     more = here.run("run", "--append", "r.json", "--sessions", "1", "--max-samples", "10")
     assert more.returncode == 0, more.stderr
     assert len(json.loads((here.folder / "r.json").read_bytes())["sessions"]) == 2
-    for command in (
-        ("report", "r.json"),
-        ("compare", "r.json", "r.json"),
-        ("report", "r.json", "-o", "r.html"),
-    ):
+    for command in (("compare", "r.json", "r.json"), ("report", "r.json", "-o", "r.html")):
         shown = here.run(*command)
         assert shown.returncode == 0, shown.stderr
         assert "Traceback" not in shown.stderr
     assert here.files() == ["work/r.html", "work/r.json"]
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_an_op_whose_reference_is_a_mapped_file(computer: Any, system: str) -> None:
-    here = computer(system)
+def test_an_op_whose_reference_is_a_mapped_file(computer: Any) -> None:
+    """Windows removes no file that is mapped."""
+    here = computer("win32")
     sizes = ("--sizes", "300k", "--sessions", "1", "--max-samples", "5")
     done = here.run("run", "--devices", "numpy:0", "--ops", "add,sum", *sizes, "-o", "r.json")
     assert done.returncode == 0, done.stderr

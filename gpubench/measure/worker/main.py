@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -26,7 +24,7 @@ import gpubench.kernels
 from gpubench.backends.contract import Session
 from gpubench.backends.contract.protocols import Foresees
 from gpubench.backends.shared.host import bound_cpus, on_all_cpus, set_up_threads
-from gpubench.base.child_main import Messages
+from gpubench.base.child_main import Messages, lines_of_parent
 from gpubench.base.errors import (
     NO_MEMORY,
     BackendError,
@@ -210,20 +208,13 @@ def _line(reply: protocol.Reply) -> bytes:
     return line
 
 
-def _read_requests(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
-    for line in stream:
-        into.put(line)
-    os._exit(0)  # the parent is gone: no orphan keeps a device
-
-
 def main() -> int:
     """Serve requests until `close` or end-of-file."""
     set_up_threads()  # before any library is loaded
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     messages = Messages()
-    requests: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
+    requests = lines_of_parent()
     worker = DeviceWorker(messages)
     while True:
         request = protocol.decode_request(requests.get())

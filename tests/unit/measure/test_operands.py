@@ -12,7 +12,12 @@ from gpubench.measure.worker.operands import Operands
 from gpubench.result.case import Case
 from tests import judging
 
-PAIRS = [(name, dtype) for name in kernels.usual() for dtype in kernels.load(name).dtypes]
+# Drawing does not know the op, nor cutting the dtype: of each op two dtypes, each with another kind of values.
+DRAWN = [
+    (name, dtype, kind)
+    for name in kernels.usual()
+    for dtype, kind in zip(kernels.load(name).dtypes, ("random", "normal"), strict=False)
+]
 
 
 def case(op, n, dtype, **shape):
@@ -25,8 +30,7 @@ def sizes(op):
     return large, small, middle
 
 
-@pytest.mark.parametrize(("name", "dtype"), PAIRS)
-@pytest.mark.parametrize("kind", ["random", "normal"])
+@pytest.mark.parametrize(("name", "dtype", "kind"), DRAWN)
 def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dtype, kind, tmp_path):
     op = kernels.load(name)
     shared = Operands(op, 1, kind, tmp_path)

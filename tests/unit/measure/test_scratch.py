@@ -96,10 +96,9 @@ def test_a_link_to_a_folder_of_ours_is_not_followed(temporary, tmp_path_factory)
     assert (elsewhere / orphan.rpartition("/")[2] / "x.npy").exists()
 
 
-@pytest.mark.parametrize("prefix", ["gpubench-new-", "gpubench-scratch-"])
-def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_removed(temporary, prefix):
-    (temporary / f"{prefix}empty").mkdir()
-    marked = temporary / f"{prefix}marked"
+def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_removed(temporary):
+    (temporary / "gpubench-scratch-empty").mkdir()
+    marked = temporary / "gpubench-scratch-marked"
     marked.mkdir()
     (marked / MARKER).touch()
     (marked / "x.npy").write_bytes(b"x")
@@ -109,14 +108,14 @@ def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_remo
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="giving a folder away needs root")
 def test_a_folder_of_another_user_stays(temporary):
-    theirs = temporary / "gpubench-new-theirs"
+    theirs = temporary / "gpubench-scratch-theirs"
     theirs.mkdir()
     os.chown(theirs, 65534, 65534)
     Scratch().remove()
     assert theirs.is_dir()
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO, errno.EINVAL])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
 def test_where_the_temporary_folder_knows_no_locks_a_run_has_a_folder_that_no_other_removes(
     temporary, monkeypatch, number
 ):
