@@ -151,7 +151,7 @@ def is_same(base: Side, new: Side) -> tuple[bool, bool]:
         SessionValues(*(dict(enumerate(map(value, side))) for side in (base, new)))
         for value in (block_median, lambda row: stats.quantile(sorted(row), SLOW_END))
     )
-    return alone, alone and not medians.has_moved(limit) and not slow_ends.has_moved(limit)
+    return alone, alone and not medians.differ_beyond(limit) and not slow_ends.differ_beyond(limit)
 
 
 def block_median(samples: list[float]) -> float:

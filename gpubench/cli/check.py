@@ -59,29 +59,29 @@ class Version(NamedTuple):
 
     def measure(self, *arguments: str) -> None:
         """Add a session to the result. A case that breaks is for the comparison to judge. Raises GpubenchError."""
-        before = _written(self.result)
+        before = _file_state(self.result)
         ended = self.run(
             "--quick", "--sessions", "1", "--annotations", "never", "--no-progress", "--format", "plain",
             *arguments, "--append", str(self.result),
         )  # fmt: skip
         # A run that was killed has a negative code; one that could not save ends as one with a broken case.
-        if ended.returncode not in (ExitCode.OK, ExitCode.FAILED) or _written(self.result) == before:
-            raise self.failed(ended)
+        if ended.returncode not in (ExitCode.OK, ExitCode.FAILED) or _file_state(self.result) == before:
+            raise self.failure(ended)
 
-    def failed(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
+    def failure(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
         """Return the error of a run that measured nothing, with what it said."""
         from gpubench.base import processes
 
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
-        said = [line for line in lines if line.startswith(("error:", "  why:"))] or lines[-2:]
+        message = [line for line in lines if line.startswith(("error:", "  why:"))] or lines[-2:]
         error = GpubenchError(
             "check-failed",
             f"{self.name} could not be measured: {self.program} {processes.ending(ended.returncode)}",
-            why=" ".join(" ".join(said).split()) or "it said nothing",
+            why=" ".join(" ".join(message).split()) or "it said nothing",
             hint=f"run it alone: {self.program} run",
         )  # fmt: skip
-        known = ended.returncode in {int(code) for code in ExitCode} - {ExitCode.OK}
-        error.exit_code = ExitCode(ended.returncode) if known else ExitCode.FAILED
+        documented = {int(code) for code in ExitCode} - {ExitCode.OK}
+        error.exit_code = ExitCode(ended.returncode) if ended.returncode in documented else ExitCode.FAILED
         return error
 
 
@@ -170,7 +170,7 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
     return name, program, where
 
 
-def _written(result: Path) -> tuple[int, int] | None:
+def _file_state(result: Path) -> tuple[int, int] | None:
     """Return what changes whenever the file is written; None if there is none."""
     try:
         state = result.stat()
@@ -195,7 +195,7 @@ def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
     """Return how long all sessions take, by the plan of one. Raises GpubenchError if there is no plan."""
     plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
     if plan.returncode:
-        raise version.failed(plan)
+        raise version.failure(plan)
     turns = f"{count_noun(sessions, 'session')} of each version in turns"
     try:
         session_s = START_S + json.loads(plan.stdout)["seconds"]

@@ -46,12 +46,12 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
             return text
         from gpubench.report import ci as fitting
 
-        text = fitting.marked(text, self.marker) if self.marker else text
+        text = fitting.add_marker(text, self.marker) if self.marker else text
         limit = self.max_bytes or (COMMENT_BYTES if self.marker else None)
-        return text if limit is None else fitting.fitted(text, limit)
+        return text if limit is None else fitting.fit_text(text, limit)
 
     def tell(
-        self, found: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
+        self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
     ) -> None:
         """After the report: summary, outputs, messages. Whatever nobody asked for is not computed."""
         if self.summary is not None:
@@ -59,11 +59,11 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
         if self.outputs is not None:
             from gpubench.report.ci import outputs
 
-            _append(self.outputs, outputs(found(), result_file))
+            _append(self.outputs, outputs(outcome(), result_file))
         if self.annotated:
             from gpubench.report.ci import messages
 
-            for line in messages(found()):
+            for line in messages(outcome()):
                 streams.command(line)
 
 
@@ -99,16 +99,16 @@ def _below_limit(path: str, text: str) -> str:
     """Return what of `text` may be added to the summary of this step; what it has already stays."""
     from gpubench.report import ci as fitting
 
-    size, ended = _written(path)
+    size, ended = _summary_state(path)
     gap = "" if ended else "\n"
-    found = fitting.fitted(text, SUMMARY_BYTES - size - len(gap))
-    if not found:
+    addition = fitting.fit_text(text, SUMMARY_BYTES - size - len(gap))
+    if not addition:
         print("warning: the summary of this step is full; the report was left out of it", file=sys.stderr)
         return ""
-    return gap + found
+    return gap + addition
 
 
-def _written(path: str) -> tuple[int, bool]:
+def _summary_state(path: str) -> tuple[int, bool]:
     """How many bytes a summary holds, and whether they end a line. What is no regular file holds none."""
     try:
         if not os.path.isfile(path) or not (size := os.path.getsize(path)):
@@ -160,24 +160,24 @@ def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
     return ExitCode.GATE if has_failures(analyses) else ExitCode.OK
 
 
-def require_measured(asked: Gates, analyses: Sequence[Analysis]) -> None:
+def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
     """`require_matches` in what the files hold. Raises UsageError."""
-    rows = [row for analysis in analyses for row in analysis.cases]
-    on_cpu = {row.case.device_id: row.device_kind == "cpu" for row in rows}
+    rows = [case for analysis in analyses for case in analysis.cases]
+    on_cpu = {case.case.device_id: case.device_kind == "cpu" for case in rows}
     hint = "gpubench report --sections raw lists the cases with their ids"
-    require_matches(asked, (row.case for row in rows), on_cpu.__getitem__, hint)
+    require_matches(gates, (case.case for case in rows), on_cpu.__getitem__, hint)
 
 
-def require_planned(asked: Gates, request: RunSpec) -> None:
+def require_in_plan(gates: Gates, request: RunSpec) -> None:
     """`require_matches` in what is going to be measured, as far as sizes are known. Raises UsageError."""
-    if not asked.min_speedups:
+    if not gates.min_speedups:
         return
     from gpubench.measure.schedule import plan_workloads
 
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
     cases = (case for workload in plan_workloads(request) for case in workload.cases)
     hint = "give the sizes with --sizes; --dry-run lists the case ids"
-    require_matches(asked, cases, on_cpu.__getitem__, hint)
+    require_matches(gates, cases, on_cpu.__getitem__, hint)
 
 
 def require_baseline(name: str | None, request: RunSpec) -> None:
@@ -189,25 +189,25 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
     chosen = parse_baseline(name)
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
-    known = {
+    matches = {
         f"{case.form}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))
         for workload in plan_workloads(request)
         for case in workload.cases
     }
-    if known and not any(known.values()):
+    if matches and not any(matches.values()):
         raise UsageError(
             "no-such-baseline", f"--baseline {name}: nothing that is going to be measured matches",
-            why="a speedup needs a baseline that is measured too", hint=f"choose one of: {', '.join(sorted(known))}",
+            why="a speedup needs a baseline that is measured too", hint=f"choose one of: {', '.join(sorted(matches))}",
         )  # fmt: skip
 
 
-def require_matches(asked: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
+def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
     """A gate that looks at nothing never fails: renaming an op must not switch it off. Raises UsageError.
 
     `cases` are those that are or will be there, `on_cpu` tells of a device id whether it is the baseline's.
     """
     contenders = [case for case in cases if not on_cpu(case.device_id)]
-    for demand in asked.min_speedups:
+    for demand in gates.min_speedups:
         if not any(demand.selects(case) for case in contenders):
             raise UsageError(
                 "no-such-case", f"--min-speedup: {demand.text[:60]!r} selects no case that has a speedup",

@@ -63,13 +63,15 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
 
     files = [options.base, *options.new]
     name, style, channels, checked = plan
-    base, *new = [_loaded(text) for text in files]
+    base, *new = [_load_side(text) for text in files]
     require_matches(options, [run for _, run in (base, *new)])
-    found = comparing(base, new, checked)
+    comparison = comparing(base, new, checked)
     plain = RenderOptions(time_unit=options.time_unit)
-    rendering.write(channels.comment(render(found, name, style), name), options.output)
-    channels.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(files[-1]))
-    return _ended(found, checked)
+    rendering.write(channels.comment(render(comparison, name, style), name), options.output)
+    channels.tell(
+        lambda: of_comparison(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1])
+    )
+    return _exit_code(comparison, checked)
 
 
 def check(options: ComparisonOptions) -> CompareOptions:
@@ -100,13 +102,13 @@ def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
     """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
     from gpubench.result.case import selector
 
-    given = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
-    given += [(text.rpartition("=")[0], "--min-speedup") for text in options.min_speedup or []]
-    given += [(text, "--ignore") for text in options.ignore or []]
-    known = [outcome.case for run in runs for outcome in run.outcomes] if given else []
-    for text, option in given:
+    selections = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
+    selections += [(text.rpartition("=")[0], "--min-speedup") for text in options.min_speedup or []]
+    selections += [(text, "--ignore") for text in options.ignore or []]
+    cases = [outcome.case for run in runs for outcome in run.outcomes] if selections else []
+    for text, option in selections:
         selects = selector(text, option=option)
-        if not any(map(selects, known)):
+        if not any(map(selects, cases)):
             raise UsageError(
                 "no-such-case", f"{option}: {text[:60]!r} selects no case",
                 why="none of the files has a case that it matches",
@@ -127,12 +129,12 @@ def _noise(path: str) -> Thresholds:
     from gpubench.cli.noise import load
     from gpubench.compare.comparison import Thresholds
 
-    found = load(path)
-    shares = {row.id: row.threshold for row in found.cases}
-    return Thresholds(source=Path(path).name, fingerprint=found.fingerprint, shares=shares)
+    noise = load(path)
+    shares = {case.id: case.threshold for case in noise.cases}
+    return Thresholds(source=Path(path).name, fingerprint=noise.fingerprint, shares=shares)
 
 
-def _loaded(text: str) -> tuple[str, Run]:
+def _load_side(text: str) -> tuple[str, Run]:
     """`[LABEL=]FILE`: the name to show, and what the file holds. A file whose own name has = needs no label."""
     from gpubench.result import store
 
@@ -147,20 +149,20 @@ def _path(text: str) -> str:
     return path if equals and label and not os.path.exists(text) else text
 
 
-def _ended(found: Comparison, options: CompareOptions) -> int:
+def _exit_code(comparison: Comparison, options: CompareOptions) -> int:
     """The exit code, after the report. Raises InputError for a gate that could not have failed and had to count."""
-    if found.exit_code == ExitCode.INPUT:
-        idle = next(gate for gate in found.gates if gate.impossible and options.must_count(gate.name))
+    if comparison.exit_code == ExitCode.INPUT:
+        idle = next(gate for gate in comparison.gates if gate.impossible and options.must_count(gate.name))
         if idle.name != "slower":
             raise InputError(
                 "gate-impossible", f"the gate {idle.name} could not be applied",
                 why="--ignore leaves it no case, so it could not have failed",
             )  # fmt: skip
-        notice = next(notice for notice in found.warnings if notice.code == "no-gate")
+        notice = next(notice for notice in comparison.warnings if notice.code == "no-gate")
         raise InputError(
             "gate-impossible", "the gate on regressions could not be applied",
             why="every case has too few sessions (also for --alpha), was throttled or is not looked at, so it could "
             "not have failed",
             hint=f"{notice.hint}, or leave `slower` out of --fail-on",
         )  # fmt: skip
-    return found.exit_code
+    return comparison.exit_code

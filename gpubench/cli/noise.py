@@ -31,19 +31,19 @@ def noise(options: NoiseOptions) -> int:
         _check_output(options.output)
     if options.file is not None:
         _refuse_measuring(options)
-        found, ending = found_in(_stored(options.file, options), options.sessions), 0
+        document, ending = found_in(_load_cases(options.file, options), options.sessions), 0
     else:
-        run = _measured(options, began)
+        run = _measure(options, began)
         if run.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             return run.exit_code
-        found, ending = judged(run, options.sessions), run.exit_code
+        document, ending = judge_sessions(run, options.sessions), run.exit_code
     if options.output != "-":
-        rendering.write(render_noise(found, name, style, allowed_share=ALLOWED_SHARE), None)
+        rendering.write(render_noise(document, name, style, allowed_share=ALLOWED_SHARE), None)
     if options.output is not None:
-        _save(found, options.output)
+        _save(document, options.output)
     if ending:  # what went wrong while measuring outweighs the gate
         return ending
-    return ExitCode.GATE if options.check and found.false_alarm_share > ALLOWED_SHARE else ExitCode.OK
+    return ExitCode.GATE if options.check and document.false_alarm_share > ALLOWED_SHARE else ExitCode.OK
 
 
 # ---------------------------------------------------------------- the sessions: of a file, or measured
@@ -62,7 +62,7 @@ def _refuse_measuring(options: NoiseOptions) -> None:
             )  # fmt: skip
 
 
-def _stored(file: str, options: SelectionOptions) -> Run:
+def _load_cases(file: str, options: SelectionOptions) -> Run:
     """Return what --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
     import msgspec
 
@@ -79,7 +79,7 @@ def _stored(file: str, options: SelectionOptions) -> Run:
     return msgspec.structs.replace(run, outcomes=outcomes)
 
 
-def _measured(options: NoiseOptions, began: float) -> Run:
+def _measure(options: NoiseOptions, began: float) -> Run:
     """The sessions of both sides, measured and saved as `run` does it."""
     import msgspec
 
@@ -96,9 +96,9 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     plan: Any = commands()["run"](**{**taken, "sessions": sessions, "budget": budget})
     saver = saving.Saver([], options)
     with progress.show(options, os.environ) as display:
-        asked = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
-        saver.check(asked.run)
-        finished = runner.run(asked, display, saver)
+        spec = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
+        saver.check(spec.run)
+        finished = runner.run(spec, display, saver)
     saver.finish(finished)
     if not options.quiet:
         for path in saver.saved:
@@ -109,7 +109,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     return saving.as_stored(finished)
 
 
-def judged(run: Run, sessions: int) -> Noise:
+def judge_sessions(run: Run, sessions: int) -> Noise:
     """The noise of what was measured here. Raises GpubenchError where that is too little, with what went wrong as the
     reason and the exit code of the run."""
     from gpubench.compare.noise import noise
@@ -127,9 +127,9 @@ def _cut_short(run: Run, sessions: int) -> bool:
     counting = {session.index for session in run.sessions if not session.superseded}
     stopped = any(
         stop.reason == "budget" and stop.session in counting
-        for row in run.outcomes
-        if isinstance(row, Measurement)
-        for stop in row.stops
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement)
+        for stop in outcome.stops
     )
     return stopped or len(run.sessions) < sessions or run.exit_code == ExitCode.BUDGET
 
@@ -139,13 +139,13 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 
     # What broke is graver than what was left out. Where the budget ended first, that is why the cases that were
     # measured lack sessions, whatever else was left out.
-    cut = cut_short and any(isinstance(row, Measurement) for row in run.outcomes)
+    cut = cut_short and any(isinstance(outcome, Measurement) for outcome in run.outcomes)
     lost = sorted(
         (
-            row for row in run.outcomes
-            if isinstance(row, Failure) or (isinstance(row, Skip) and (row.reason == "budget" or not cut))
+            outcome for outcome in run.outcomes
+            if isinstance(outcome, Failure) or (isinstance(outcome, Skip) and (outcome.reason == "budget" or not cut))
         ),
-        key=lambda row: (isinstance(row, Skip), row.reason != "budget"),
+        key=lambda outcome: (isinstance(outcome, Skip), outcome.reason != "budget"),
     )  # fmt: skip
     why, hint = "no case has a number that can be true", "`gpubench run` with the same options tells more"
     if lost:
@@ -154,9 +154,9 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
         why = "the time budget ended first"
     if lost[0].reason == "budget" if lost else cut_short:
         hint = "raise --budget, or measure less"
-    found = GpubenchError("nothing-to-compare", why=why, hint=hint)
-    found.exit_code = ExitCode(run.exit_code) or (ExitCode.BUDGET if cut_short else ExitCode.INPUT)
-    return found
+    error = GpubenchError("nothing-to-compare", why=why, hint=hint)
+    error.exit_code = ExitCode(run.exit_code) or (ExitCode.BUDGET if cut_short else ExitCode.INPUT)
+    return error
 
 
 # ---------------------------------------------------------------- the `gpubench-noise` document on disk
@@ -174,15 +174,15 @@ def _check_output(path: str) -> None:
     store.check_writable(path)
 
 
-def _save(found: Noise, path: str) -> None:
+def _save(document: Noise, path: str) -> None:
     """Replace `path` by the document, or write it to standard output for -. Raises GpubenchError."""
     from gpubench.cli import rendering
     from gpubench.result import store
 
     if path == "-":
-        rendering.write(store.dumps(found), None)
+        rendering.write(store.dumps(document), None)
     else:
-        store.replace(path, store.dumps(found))
+        store.replace(path, store.dumps(document))
 
 
 def load(path: str) -> Noise:

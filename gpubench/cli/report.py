@@ -57,7 +57,7 @@ def report(options: ReportOptions) -> int:
         claims=rendering.loaded_claims(options.claims),
         gates=gates,
     )
-    ci.require_measured(gates, analyses)
+    ci.require_in_files(gates, analyses)
     style = rendering.render_options(options, to_terminal=to_terminal)
     if options.by_device and options.sections is None and name in ("table", "plain"):
         style = msgspec.structs.replace(style, sections=("answer",))

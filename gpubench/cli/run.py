@@ -75,7 +75,7 @@ def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None)
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)
-    ci.require_planned(gates, request)
+    ci.require_in_plan(gates, request)
     ci.require_baseline(options.baseline, request)
     return request
 

@@ -243,6 +243,6 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         chosen = (share for selects, share in reversed(self.thresholds) if selects is None or selects(case))
         return next(chosen, usual)
 
-    def muted(self, case: Case) -> bool:
+    def ignores(self, case: Case) -> bool:
         """Whether no gate looks at this case."""
         return any(selects(case) for selects in self.ignored)

@@ -50,7 +50,7 @@ class SessionValues(NamedTuple):
         base, new = ([math.log(side[session]) for session in sorted(side)] for side in self)
         return base, new
 
-    def has_moved(self, limit: float) -> bool:
+    def differ_beyond(self, limit: float) -> bool:
         """Tell whether new differs from base by more than the factor `limit`, and a rank test says it is no chance."""
         return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
@@ -300,7 +300,7 @@ def _test(twin: CasePair, adjusted: tuple[float, float] | None, alpha: float) ->
     return {
         "verdict": verdict, "reason": reason, "p": p[worse],
         "p_adjusted": None if adjusted is None else adjusted[worse],
-        "sessions_needed": _sessions_needed(twin, inner) if reason == "noise" else None,
+        "sessions_needed": _advise_sessions(twin, inner) if reason == "noise" else None,
     }  # fmt: skip
 
 
@@ -324,10 +324,14 @@ def _verdict(
     if not (1 / limit <= low and high <= limit):
         return "UNSURE", "noise"
     slow_ends = SessionValues(twin.base.slow_ends, twin.new.slow_ends)
-    return ("UNSURE", "shape") if medians.has_moved(limit) or slow_ends.has_moved(limit) else ("SAME", None)
+    return (
+        ("UNSURE", "shape")
+        if medians.differ_beyond(limit) or slow_ends.differ_beyond(limit)
+        else ("SAME", None)
+    )
 
 
-def _sessions_needed(twin: CasePair, inner: tuple[float, float, float]) -> int | None:
+def _advise_sessions(twin: CasePair, inner: tuple[float, float, float]) -> int | None:
     """Return the sessions a side after which the interval should be narrow enough, as its width falls with their root.
 
     None where more sessions are no remedy: there would be too many of them.

@@ -78,31 +78,33 @@ def pair_cases(
     own = _own_sizes(base, new) | _own_sizes(new, base)
     for case_id in dict.fromkeys((*base.rows, *new.rows)):
         case, other = base.rows.get(case_id), new.rows.get(case_id)
-        known = case if case is not None and case.sessions else None
-        sampled = known or (other if other is not None and other.sessions else None)
+        sampled_base = case if case is not None and case.sessions else None
+        sampled = sampled_base or (other if other is not None and other.sessions else None)
         if sampled is None or case_id in own:
             continue
-        muted = options.muted(sampled.case)
-        if known is None:
+        muted = options.ignores(sampled.case)
+        if sampled_base is None:
             absent["added"].append(_absent(case_id, case, index, muted))
         elif other is not None and other.sessions:
             both = base.measurements[case_id], new.measurements[case_id]
             apart = case_differences(base.run, new.run, *both, index)
             differences += apart
-            reasons: list[str] = [row.scope for row in apart if row.scope in NOT_COMPARABLE]
-            reasons = [*reasons, *_implausible(known, other)] if alike else ["protocol"]
+            reasons: list[str] = [
+                difference.scope for difference in apart if difference.scope in NOT_COMPARABLE
+            ]
+            reasons = [*reasons, *_implausible(sampled_base, other)] if alike else ["protocol"]
             if reasons:
-                refused.append(_refuse(known, other, index, reasons[0], muted))
+                refused.append(_refuse(sampled_base, other, index, reasons[0], muted))
             else:
-                first = fewest_samples(known, other)
+                first = fewest_samples(sampled_base, other)
                 twins.append(
                     CasePair(
-                        base=values_of(base, known, first), new=values_of(new, other, first), muted=muted,
-                        threshold=options.threshold(known.case, takes_turns),
+                        base=values_of(base, sampled_base, first), new=values_of(new, other, first), muted=muted,
+                        threshold=options.threshold(sampled_base.case, takes_turns),
                     )
                 )  # fmt: skip
-        elif known.time is None:  # what base has no true number for cannot go missing
-            refused.append(_refuse(known, other, index, "implausible", muted))
+        elif sampled_base.time is None:  # what base has no true number for cannot go missing
+            refused.append(_refuse(sampled_base, other, index, "implausible", muted))
         else:
             failed = other is not None and other.outcome == "failure"
             absent["failed" if failed else "missing"].append(_absent(case_id, other, index, muted))
@@ -326,5 +328,7 @@ def _not_comparable(message: str, why: str, hint: str) -> InputError:
 
 def _list(differences: Sequence[Difference], most: int = 4) -> str:
     """Return `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
-    texts = [f"{row.field}: {row.base!r} against {row.value!r}" for row in differences]
+    texts = [
+        f"{difference.field}: {difference.base!r} against {difference.value!r}" for difference in differences
+    ]
     return truncate(list(dict.fromkeys(texts)), most, between="; ")

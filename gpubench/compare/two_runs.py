@@ -85,7 +85,7 @@ class _Whole(NamedTuple):
     def asked(self) -> dict[str, Case]:
         """The cases of all files that are not muted, by id."""
         rows = [case for side in (self.ours, *(new.side for new in self.news)) for case in side.rows.values()]
-        return {case.id: case.case for case in rows if not self.options.muted(case.case)}
+        return {case.id: case.case for case in rows if not self.options.ignores(case.case)}
 
     def names(self, concerned: Sequence[_Against]) -> str:
         """Return the names of the new files that are concerned, where others are not."""

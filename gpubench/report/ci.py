@@ -97,12 +97,12 @@ _FOLDED = re.compile(r"^<details>\n.*?^</details>\n\n?", re.MULTILINE | re.DOTAL
 _NOTICE = "\n**truncated**: {what} left out to stay below {limit} bytes; `gpubench report` shows all.\n"
 
 
-def marked(text: str, marker: str) -> str:
+def add_marker(text: str, marker: str) -> str:
     """`text` below an invisible line by which a later run finds its own comment."""
     return f"<!-- gpubench:{marker} -->\n{text}"
 
 
-def fitted(text: str, limit: int) -> str:
+def fit_text(text: str, limit: int) -> str:
     """`text` in at most `limit` bytes of UTF-8: without folded sections, then without its end; a notice says so.
 
     Empty where not even the notice fits.
@@ -120,8 +120,8 @@ def fitted(text: str, limit: int) -> str:
     room = limit - _size(notice)
     if room < 0:
         return ""
-    kept = text.encode()[:room].decode("utf-8", "ignore")
-    return kept[: kept.rfind("\n") + 1] + notice
+    start = text.encode()[:room].decode("utf-8", "ignore")
+    return start[: start.rfind("\n") + 1] + notice
 
 
 def _notice(dropped: int, limit: int, *, cut: bool) -> str:
@@ -149,12 +149,12 @@ def messages(outcome: CiOutcome) -> Iterator[str]:
 
 def _lines(kind: str, texts: Sequence[str]) -> Iterator[str]:
     for text in texts[:MOST]:
-        yield f"::{kind} title={TITLE}::{escaped(text)}"
+        yield f"::{kind} title={TITLE}::{escape_command(text)}"
     if len(texts) > MOST:
         yield f"::{kind} title={TITLE}::and {len(texts) - MOST} more: see the report"
 
 
-def escaped(text: str) -> str:
+def escape_command(text: str) -> str:
     """`text` as the runner reads it back; what it takes for a line's end is a percent code."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)

@@ -105,7 +105,7 @@ class _Outcome:
         """The cases that gates look at."""
         return [case for case in self.cases if not case.muted]
 
-    def judged(self, word: VerdictWord) -> list[JudgedCase]:
+    def with_verdict(self, word: VerdictWord) -> list[JudgedCase]:
         """Return the cases of a verdict that gates look at, the largest change first."""
         cases = [case for case in self.counting if case.verdict == word]
         return sorted(cases, key=lambda case: (-abs(math.log(case.ratio or 1.0)), case.id))
@@ -143,7 +143,7 @@ def _verdict_section(outcome: _Outcome) -> Section:
 
 
 def _sentence(outcome: _Outcome) -> str:
-    slower, faster = outcome.judged("SLOWER"), outcome.judged("FASTER")
+    slower, faster = outcome.with_verdict("SLOWER"), outcome.with_verdict("FASTER")
     parts = [
         f"{len(cases)} {word}, most of all {printable(cases[0].id)} ({_ratio_text(cases[0])} the time)"
         for word, cases in (("slower", slower), ("faster", faster))
@@ -151,7 +151,7 @@ def _sentence(outcome: _Outcome) -> str:
     ]
     if parts:
         return f"Of {count_noun(len(outcome.counting), 'case')} {'; '.join(parts)}."
-    if outcome.judged("SAME"):
+    if outcome.with_verdict("SAME"):
         return "No case is slower or faster, as far as this comparison can tell."
     return "Nothing is decided: no case is surely slower, faster or the same."
 
@@ -243,7 +243,7 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
         cases = [case for case in outcome.cases if case.verdict == word]
         more: tuple[str, ...] = ()
         if not outcome.lists_all:
-            cases = outcome.judged(word)
+            cases = outcome.with_verdict(word)
             rest = len(cases) - SHOWN
             more = (f"The {SHOWN} largest changes; {rest} more: {_LIST}",) if rest > 0 else ()
             cases = cases[:SHOWN]
@@ -262,7 +262,7 @@ def _rest_section(outcome: _Outcome) -> Section:
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]
-        for reason, cases in group_by(outcome.judged(word), lambda case: case.reason or "").items()
+        for reason, cases in group_by(outcome.with_verdict(word), lambda case: case.reason or "").items()
     ]
     for kind, absent in outcome.absent.items():
         groups = group_by((case for case in absent if not case.muted), _reason_text)
@@ -416,8 +416,8 @@ def _csv_text(comparison: Comparison) -> str:
     ]
     for case in rows:
         new = comparison.new[case["new"]]
-        known = case | {"case_id": case["id"], "new_file": new.source, "new_run_id": new.run_id}
-        writer.writerow({name: csv_text(known[name]) for name in CSV_COLUMNS if name in known})
+        fields = case | {"case_id": case["id"], "new_file": new.source, "new_run_id": new.run_id}
+        writer.writerow({name: csv_text(fields[name]) for name in CSV_COLUMNS if name in fields})
     return text.getvalue()
 
 
@@ -444,13 +444,13 @@ def _noise_verdict(noise: Noise, allowed_share: float) -> tuple[str, ...]:
     state = "more than" if noise.false_alarm_share > allowed_share else "at most"
     cases = count_noun(len(noise.cases), "case")
     text = (
-        f"Unchanged work was called SLOWER in {_rounded(noise.false_alarm_share)} of {noise.permutations} comparisons "
-        f"of {cases}, {noise.sessions} sessions a side: {state} the {_rounded(allowed_share)} that a suite may have."
+        f"Unchanged work was called SLOWER in {_percents(noise.false_alarm_share)} of {noise.permutations} comparisons "
+        f"of {cases}, {noise.sessions} sessions a side: {state} the {_percents(allowed_share)} that a suite may have."
     )
     lines = [text]
     if any(case.threshold > INTERLEAVED for case in noise.cases):
         lines.append(
-            f"With the thresholds below it is {_rounded(noise.raised_alarm_share)}; compare takes them by --thresholds."
+            f"With these thresholds it is {_percents(noise.raised_alarm_share)}; compare takes them by --thresholds."
         )
     return tuple(lines)
 
@@ -462,8 +462,8 @@ def _noise_table(noise: Noise) -> Table:
     )  # fmt: skip
     body = tuple(
         cells(
-            printable(case.id), _rounded(case.spread), _rounded(case.threshold),
-            Cell(_rounded(case.alarm_share), "bad" if case.alarm_share else "plain"),
+            printable(case.id), _percents(case.spread), _percents(case.threshold),
+            Cell(_percents(case.alarm_share), "bad" if case.alarm_share else "plain"),
         )
         for case in sorted(noise.cases, key=lambda case: (-case.threshold, case.id))
     )  # fmt: skip
@@ -474,5 +474,5 @@ def _noise_table(noise: Noise) -> Table:
     return Table(columns, body, legend=legend)
 
 
-def _rounded(share: float) -> str:
+def _percents(share: float) -> str:
     return f"{100 * share:.3g} %"

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from gpubench.base.errors import GpubenchError
-from gpubench.cli.noise import judged
+from gpubench.cli.noise import judge_sessions
 from gpubench.cli.options import commands
 from gpubench.result.run import Outcome, Stop
 from gpubench.result.store import save
@@ -182,7 +182,7 @@ def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
     outcomes: list[Outcome], sessions: int, ending: int, code: int, reported: str
 ) -> None:
     with pytest.raises(GpubenchError) as raised:
-        judged(a_run(outcomes, sessions, exit_code=ending), 5)
+        judge_sessions(a_run(outcomes, sessions, exit_code=ending), 5)
     assert (reported in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why
     assert ("--budget" in raised.value.hint) == ("budget" in reported)
 

@@ -63,20 +63,20 @@ class Rate(NamedTuple):
     unit: str
 
 
-def estimated(analysis: Analysis) -> tuple[Estimated, ...]:
+def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
     """The cases with an estimate, in the order of the report. What cannot be true has none."""
     repeats = _repeats(analysis)
     ratios = speedup_of(analysis)
     return tuple(
         Estimated(
-            row=row, time=row.time, speedup=ratios.get(row.id),
+            row=case, time=case.time, speedup=ratios.get(case.id),
             sessions=tuple(
-                SessionTimes(samples=samples, repeat=repeats.get(row.id, {}).get(index, 1))
-                for index, samples in sorted(row.sessions.items())
+                SessionTimes(samples=samples, repeat=repeats.get(case.id, {}).get(index, 1))
+                for index, samples in sorted(case.sessions.items())
             ),
         )
-        for row in analysis.cases
-        if row.time is not None
+        for case in analysis.cases
+        if case.time is not None
     )  # fmt: skip
 
 
@@ -92,15 +92,15 @@ def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
 
 def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
     """Return by case id the speedup against the fastest form of the baseline."""
-    return {row.case.id: row for row in analysis.speedups if row.kind != "library"}
+    return {speedup.case.id: speedup for speedup in analysis.speedups if speedup.kind != "library"}
 
 
-def rate_of(row: CaseResult, seconds: float) -> Rate | None:
+def rate_of(case: CaseResult, seconds: float) -> Rate | None:
     """Return what one launch does, over its `seconds`: GFLOP/s where it computes, GB/s where it moves; None:
     neither."""
-    if row.flops > COMPUTE_INTENSITY * row.bytes:
-        return Rate(row.flops / seconds / 1e9, "GFLOP/s")
-    return Rate(row.bytes / seconds / 1e9, "GB/s") if row.bytes else None
+    if case.flops > COMPUTE_INTENSITY * case.bytes:
+        return Rate(case.flops / seconds / 1e9, "GFLOP/s")
+    return Rate(case.bytes / seconds / 1e9, "GB/s") if case.bytes else None
 
 
 def half_width(interval: IntervalLike) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.base.streams import printable
-from gpubench.report.exporters import Estimated, decimal, estimated, only_run, rate_of
+from gpubench.report.exporters import Estimated, decimal, estimated_cases, only_run, rate_of
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.result.run import Run
 
@@ -35,7 +35,7 @@ def _run_text(analysis: Analysis) -> str:
     heading = [
         f"goos: {system}", f"goarch: {_ARCHITECTURES.get(kernel_name, kernel_name)}", "pkg: gpubench", f"cpu: {cpu}",
     ]  # fmt: skip
-    lines = [line for case in estimated(analysis) for line in _lines(case)]
+    lines = [line for case in estimated_cases(analysis) for line in _lines(case)]
     return "\n".join([*heading, *lines]) + "\n"
 
 
@@ -97,7 +97,7 @@ def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """Yield the rows of an op, which is a family, by its cases, the instances."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}
-    for case in estimated(analysis):
+    for case in estimated_cases(analysis):
         op = case.row.case.op
         family = families.setdefault(op, len(families))
         member = members[op] = members.get(op, -1) + 1
@@ -122,13 +122,13 @@ def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, 
 
 def render_hyperfine(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return every sample of each case as the time of a command. Raises UsageError for several runs."""
-    cases = estimated(only_run(analyses, "hyperfine"))
+    cases = estimated_cases(only_run(analyses, "hyperfine"))
     parameters = [_parameters(case) for case in cases]
-    names = {name for found in parameters for name in found}
-    vary = {name for name in names if len({found.get(name) for found in parameters}) > 1}
+    names = {name for values in parameters for name in values}
+    vary = {name for name in names if len({values.get(name) for values in parameters}) > 1}
     commands = [
-        _command(case, {name: value for name, value in found.items() if name in vary})
-        for case, found in zip(cases, parameters, strict=True)
+        _command(case, {name: value for name, value in values.items() if name in vary})
+        for case, values in zip(cases, parameters, strict=True)
     ]
     return json_text({"results": commands}, options)
 
@@ -176,7 +176,7 @@ def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions
             "group": case.row.case.op, "name": case.id, "fullname": case.id, "params": {}, "param": None,
             "extra_info": {}, "options": settings, "stats": sample_stats(case.samples, case.sessions[0].repeat),
         }
-        for case in estimated(analysis)
+        for case in estimated_cases(analysis)
     ]  # fmt: skip
     document = {
         "machine_info": _machine_info(run), "commit_info": _commit_info(run), "benchmarks": benchmarks,
@@ -216,15 +216,16 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 def _machine_info(run: Run) -> dict[str, Any]:
     """Return facts of the file; what it does not hold is an empty text, as a host's name always is."""
 
-    def known(*path: str) -> str:
+    def fact_text(*path: str) -> str:
         return str(fact(run.machine, *path) or "")
 
     python = run.tool.get("python", "")
     return {
-        "node": "", "processor": known("cpu", "model"), "machine": known("platform", "arch"), "python_compiler": "",
-        "python_implementation": run.tool.get("implementation", ""), "python_implementation_version": python,
-        "python_version": python, "python_build": ("", ""), "release": known("platform", "kernel"),
-        "system": _SYSTEMS.get(known("platform", "os"), known("platform", "os")), "cpu": {},
+        "node": "", "processor": fact_text("cpu", "model"), "machine": fact_text("platform", "arch"),
+        "python_compiler": "", "python_implementation": run.tool.get("implementation", ""),
+        "python_implementation_version": python, "python_version": python, "python_build": ("", ""),
+        "release": fact_text("platform", "kernel"),
+        "system": _SYSTEMS.get(fact_text("platform", "os"), fact_text("platform", "os")), "cpu": {},
     }  # fmt: skip
 
 

@@ -52,10 +52,10 @@ def _lines(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, 
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
             for result in rows.make(analysis):
-                ours = lines.setdefault(result.id, [{}])
-                known = {column: getattr(result, field) for column, field in rows.csv.items()}
-                ours[0] |= {column: value for column, value in known.items() if value is not None}
-                ours += [dict(part) for part in rows.parts(result)] if rows.parts else []
+                parts = lines.setdefault(result.id, [{}])
+                values = {column: getattr(result, field) for column, field in rows.csv.items()}
+                parts[0] |= {column: value for column, value in values.items() if value is not None}
+                parts += [dict(part) for part in rows.parts(result)] if rows.parts else []
     return lines
 
 

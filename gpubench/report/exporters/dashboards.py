@@ -7,7 +7,7 @@ from typing import Any
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.curves.stats import IntervalLike
-from gpubench.report.exporters import Estimated, decimal, estimated, half_width, only_run, rate_of
+from gpubench.report.exporters import Estimated, decimal, estimated_cases, half_width, only_run, rate_of
 from gpubench.report.layout import RenderOptions, json_text
 
 NS, MS = 1e9, 1e3
@@ -16,7 +16,7 @@ NS, MS = 1e9, 1e3
 def render_bmf(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return latency in nanoseconds, throughput in calls per second and speedup by case id. Raises UsageError for
     several runs."""
-    cases = estimated(only_run(analyses, "bmf"))
+    cases = estimated_cases(only_run(analyses, "bmf"))
     return json_text({case.id: _measures(case) for case in cases}, options)
 
 
@@ -38,7 +38,7 @@ def _metric(value: float, low: float, high: float) -> dict[str, float]:
 
 def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return wall times. Raises UsageError for several runs."""
-    cases = estimated(only_run(analyses, "gha-smaller"))
+    cases = estimated_cases(only_run(analyses, "gha-smaller"))
     return json_text(
         [
             _entry(
@@ -53,7 +53,7 @@ def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 def render_bigger(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return speedups and rates. Raises UsageError for several runs."""
-    cases = estimated(only_run(analyses, "gha-bigger"))
+    cases = estimated_cases(only_run(analyses, "gha-bigger"))
     return json_text([entry for case in cases for entry in _entries(case)], options)
 
 

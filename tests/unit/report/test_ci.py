@@ -11,7 +11,16 @@ from gpubench.cli import ci
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.report import analysed, drawn
-from gpubench.report.ci import MOST, CiOutcome, fitted, marked, messages, of_comparison, of_reports, outputs
+from gpubench.report.ci import (
+    MOST,
+    CiOutcome,
+    add_marker,
+    fit_text,
+    messages,
+    of_comparison,
+    of_reports,
+    outputs,
+)
 from tests.examples import examples
 from tests.unit.report.builders import case, curve, failed, measured, run_of
 from tests.unit.report.samples import full_run
@@ -122,37 +131,37 @@ def document(*parts):
 
 def test_the_last_folded_sections_go_first():
     text = document("lead", FOLDED.format("one", "a" * 500), "between", FOLDED.format("two", "b" * 500), "end")
-    assert fitted(text, len(text)) == text
-    short = fitted(text, len(text) - 1)
+    assert fit_text(text, len(text)) == text
+    short = fit_text(text, len(text) - 1)
     assert "a" * 500 in short
     assert "b" * 500 not in short
     assert "**truncated**: 1 folded section left out" in short
     assert all(word in short for word in ("lead", "between", "end"))
-    none = fitted(text, 400)
+    none = fit_text(text, 400)
     assert "2 folded sections left out" in none
     assert "<details>" not in none
 
 
 def test_what_is_still_too_long_is_cut_at_a_line():
     text = document(*(f"line {i}" for i in range(200)))
-    short = fitted(text, 500)
+    short = fit_text(text, 500)
     assert len(short) <= 500
     assert "the end of the report left out" in short
     assert all(line in text.splitlines() for line in short.splitlines() if not line.startswith("**truncated**"))
-    assert fitted(text, 20) == ""
+    assert fit_text(text, 20) == ""
 
 
 @given(st.integers(0, 30_000), st.lists(st.text(max_size=40), max_size=20))
 @settings(max_examples=examples(60))
 def test_it_always_fits(limit, parts):
     report = document(*(FOLDED.format(i, part.replace("<", "&lt;")) for i, part in enumerate(parts)))
-    assert len(fitted(report, limit).encode("utf-8", "surrogatepass")) <= limit
+    assert len(fit_text(report, limit).encode("utf-8", "surrogatepass")) <= limit
 
 
 @pytest.mark.parametrize("limit", [1000, 3000, 6000, 10_000])
 def test_a_real_report_fits_and_has_no_half_of_a_section(limit):
-    text = marked(drawn(analysed([full_run()]), "markdown"), "x")
-    short = fitted(text, limit)
+    text = add_marker(drawn(analysed([full_run()]), "markdown"), "x")
+    short = fit_text(text, limit)
     assert len(short.encode()) <= limit
     assert short.startswith("<!-- gpubench:x -->\n## gpubench report\n")
     assert short.count("<details>") == short.count("</details>")
