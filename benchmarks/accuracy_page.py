@@ -20,48 +20,53 @@ _BLOCK = re.compile(r"<!-- begin: tables -->\n.*?<!-- end: tables -->", re.DOTAL
 def rewrite(file: Path | None = None, page: Path = PAGE) -> int:
     """Make the page's tables anew from `file`, else from the file that it names. Returns the exit code."""
     text = page.read_text(encoding="utf-8")
-    page.write_text(rewritten(text, file), encoding="utf-8")
+    page.write_text(renew(text, file), encoding="utf-8")
     return 0
 
 
-def rewritten(text: str, file: Path | None = None, root: Path = ROOT) -> str:
+def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:
     """The page's text with its tables made anew. Raises ValueError if neither it nor the caller names a file."""
     named = _FILE.search(text)
     if file is None and named is None:
         raise ValueError("the page has no line <!-- file: ... -->; give a file")
     path = file.resolve() if file is not None else root / named["file"]  # type: ignore[index]
-    found = msgspec.json.decode(path.read_bytes(), type=Agreement)
+    agreement = msgspec.json.decode(path.read_bytes(), type=Agreement)
     name = path.relative_to(root) if path.is_relative_to(root) else path
     text = _FILE.sub(f"<!-- file: {name} -->", text, count=1)
-    block = f"<!-- begin: tables -->\n{tables(found)}\n<!-- end: tables -->"
+    block = f"<!-- begin: tables -->\n{tables(agreement)}\n<!-- end: tables -->"
     return _BLOCK.sub(lambda _: block, text)
 
 
-def tables(found: Agreement) -> str:
+def tables(agreement: Agreement) -> str:
     """Markdown: what was measured with what, a row for each tool and clock, then every figure by clock."""
-    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    pairings = [*found.pairings, *without_events(found)]
-    parts = [f"{found.device}, driver {found.driver}, {found.measured_at}; {versions}.", _overview(pairings)]
-    parts += [f"Left out: {tool} ({why})." for tool, why in found.absent.items()]
-    for library, clock in dict.fromkeys((one.library, one.clock) for one in pairings):
-        rows = [one for one in pairings if (one.library, one.clock) == (library, clock)]
+    versions = ", ".join(f"{name} {version}" for name, version in agreement.versions.items())
+    pairings = [*agreement.pairings, *without_events(agreement)]
+    parts = [
+        f"{agreement.device}, driver {agreement.driver}, {agreement.measured_at}; {versions}.",
+        _overview(pairings),
+    ]
+    parts += [f"Left out: {tool} ({why})." for tool, why in agreement.absent.items()]
+    for library, clock in dict.fromkeys((pairing.library, pairing.clock) for pairing in pairings):
+        rows = [pairing for pairing in pairings if (pairing.library, pairing.clock) == (library, clock)]
         parts.append(f"**`{clock}`, kernels of {library}**\n\n{_rows(rows)}")
-    parts.append("**Launches without work**, by gpubench's device clock and by ncu\n\n" + _floors(found))
+    parts.append("**Launches without work**, by gpubench's device clock and by ncu\n\n" + _floors(agreement))
     return "\n\n".join(parts)
 
 
-def without_events(found: Agreement) -> list[Pairing]:
+def without_events(agreement: Agreement) -> list[Pairing]:
     """Our cold clock less what its events show around nothing at all, beside ncu, which has no events."""
-    zero = found.floors.get(EVENTS, 0.0)
+    zero = agreement.floors.get(EVENTS, 0.0)
     return [
-        msgspec.structs.replace(one, clock="cold - events", ours_s=[seconds - zero for seconds in one.ours_s])
-        for one in found.pairings
-        if one.clock == "cold" and one.tool.startswith("ncu")
+        msgspec.structs.replace(
+            pairing, clock="cold - events", ours_s=[seconds - zero for seconds in pairing.ours_s]
+        )
+        for pairing in agreement.pairings
+        if pairing.clock == "cold" and pairing.tool.startswith("ncu")
     ]
 
 
 def _kinds(pairings: Iterable[Pairing]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((one.tool, one.clock) for one in pairings))
+    return list(dict.fromkeys((pairing.tool, pairing.clock) for pairing in pairings))
 
 
 def _overview(pairings: Sequence[Pairing]) -> str:
@@ -71,13 +76,15 @@ def _overview(pairings: Sequence[Pairing]) -> str:
     )  # fmt: skip
     lines = []
     for tool, clock in _kinds(pairings):
-        rows = [one for one in pairings if (one.tool, one.clock) == (tool, clock)]
+        rows = [pairing for pairing in pairings if (pairing.tool, pairing.clock) == (tool, clock)]
         cells: list[str] = []
         for part in ([r for r in rows if r.ours > LONG_S], [r for r in rows if r.ours <= LONG_S]):
-            judged = [one for one in part if one.agrees is not None]
-            worst = max(part, key=lambda one: abs(one.excess), default=None)
+            judged = [pairing for pairing in part if pairing.agrees is not None]
+            worst = max(part, key=lambda pairing: abs(pairing.excess), default=None)
             cells.append(
-                f"{sum(one.agrees is True for one in judged)} of {len(judged)}" if judged else "no target"
+                f"{sum(pairing.agrees is True for pairing in judged)} of {len(judged)}"
+                if judged
+                else "no target"
             )
             cells.append(f"{worst.excess:+.1%}, {(worst.ours - worst.theirs) * 1e6:+.2f} us" if worst else "-")
         lines.append((tool, f"`{clock}`", *cells))
@@ -86,15 +93,15 @@ def _overview(pairings: Sequence[Pairing]) -> str:
 
 def _rows(rows: Sequence[Pairing]) -> str:
     """A row per kernel, a column per tool: its time, and how far ours is from it; bold where that misses the target."""
-    tools = list(dict.fromkeys(one.tool for one in rows))
+    tools = list(dict.fromkeys(pairing.tool for pairing in rows))
     kernels: dict[tuple[str, int], dict[str, Pairing]] = {}
-    for one in rows:
-        kernels.setdefault((one.op, one.n), {})[one.tool] = one
+    for pairing in rows:
+        kernels.setdefault((pairing.op, pairing.n), {})[pairing.tool] = pairing
     return _table(
         ("kernel", "n", "gpubench", *tools),
         [
             (
-                op, _size(n), _us(statistics.median(one.ours for one in by_tool.values())),
+                op, _size(n), _us(statistics.median(pairing.ours for pairing in by_tool.values())),
                 *(_cell(by_tool[tool]) if tool in by_tool else "-" for tool in tools),
             )
             for (op, n), by_tool in kernels.items()
@@ -102,14 +109,16 @@ def _rows(rows: Sequence[Pairing]) -> str:
     )  # fmt: skip
 
 
-def _cell(one: Pairing) -> str:
-    difference = f"{one.excess:+.1%}" if abs(one.excess) >= 5e-4 else "0%"
-    host = f", host {_us(one.host_s)}" if one.host_s is not None and one.clock == "single" else ""
-    return f"{_us(one.theirs)}, {f'**{difference}**' if one.agrees is False else difference}{host}"
+def _cell(pairing: Pairing) -> str:
+    difference = f"{pairing.excess:+.1%}" if abs(pairing.excess) >= 5e-4 else "0%"
+    host = f", host {_us(pairing.host_s)}" if pairing.host_s is not None and pairing.clock == "single" else ""
+    return f"{_us(pairing.theirs)}, {f'**{difference}**' if pairing.agrees is False else difference}{host}"
 
 
-def _floors(found: Agreement) -> str:
-    return _table(("launch", "per launch"), [(name, _us(seconds)) for name, seconds in found.floors.items()])
+def _floors(agreement: Agreement) -> str:
+    return _table(
+        ("launch", "per launch"), [(name, _us(seconds)) for name, seconds in agreement.floors.items()]
+    )
 
 
 def _us(seconds: float) -> str:

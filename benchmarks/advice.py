@@ -51,7 +51,7 @@ BAD, ELEMENTS = 0.05, 100_000
 
 
 class Times(NamedTuple):
-    """What was measured at one size: seconds by device and form with their cases, and the best of either side."""
+    """The times at one size: seconds by device and form with their cases, and the best of either side."""
 
     by_form: dict[tuple[str, Form], float]
     rows: dict[tuple[str, Form], CaseResult]
@@ -59,7 +59,7 @@ class Times(NamedTuple):
     other: float
 
     def cost(self, *, cpu: bool) -> float:
-        """Of the side that is chosen, by its best form."""
+        """Return the cost of a choice of side, by its best form."""
         return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
 
     @property
@@ -67,12 +67,15 @@ class Times(NamedTuple):
         return min(self.by_form, key=self.by_form.__getitem__)
 
     def halves(self) -> tuple[float, ...]:
-        """What the form costs in one half of the blocks that is the fastest in the other half; none of few blocks."""
-        blocks = {form: [*itertools.chain(*row.blocks.values())] for form, row in self.rows.items()}
+        """Return the cost, in one half of the blocks, of the form that is the fastest in the other half.
+
+        Returns nothing for less than four blocks.
+        """
+        blocks = {form: [*itertools.chain(*case.blocks.values())] for form, case in self.rows.items()}
         if min(map(len, blocks.values())) < 4:
             return ()
         halves = [
-            {form: statistics.median(ours[start::2]) for form, ours in blocks.items()} for start in (0, 1)
+            {form: statistics.median(times[start::2]) for form, times in blocks.items()} for start in (0, 1)
         ]
         return tuple(
             judge[min(choice, key=choice.__getitem__)] / min(judge.values()) - 1
@@ -103,14 +106,22 @@ class Question(NamedTuple):
 
 
 def times_at(field: ContenderSet, n: int) -> Times | None:
-    """None where one side was not measured."""
+    """Return the times at size n. Returns None if one side was not measured."""
     sides = [
-        {(one.device_id, one.form): one.points[n].time.estimate for one in side if one.is_timed_at(n)}
+        {
+            (contender.device_id, contender.form): contender.points[n].time.estimate
+            for contender in side
+            if contender.is_timed_at(n)
+        }
         for side in (field.cpu, field.others)
     ]
     if not all(sides):
         return None
-    rows = {(one.device_id, one.form): one.points[n].rows[0] for one in field.contenders if one.is_timed_at(n)}
+    rows = {
+        (contender.device_id, contender.form): contender.points[n].rows[0]
+        for contender in field.contenders
+        if contender.is_timed_at(n)
+    }
     return Times({**sides[0], **sides[1]}, rows, *(min(side.values()) for side in sides))
 
 
@@ -124,12 +135,14 @@ class Field(NamedTuple):
     regime: str
     alone: tuple[str, Form] | None
 
-    def chosen(self, one: Contender) -> bool:
-        return self.alone is None or one.kind == "cpu" or (one.device_id, one.form) == self.alone
+    def competes(self, contender: Contender) -> bool:
+        return (
+            self.alone is None or contender.kind == "cpu" or (contender.device_id, contender.form) == self.alone
+        )
 
     def without(self, n: int, series: Mapping[ContenderKey, TimedSizes]) -> CaseGroup:
         """The cases of other sizes."""
-        return CaseGroup(tuple(row for row in self.group.rows if row.case.params["n"] != n), (), series)
+        return CaseGroup(tuple(case for case in self.group.rows if case.case.params["n"] != n), (), series)
 
 
 def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
@@ -137,7 +150,7 @@ def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
     for path in paths:
         run = store.load(path)
         for key, group in case_groups(run).items():
-            forms = {(row.case.device_id, row.case.form) for row in group.rows if row.device_kind != "cpu"}
+            forms = {(case.case.device_id, case.case.form) for case in group.rows if case.device_kind != "cpu"}
             for regime in (WAITED, QUEUED, "transfer-always", f"transfer-once-{run.selection.calls}"):
                 yield [Field(path, run, key, group, regime, form) for form in (None, *sorted(forms))]
 
@@ -148,15 +161,15 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
         first = same[0]
         every = list(contenders(first.group, first.regime))
         wholes = [
-            compete(field.run, field.group, field.regime, [*filter(field.chosen, every)]) for field in same
+            compete(field.run, field.group, field.regime, [*filter(field.competes, every)]) for field in same
         ]
         measured = [{n: at for n in _sizes(whole) if (at := times_at(whole, n))} for whole in wholes]
         for n in sorted({*itertools.chain(*measured)}):
             series = {
                 key: msgspec.structs.replace(
-                    one, blocks={size: blocks for size, blocks in one.blocks.items() if size != n}
+                    timed, blocks={size: blocks for size, blocks in timed.blocks.items() if size != n}
                 )
-                for key, one in first.group.series.items()
+                for key, timed in first.group.series.items()
             }
             rest = list(contenders(first.without(n, series), first.regime))
             for field, whole, times in zip(same, wholes, measured, strict=True):
@@ -169,16 +182,16 @@ def ask(
 ) -> Question:
     """The question for one size, answered by the contenders that are left."""
     times = measured[n]
-    ours = [*filter(field.chosen, rest)]
-    forms = {(one.device_id, one.form) for one in ours}
+    contestants = [*filter(field.competes, rest)]
+    forms = {(contender.device_id, contender.form) for contender in contestants}
     group = field.without(n, {})
     rows = tuple(r for r in group.rows if r.device_kind == "cpu" or (r.case.device_id, r.case.form) in forms)
-    cut = compete(field.run, group._replace(rows=rows), field.regime, ours)
+    cut = compete(field.run, group._replace(rows=rows), field.regime, contestants)
     answer = advise(field.key, cut, choose(cut, n), n, field.regime)
     cost = side = None
     shown = False
     if answer.device_id is not None:
-        side = times.cost(cpu=any(one.device_id == answer.device_id for one in whole.cpu))
+        side = times.cost(cpu=any(contender.device_id == answer.device_id for contender in whole.cpu))
         of_device = [s for (device, _), s in times.by_form.items() if device == answer.device_id]
         seconds = min(of_device, default=math.nan)
         if (answer.device_id, answer.form) in times.by_form:
@@ -188,21 +201,24 @@ def ask(
         cost = seconds / min(times.cpu, times.other) - 1
     if cost is not None and math.isnan(cost):
         cost = side = None  # the advised device was not measured at this size
-    others = {size: found for size, found in measured.items() if size != n}
+    others = {size: at for size, at in measured.items() if size != n}
     elements = math.prod(kernels.load(field.key.op).inputs[0].shape({"n": n, **dict(field.key.params)}))
-    between = all(any(one.first < n < one.last for one in contestants) for contestants in (cut.cpu, cut.others))
+    between = all(
+        any(contender.first < n < contender.last for contender in contestants)
+        for contestants in (cut.cpu, cut.others)
+    )
     return Question(
         field.alone is not None, field.regime, answer.basis, answer.confidence, between,
         answer.device_id is not None, cost, side, shown,
-        times.cost(cpu=n < fitted(others)), times.cost(cpu=elements < ELEMENTS), field.path.parent, field.key, n, times,
+        times.cost(cpu=n < fit(others)), times.cost(cpu=elements < ELEMENTS), field.path.parent, field.key, n, times,
     )  # fmt: skip
 
 
 def _sizes(field: ContenderSet) -> list[int]:
-    return sorted({n for one in field.contenders for n in one.points})
+    return sorted({n for contender in field.contenders for n in contender.points})
 
 
-def fitted(measured: dict[int, Times]) -> float:
+def fit(measured: dict[int, Times]) -> float:
     """The threshold in n that costs least on these sizes, in the middle (of the logarithms) between two of them."""
     sizes = sorted(measured)
     if not sizes:
@@ -211,21 +227,21 @@ def fitted(measured: dict[int, Times]) -> float:
     return min(cuts, key=lambda cut: sum(math.log1p(measured[n].cost(cpu=n < cut)) for n in sizes))
 
 
-def line(name: str, found: Sequence[Question]) -> str:
+def line(name: str, questions: Sequence[Question]) -> str:
     """One row of the table."""
-    known = [one for one in found if one.cost is not None]
-    answered = [one for one in found if one.answered]
-    clear = [one for one in answered if one.confidence == "clear"]
-    between = [one.answered for one in found if one.between]
+    judged = [question for question in questions if question.cost is not None]
+    answered = [question for question in questions if question.answered]
+    clear = [question for question in answered if question.confidence == "clear"]
+    between = [question.answered for question in questions if question.between]
     cells = [
-        name, str(len(found)), f"{len(answered) / len(found):.0%}",
-        f"{sum(between) / max(1, len(between)):.0%} of {len(between)}", _shares([one.cost for one in known]),
-        f"{sum(one.shown and one.cost > BAD for one in known) / max(1, len(known)):.1%}",  # type: ignore[operator]
-        _shares([*itertools.chain(*(one.times.halves() for one in known))]),
-        _shares([one.side for one in known]),
-        f"{len(clear) / max(1, len(answered)):.0%}", _shares([one.cost for one in clear]),
-        _shares([one.fitted for one in known]), _shares([one.constant for one in known]),
-        _shares([one.fitted for one in found]), _shares([one.constant for one in found]),
+        name, str(len(questions)), f"{len(answered) / len(questions):.0%}",
+        f"{sum(between) / max(1, len(between)):.0%} of {len(between)}", _shares([question.cost for question in judged]),
+        f"{sum(question.shown and question.cost > BAD for question in judged) / max(1, len(judged)):.1%}",  # type: ignore[operator]
+        _shares([*itertools.chain(*(question.times.halves() for question in judged))]),
+        _shares([question.side for question in judged]),
+        f"{len(clear) / max(1, len(answered)):.0%}", _shares([question.cost for question in clear]),
+        _shares([question.fitted for question in judged]), _shares([question.constant for question in judged]),
+        _shares([question.fitted for question in questions]), _shares([question.constant for question in questions]),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -236,7 +252,7 @@ def _shares(costs: Sequence[float | None]) -> str:
     return f"{sum(cost > BAD for cost in paid) / len(paid):.1%}, {statistics.mean(paid):.1%}" if paid else "-"
 
 
-def table(found: Sequence[Question]) -> Iterator[str]:
+def table(questions: Sequence[Question]) -> Iterator[str]:
     """Shares as `more than 5 %, mean cost`."""
     yield (
         "| | sizes left out | answered | between sizes | advice | shown wrong | half of its blocks | its side | clear "
@@ -244,27 +260,29 @@ def table(found: Sequence[Question]) -> Iterator[str]:
     )
     yield "|---" * 14 + "|"
     for alone, name in ((False, "all devices compete"), (True, "one device and form against the CPU")):
-        ours = [one for one in found if one.alone == alone]
-        if ours:
-            yield line(name, ours)
-        for regime in sorted({one.regime for one in ours}):
-            yield line(f"- {regime}", [one for one in ours if one.regime == regime])
+        group = [question for question in questions if question.alone == alone]
+        if group:
+            yield line(name, group)
+        for regime in sorted({question.regime for question in group}):
+            yield line(f"- {regime}", [question for question in group if question.regime == regime])
         for word in ("clear", "close", "noisy"):
-            if some := [one for one in ours if one.confidence == word]:
+            if some := [question for question in group if question.confidence == word]:
                 yield line(f"- {word}", some)
 
 
-def again(found: Sequence[Question]) -> str:
-    """What the fastest form of one file costs in another of the same machine, at the sizes that advice answers."""
+def again(questions: Sequence[Question]) -> str:
+    """Return what the fastest form of one file costs in another of the same machine, at sizes that advice answers."""
     same: dict[tuple[Path, Key, str, int], list[Times]] = {}
-    for one in found:
-        if not one.alone and one.cost is not None:
-            same.setdefault((one.machine, one.key, one.regime, one.n), []).append(one.times)
+    for question in questions:
+        if not question.alone and question.cost is not None:
+            same.setdefault((question.machine, question.key, question.regime, question.n), []).append(
+                question.times
+            )
     costs = [
-        theirs.by_form[ours.best] / theirs.by_form[theirs.best] - 1
+        there.by_form[here.best] / there.by_form[there.best] - 1
         for times in same.values()
-        for ours, theirs in itertools.permutations(times, 2)
-        if ours.best in theirs.by_form
+        for here, there in itertools.permutations(times, 2)
+        if here.best in there.by_form
     ]
     return f"all devices, measured there in another file of the machine: {_shares(costs)} of {len(costs)} pairs"
 
@@ -274,7 +292,7 @@ def cost_us(call: str, names: dict[str, object]) -> float:
 
 
 def cost(path: Path) -> Iterator[str]:
-    """What one call of `choose` takes, as a ratio to one dictionary look-up by a tuple, and in microseconds."""
+    """Tell what one call of `choose` takes, as a ratio to one dictionary look-up by a tuple, and in microseconds."""
     policy = Policy.load(path)
     op = next((name for name in ("matmul", *policy.ops) if name in policy.ops), None)
     if op is None:
@@ -292,15 +310,15 @@ def cost(path: Path) -> Iterator[str]:
         ("both shapes", "policy.choose(op, shape=[(3000, 3000), (3000, 3000)])"),
         ("20 files, no answer", "many.choose(op, shape=10**9)"),
     ):  # fmt: skip
-        found = cost_us(call, names)
-        yield f"  {name:19} {found:6.1f} us  {found / look_up:6.0f} x  {'ok' if found < 20 else 'above 20 us'}"
+        call_us = cost_us(call, names)
+        yield f"  {name:19} {call_us:6.1f} us  {call_us / look_up:6.0f} x  {'ok' if call_us < 20 else 'above 20 us'}"
 
 
 def main() -> None:
     paths = [Path(word) for word in sys.argv[1:]] or sorted(RESULTS.glob("*/*.json*"))
-    known = (path for path in paths if Policy.load(path).choose("matmul", shape=3000).device_id)
-    found = list(questions(paths))
-    for text in (*table(found), "", again(found), "", *cost(next(known, paths[0]))):
+    answering = (path for path in paths if Policy.load(path).choose("matmul", shape=3000).device_id)
+    answers = list(questions(paths))
+    for text in (*table(answers), "", again(answers), "", *cost(next(answering, paths[0]))):
         print(text, flush=True)
 
 

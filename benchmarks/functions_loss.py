@@ -93,16 +93,16 @@ def table(cells: list[Judged], devices: dict[str, str]) -> str:
     head = "| function | GPU by | waited | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
     lines = [head]
     for op in sorted({cell.op for cell in cells}):
-        ours = [cell for cell in cells if cell.op == op]
-        best = min(ours, key=lambda cell: (cell.regime != SHOWN[0], cell.fastest_s)).device_id
-        known = {cell.regime: cell for cell in ours if cell.device_id == best}
+        judged = [cell for cell in cells if cell.op == op]
+        best = min(judged, key=lambda cell: (cell.regime != SHOWN[0], cell.fastest_s)).device_id
+        shown = {cell.regime: cell for cell in judged if cell.device_id == best}
         answers = [
             text
             for regime in SHOWN
-            for text in ((known[regime].text, known[regime].truth) if regime in known else ("", ""))
+            for text in ((shown[regime].text, shown[regime].truth) if regime in shown else ("", ""))
         ]
         backend = best.partition(":")[0]
-        mean, worst = statistics.mean(cell.mean for cell in ours), max(cell.worst for cell in ours)
+        mean, worst = statistics.mean(cell.mean for cell in judged), max(cell.worst for cell in judged)
         words = [op.partition(".")[2], NAMES.get(backend, backend), *answers, f"{mean:.1%}", f"{worst:.0%}"]
         lines.append("| " + " | ".join(words) + " |")
     over = sum(cell.worst > 0.5 for cell in cells)

@@ -99,7 +99,7 @@ def _each(option: str, texts: Sequence[str]) -> list[str]:
 
 
 def trial(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The same on whatever there is, with the fewest samples."""
+    """Return the arguments for whatever device there is, with the fewest samples."""
     words = list(arguments)
     if "roofline" in words:
         words = ["--ops", "roofline", "--sizes", "copy=64k", "--sizes", "matmul=64"]
@@ -115,8 +115,8 @@ def device_bytes() -> int | None:
         [sys.executable, "-m", "gpubench", "detect", "--json"], capture_output=True, text=True, cwd=ROOT
     )
     gpus = json.loads(ended.stdout or "{}").get("gpus", [])
-    known = [gpu.get("memory", {}).get("usable_bytes", {}).get("value") for gpu in gpus]
-    return max((value for value in known if value), default=None)
+    capacities = [gpu.get("memory", {}).get("usable_bytes", {}).get("value") for gpu in gpus]
+    return max((value for value in capacities if value), default=None)
 
 
 def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
@@ -124,23 +124,23 @@ def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
     began = time.monotonic()
     words = ["run", *_BRIEF, *arguments, "--tag", "performance", "--results-dir", str(folder), "--no-progress"]
     ended = subprocess.run([sys.executable, "-m", "gpubench", *words], capture_output=True, text=True, cwd=ROOT)
-    found = _SAVED.search(ended.stdout)
+    saved = _SAVED.search(ended.stdout)
     print(
         f"{time.monotonic() - began:6.1f} s, exit {ended.returncode}: gpubench run {' '.join(arguments)}",
         file=sys.stderr,
     )
     if ended.returncode:
         print(*ended.stderr.splitlines()[-4:], sep="\n", file=sys.stderr)
-    return ended.returncode, found[1] if found else None
+    return ended.returncode, saved[1] if saved else None
 
 
-def measured(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[str], bool]:
+def measure_all(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[str], bool]:
     """The result files of the whole plan, relative to the repository where they lie in it; whether all went well."""
     memory = device_bytes()
     sizes = (
         _TRIAL
         if quick
-        else next(found for found in (LARGE, MIDDLE, SMALL) if (memory or 0) >= found.least_bytes)
+        else next(scale for scale in (LARGE, MIDDLE, SMALL) if (memory or 0) >= scale.least_bytes)
     )
     chosen = plan(sizes)
     saved, well = [], True
@@ -161,25 +161,25 @@ def main() -> int:
     parser.add_argument("--only", metavar="PART,...", default=",".join(plan(LARGE)))
     parser.add_argument("--results-dir", type=Path, default=ROOT / "results")
     parser.add_argument("--page", default=None)
-    given = parser.parse_args()
-    parts = given.only.split(",")
+    options = parser.parse_args()
+    parts = options.only.split(",")
     if unknown := set(parts) - set(plan(LARGE)):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(plan(LARGE))}")
     sys.path.insert(0, str(ROOT))  # as a script, this file's own folder is there instead
-    from benchmarks.performance_page import files_of, rewritten
+    from benchmarks.performance_page import files_of, rewrite
 
     text = PAGE.read_text(encoding="utf-8")
-    files, well = given.files, True
+    files, well = options.files, True
     with tempfile.TemporaryDirectory() as scratch:
-        if given.run:
-            folder = Path(scratch) if given.quick else given.results_dir
-            found, well = measured(folder, quick=given.quick, parts=parts)
-            files = [*files, *found]
-        if given.run and not files:
+        if options.run:
+            folder = Path(scratch) if options.quick else options.results_dir
+            saved, well = measure_all(folder, quick=options.quick, parts=parts)
+            files = [*files, *saved]
+        if options.run and not files:
             print("nothing was measured", file=sys.stderr)
             return 1
-        new = rewritten(text, files or files_of(text))
-    page = given.page or ("-" if given.quick else str(PAGE))
+        new = rewrite(text, files or files_of(text))
+    page = options.page or ("-" if options.quick else str(PAGE))
     if page == "-":
         sys.stdout.write(new)
     else:

@@ -37,21 +37,21 @@ Keep = Callable[[RoofShare], bool]
 
 def files_of(page: str) -> list[str]:
     """The result files that the page names. Raises ValueError if it names none."""
-    found = _FILES.search(page)
-    if found is None or not found["files"].split():
+    line = _FILES.search(page)
+    if line is None or not line["files"].split():
         raise ValueError("the page has no line <!-- files: ... -->; give result files")
-    return found["files"].split()
+    return line["files"].split()
 
 
-def rewritten(page: str, files: Sequence[str], root: Path = ROOT) -> str:
+def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
     """`page` with its blocks made anew from `files` (relative to `root`), in the order in which they were measured."""
     analyses = sorted((analyse(store.load(root / name)) for name in files), key=lambda one: one.run.started_at)
-    named = {analysis.run.id: name for analysis, name in _paired(analyses, files, root)}
+    named = {analysis.run.id: name for analysis, name in _pair(analyses, files, root)}
     blocks = {name: make(analyses) for name, make in _BLOCKS.items()}
     blocks["runs"] = _runs(analyses, named)
 
-    def block(found: re.Match[str]) -> str:
-        name = found["name"]
+    def block(match: re.Match[str]) -> str:
+        name = match["name"]
         if name not in blocks:
             raise ValueError(f"the page has a block {name!r}; there are {', '.join(sorted(blocks))}")
         return f"<!-- begin: {name} -->\n{blocks[name]}\n<!-- end: {name} -->"
@@ -60,22 +60,22 @@ def rewritten(page: str, files: Sequence[str], root: Path = ROOT) -> str:
     return _BLOCK.sub(block, page)
 
 
-def _paired(analyses: Sequence[Analysis], files: Sequence[str], root: Path) -> list[tuple[Analysis, str]]:
+def _pair(analyses: Sequence[Analysis], files: Sequence[str], root: Path) -> list[tuple[Analysis, str]]:
     names = {store.load(root / name).id: name for name in files}
     return [(analysis, names[analysis.run.id]) for analysis in analyses]
 
 
 def command(argv: Sequence[str]) -> str:
     """`gpubench run ...` as it can be typed again, without where its output went."""
-    kept, rest = [], iter(argv)
+    words, rest = [], iter(argv)
     for word in rest:
         name = word.partition("=")[0]
         if name in _PLUMBING:
             if name not in _FLAGS and "=" not in word:
                 next(rest, None)
             continue
-        kept.append(word)
-    return shlex.join(["gpubench", *kept])
+        words.append(word)
+    return shlex.join(["gpubench", *words])
 
 
 def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
@@ -102,9 +102,9 @@ def _roofs(analyses: Sequence[Analysis]) -> str:
     for analysis in analyses:
         for roof in roofline(analysis).roofs:
             key = (roof.device_ids, roof.dtype)
-            known = (roof.bytes_per_s is not None) + (roof.flops_per_s is not None)
-            rank = known - 0.4 * roof.cache_sized - 0.2 * roof.small_matmul + (roof.bytes_per_s or 0.0) / 1e18
-            if known and rank > order.get(key, -1.0):
+            limits = (roof.bytes_per_s is not None) + (roof.flops_per_s is not None)
+            rank = limits - 0.4 * roof.cache_sized - 0.2 * roof.small_matmul + (roof.bytes_per_s or 0.0) / 1e18
+            if limits and rank > order.get(key, -1.0):
                 memory, compute, ridge = roof_texts(roof)
                 memory += " (cache-sized)" if roof.cache_sized else ""
                 compute += " (small)" if roof.small_matmul else ""
@@ -115,108 +115,110 @@ def _roofs(analyses: Sequence[Analysis]) -> str:
 
 def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
     """The wanted rows of all files; of a case that several files have, the newest."""
-    found: dict[tuple[str, str], Row] = {}
+    newest: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
-        for row in roofline(analysis).rows:
-            if keep(row) and row.case.device_kind != "hybrid":
-                found[analysis.machine, row.case.id] = (analysis, row)
-    return list(found.values())
+        for share in roofline(analysis).rows:
+            if keep(share) and share.case.device_kind != "hybrid":
+                newest[analysis.machine, share.case.id] = (analysis, share)
+    return list(newest.values())
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
     """A row for each work, a column for each device and form: rate, share of roof, ratio to the vendor library."""
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
-    columns = sorted({_column(row) for _, row in rows}, key=_column_order)
+    columns = sorted({_column(share) for _, share in rows}, key=_column_order)
     tables = []
     for machine in machines:
         works: dict[tuple[str, ...], dict[str, str]] = {}
-        for _, row in sorted(
+        for _, share in sorted(
             (pair for pair in rows if pair[0].machine == machine), key=lambda pair: _order(pair[1])
         ):
-            works.setdefault(tuple(_label(row.case, name) for name in labels), {})[_column(row)] = _cell(row)
+            works.setdefault(tuple(_label(share.case, name) for name in labels), {})[_column(share)] = _cell(
+                share
+            )
         body = [(*work, *(cells.get(column, "") for column in columns)) for work, cells in works.items()]
         tables += [f"**{_plain(machine)}**"] if len(machines) > 1 else []
         tables.append(_table((*labels, *columns), body))
     return "\n\n".join(tables) if rows else NOTHING
 
 
-def _cell(row: RoofShare) -> str:
-    parts = [rate(row)]
-    if row.share is not None:
-        parts.append(share_text(row.share) + (" c" if row.in_cache else ""))
-    if row.to_library is not None:
-        parts.append(f"{row.to_library:.2f} x")
+def _cell(share: RoofShare) -> str:
+    parts = [rate(share)]
+    if share.share is not None:
+        parts.append(share_text(share.share) + (" c" if share.in_cache else ""))
+    if share.to_library is not None:
+        parts.append(f"{share.to_library:.2f} x")
     return ", ".join(parts)
 
 
-def _column(row: RoofShare) -> str:
-    return f"{row.case.case.device_id} {form_text(row.case)}"
+def _column(share: RoofShare) -> str:
+    return f"{share.case.case.device_id} {form_text(share.case)}"
 
 
 def _column_order(name: str) -> tuple[bool, bool, str]:
     return (not name.startswith("numpy"), not name.startswith("cupy"), name)
 
 
-def _label(row: CaseResult, name: str) -> str:
+def _label(case: CaseResult, name: str) -> str:
     if name == "op":
-        return row.case.op
+        return case.case.op
     if name == "dtype":
-        return row.case.dtype
+        return case.case.dtype
     if name == "shape":
-        return " ".join(f"{key}={value}" for key, value in sorted(row.case.params.items()) if key != "n")
-    value = row.case.params.get(name)
+        return " ".join(f"{key}={value}" for key, value in sorted(case.case.params.items()) if key != "n")
+    value = case.case.params.get(name)
     return "" if value is None else format_size(value, table=name == "n")
 
 
-def _order(row: RoofShare) -> tuple[object, ...]:
-    case = row.case.case
+def _order(share: RoofShare) -> tuple[object, ...]:
+    case = share.case.case
     params = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
     return (case.op, case.dtype, case.params["n"], params)
 
 
-def _square(row: RoofShare) -> bool:
+def _square(share: RoofShare) -> bool:
     return (
-        row.case.case.op == "matmul"
-        and list(row.case.case.params) == ["n"]
-        and row.case.case.dtype == "float32"
+        share.case.case.op == "matmul"
+        and list(share.case.case.params) == ["n"]
+        and share.case.case.dtype == "float32"
     )
 
 
 def _matmul(analyses: Sequence[Analysis]) -> str:
-    def keep(row: RoofShare) -> bool:
-        return _square(row) and row.case.case.variant is None
+    def keep(share: RoofShare) -> bool:
+        return _square(share) and share.case.case.variant is None
 
     lines = [_pivot(analyses, keep, ("n",))]
     ratios: dict[str, dict[int, float]] = {}
-    for _, row in _rows(analyses, keep):
-        n = row.case.case.params["n"]
-        if row.to_library is not None and n in GEOMETRIC:
-            ratios.setdefault(_column(row), {})[n] = row.to_library
-    for column, found in sorted(ratios.items()):
-        mean = math.exp(sum(map(math.log, found.values())) / len(found))
-        worst = min(found, key=lambda n: found[n])
-        sizes = ", ".join(map(str, sorted(found)))
+    for _, share in _rows(analyses, keep):
+        n = share.case.case.params["n"]
+        if share.to_library is not None and n in GEOMETRIC:
+            ratios.setdefault(_column(share), {})[n] = share.to_library
+    for column, by_size in sorted(ratios.items()):
+        mean = math.exp(sum(map(math.log, by_size.values())) / len(by_size))
+        worst = min(by_size, key=lambda n: by_size[n])
+        sizes = ", ".join(map(str, sorted(by_size)))
         lines.append(
             f"{column} against the vendor library: geometric mean {mean:.3f} over {sizes}; "
-            f"lowest {found[worst]:.3f} at {worst}."
+            f"lowest {by_size[worst]:.3f} at {worst}."
         )
     return "\n\n".join(lines)
 
 
 def _ladder(analyses: Sequence[Analysis]) -> str:
     """Every rung on the sizes at which variants were measured, below the default kernel and the library."""
-    rungs = [row for _, row in _rows(analyses, lambda row: row.case.case.variant is not None)]
-    works = {row.case.case.workload for row in rungs}
-    rows = [row for _, row in _rows(analyses, lambda row: row.case.case.workload in works)]
-    rows = [row for row in rows if row.case.device_kind != "cpu"]
+    rungs = [share for _, share in _rows(analyses, lambda share: share.case.case.variant is not None)]
+    works = {share.case.case.workload for share in rungs}
+    rows = [share for _, share in _rows(analyses, lambda share: share.case.case.workload in works)]
+    rows = [share for share in rows if share.case.device_kind != "cpu"]
     body = [
         (
-            row.case.case.op, format_size(row.case.case.params["n"]), row.case.case.device_id, form_text(row.case),
-            rate(row), "" if row.share is None else share_text(row.share),
-            "" if row.to_library is None else f"{row.to_library:.2f} x",
+            share.case.case.op, format_size(share.case.case.params["n"]), share.case.case.device_id,
+            form_text(share.case), rate(share), "" if share.share is None else share_text(share.share),
+            "" if share.to_library is None else f"{share.to_library:.2f} x",
         )
-        for row in sorted(rows, key=lambda row: (*_order(row), row.case.case.device_id, row.time_s * -1))
+        for share in sorted(rows, key=lambda share: (*_order(share), share.case.case.device_id, share.time_s * -1))
     ]  # fmt: skip
     head = ("op", "n", "device", "kernel", "rate", "of roof", "x library")
     return _table(head, body) if body else NOTHING
@@ -224,20 +226,20 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
 
 def _memory(analyses: Sequence[Analysis]) -> str:
     """float32: of each op the sizes that no cache holds, where there are any."""
-    ours = [analysis for analysis in analyses if not overheads(analysis).rows]
-    rows = [row for _, row in _rows(ours, _plain_op)]
-    large = {row.case.case.op for row in rows if row.case.bytes >= OUT_OF_CACHE_BYTES}
+    computing = [analysis for analysis in analyses if not overheads(analysis).rows]
+    rows = [share for _, share in _rows(computing, _plain_op)]
+    large = {share.case.case.op for share in rows if share.case.bytes >= OUT_OF_CACHE_BYTES}
 
-    def keep(row: RoofShare) -> bool:
-        case = row.case.case
-        beyond = row.case.bytes >= OUT_OF_CACHE_BYTES or case.op not in large
-        return _plain_op(row) and case.dtype == "float32" and beyond
+    def keep(share: RoofShare) -> bool:
+        case = share.case.case
+        beyond = share.case.bytes >= OUT_OF_CACHE_BYTES or case.op not in large
+        return _plain_op(share) and case.dtype == "float32" and beyond
 
-    return _pivot(ours, keep, ("op", "n"))
+    return _pivot(computing, keep, ("op", "n"))
 
 
-def _plain_op(row: RoofShare) -> bool:
-    case = row.case.case
+def _plain_op(share: RoofShare) -> bool:
+    case = share.case.case
     return case.op != "matmul" and case.variant is None and list(case.params) == ["n"]
 
 
@@ -246,30 +248,32 @@ def _widths(analyses: Sequence[Analysis]) -> str:
 
 
 def _shapes(analyses: Sequence[Analysis]) -> str:
-    def keep(row: RoofShare) -> bool:
-        return row.case.case.op == "matmul" and len(row.case.case.params) > 1
+    def keep(share: RoofShare) -> bool:
+        return share.case.case.op == "matmul" and len(share.case.case.params) > 1
 
     return _pivot(analyses, keep, ("op", "n", "shape", "dtype"))
 
 
 def _dtypes(analyses: Sequence[Analysis]) -> str:
-    def keep(row: RoofShare) -> bool:
-        case = row.case.case
+    def keep(share: RoofShare) -> bool:
+        case = share.case.case
         return case.dtype != "float32" and (
-            _plain_op(row) or (case.op == "matmul" and list(case.params) == ["n"])
+            _plain_op(share) or (case.op == "matmul" and list(case.params) == ["n"])
         )
 
     return _pivot(analyses, keep, ("op", "dtype", "n"))
 
 
 def _overheads(analyses: Sequence[Analysis]) -> str:
-    rows = {row.id: row for analysis in analyses for row in overheads(analysis).rows}
+    rows = {overhead.id: overhead for analysis in analyses for overhead in overheads(analysis).rows}
     body = [
         (
-            row.case.device_id, what(row), format_bytes(row.case.params["n"]) if row.case.params["n"] > 1 else "",
-            time_text(row.time), time_interval_text(row.time) if row.time else "", transfer_rate(row).strip("-"),
+            overhead.case.device_id, what(overhead),
+            format_bytes(overhead.case.params["n"]) if overhead.case.params["n"] > 1 else "",
+            time_text(overhead.time), time_interval_text(overhead.time) if overhead.time else "",
+            transfer_rate(overhead).strip("-"),
         )
-        for row in rows.values()
+        for overhead in rows.values()
     ]  # fmt: skip
     pools = [
         f"{pool.op.case.device_id}: {format_bytes(pool.allocate.case.params['n'])} from the pool take "

@@ -116,9 +116,9 @@ fish, PowerShell); `--show-completion` prints what it would add, for who keeps s
 def page() -> str:
     """The whole page."""
     rows = [
-        f"| `{one.key}` | {one.help}{'' if one.usual else '; on request'} |"
-        for one in sections.declarations()
-        if one.choice and one.help
+        f"| `{section.key}` | {section.help}{'' if section.usual else '; on request'} |"
+        for section in sections.declarations()
+        if section.choice and section.help
     ]
     parts = [_INTRODUCTION.replace("{sections}", "\n".join(rows)), _block("gpubench", ())]
     parts += [_block(f"gpubench {command}", (command,)) for command in commands()]

@@ -58,62 +58,62 @@ _WORDS = re.compile(r"(<!-- words (?P<name>\S+) -->\n).*?<!-- end -->", re.DOTAL
 def page(text: str) -> str:
     """A page with its blocks printed anew."""
     text = _BLOCK.sub(
-        lambda found: f"{found[1]}```\n{_printed(found['command'], found['arguments'])}```\n<!-- end -->", text
+        lambda found: f"{found[1]}```\n{_print(found['command'], found['arguments'])}```\n<!-- end -->", text
     )
     return _WORDS.sub(lambda found: f"{found[1]}{words(found['name'])}\n<!-- end -->", text)
 
 
 def default_result() -> Path:
     """The file whose answer README shows."""
-    return _named(README, "default")
+    return _find_role(README, "default")
 
 
-def _named(file: Path, role: str) -> Path:
-    found = re.search(ROLES[role], file.read_text(encoding="utf-8"))
-    if found is None:
+def _find_role(file: Path, role: str) -> Path:
+    place = re.search(ROLES[role], file.read_text(encoding="utf-8"))
+    if place is None:
         raise SystemExit(f"{file.name} names no result in the role {role}")
-    return ROOT / found[2]
+    return ROOT / place[2]
 
 
 def stages_picture() -> bytes:
     """The chart of the workload whose stages docs/workloads.md shows: the table's filter begins with its name."""
-    drawn = plots.plots([analyse(store.load(_named(WORKLOADS, "stages")))], "svg", sections=("stages",))
-    found = re.search(r"--filter (\w+)[^\n]*--sections stages", WORKLOADS.read_text(encoding="utf-8"))
-    assert found is not None
-    return next(picture for name, picture in drawn.items() if found[1] in name)
+    drawn = plots.plots([analyse(store.load(_find_role(WORKLOADS, "stages")))], "svg", sections=("stages",))
+    name_match = re.search(r"--filter (\w+)[^\n]*--sections stages", WORKLOADS.read_text(encoding="utf-8"))
+    assert name_match is not None
+    return next(picture for name, picture in drawn.items() if name_match[1] in name)
 
 
 def words(name: str) -> str:
     """`lead`: what the picture shows. `reading`: how the table is read. Both of README's default run."""
     analysis = analyse(store.load(default_result()))
-    return _filled((_lead if name == "lead" else _reading)(answer(analysis)))
+    return _fill((_lead if name == "lead" else _reading)(answer(analysis)))
 
 
-def _lead(found: MachineAnswer) -> str:
-    gains = [row.cells[WAITED].gain for row in found.rows]
+def _lead(shown: MachineAnswer) -> str:
+    gains = [line.cells[WAITED].gain for line in shown.rows]
     ratios = sorted(gain.ratio for gain in gains if gain is not None and gain.winner == "gpu")
     copied = [
-        row.op for row in found.rows if (gain := row.cells[ALWAYS].gain) is not None and gain.winner == "gpu"
+        line.op for line in shown.rows if (gain := line.cells[ALWAYS].gain) is not None and gain.winner == "gpu"
     ]
     who = f"only {list_words(copied)}" if len(copied) <= 4 else f"{len(copied)} of them"
     still = f"{who} {'is' if len(copied) == 1 else 'are'}" if copied else "none of them is"
-    left = f"{len(ratios)} of {len(found.rows)} ops" if len(ratios) < len(found.rows) else "every op"
+    faster = f"{len(ratios)} of {len(shown.rows)} ops" if len(ratios) < len(shown.rows) else "every op"
     most, least = (factor_text(ratio).removesuffix("x") for ratio in (ratios[-1], ratios[0]))
     return (
         "Each lane is an operation (op), from small arrays on its left to large ones on its right. Orange: the CPU is "
         "faster. Blue: the GPU is faster. The black mark is where this changes. **In the left half the data is on the "
-        f"GPU already: {left} is faster on the GPU at its largest size, {least} to {most} times. In the right half "
+        f"GPU already: {faster} is faster on the GPU at its largest size, {least} to {most} times. In the right half "
         f"every call copies its data: {still} faster on the GPU.**"
     )
 
 
-def _reading(found: MachineAnswer) -> str:
-    known = [row for row in found.rows if row.cells[WAITED].kind == "at"]
-    known = [row for row in known if row.extent == "elements"] or known
-    best = min(known, key=_width, default=None)
-    rough = next((row for row in known if row is not best and not row.cells[WAITED].sharp), None)
-    none = next((row for row in found.rows if row.cells[ALWAYS].kind == "no-size"), None)
-    said = []
+def _reading(shown: MachineAnswer) -> str:
+    thresholds = [line for line in shown.rows if line.cells[WAITED].kind == "at"]
+    thresholds = [line for line in thresholds if line.extent == "elements"] or thresholds
+    best = min(thresholds, key=_width, default=None)
+    rough = next((line for line in thresholds if line is not best and not line.cells[WAITED].sharp), None)
+    none = next((line for line in shown.rows if line.cells[ALWAYS].kind == "no-size"), None)
+    sentences = []
     if best is not None:
         cell, side = best.cells[WAITED], best.extent == "side"
         of = (
@@ -128,38 +128,38 @@ def _reading(found: MachineAnswer) -> str:
             if gain is not None
             else ""
         )
-        said.append(
+        sentences.append(
             f"`{best.op}` is faster on the GPU from `{cell_text(cell, best.extent)}` on, *if the data "
             f"is already there*{top}. That number {of}. The true one is {off}."
         )
     if best is not None and best.cells[WAITED].sharp and rough is not None:
-        said.append(
+        sentences.append(
             f"`~` is less exact: `{cell_text(rough.cells[WAITED], rough.extent)}` may be off by 2 times."
         )
     if none is not None:
         gain = none.cells[ALWAYS].gain
         top = f", up to {size_text(gain.n, none.extent)}" if gain else ""
-        said.append(
+        sentences.append(
             f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: to copy the bytes takes "
             "longer than to compute with them."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
-def _width(row: AnswerRow) -> float:
-    cell = row.cells[WAITED]
+def _width(line: AnswerRow) -> float:
+    cell = line.cells[WAITED]
     return math.inf if not cell.low or not cell.high else cell.high / cell.low
 
 
-def _filled(text: str) -> str:
+def _fill(text: str) -> str:
     """In lines as the rest of the page has them."""
     import textwrap
 
     return "\n".join(textwrap.wrap(text, 128, break_long_words=False, break_on_hyphens=False))
 
 
-def _printed(command: str, arguments: str) -> str:
-    """What the command prints with these arguments; files are named from the root."""
+def _print(command: str, arguments: str) -> str:
+    """Return what the command prints with these arguments; files are named from the root."""
     import contextlib
     import os
 

@@ -116,7 +116,7 @@ def test_without_events_is_said_of_ncu_and_the_cold_clock_alone():
 def test_the_page_is_fresh():
     """If the difference is wanted: python benchmarks/accuracy.py"""
     text = accuracy_page.PAGE.read_text(encoding="utf-8")
-    assert accuracy_page.rewritten(text) == text
+    assert accuracy_page.renew(text) == text
 
 
 def test_a_tool_that_is_absent_is_named_with_its_reason():

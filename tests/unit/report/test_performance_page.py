@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks import performance
-from benchmarks.performance_page import NOTHING, command, files_of, rewritten
+from benchmarks.performance_page import NOTHING, command, files_of, rewrite
 from gpubench.cli import selection
 from gpubench.result.case import select_cases
 from gpubench.result.store import dumps
@@ -61,7 +61,7 @@ def page(tmp_path):
     (tmp_path / "a.json").write_bytes(dumps(msgspec.structs.replace(run, argv=argv)))
     later = msgspec.structs.replace(overheads, id="2", argv=["run"], started_at="2026-01-03T00:00:00Z")
     (tmp_path / "b.json").write_bytes(dumps(later))
-    return rewritten(PAGE, ["b.json", "a.json"], tmp_path)
+    return rewrite(PAGE, ["b.json", "a.json"], tmp_path)
 
 
 def block(page, name):
@@ -109,7 +109,7 @@ def test_other_blocks(page):
 
 
 def test_rewriting_is_stable(page, tmp_path):
-    assert rewritten(page, files_of(page), tmp_path) == page
+    assert rewrite(page, files_of(page), tmp_path) == page
 
 
 def test_a_page_without_files_or_with_a_strange_block_is_an_error(tmp_path):
@@ -117,7 +117,7 @@ def test_a_page_without_files_or_with_a_strange_block_is_an_error(tmp_path):
         files_of("nothing")
     (tmp_path / "a.json").write_bytes(dumps(run_of([])))
     with pytest.raises(ValueError, match="block 'other'"):
-        rewritten("<!-- begin: other -->\n<!-- end: other -->", ["a.json"], tmp_path)
+        rewrite("<!-- begin: other -->\n<!-- end: other -->", ["a.json"], tmp_path)
 
 
 def test_a_command_leaves_out_where_the_output_went():
@@ -139,4 +139,4 @@ def test_every_command_of_the_plan_names_ops_that_there_are(sizes):
 def test_the_page_is_fresh():
     root = Path(performance.ROOT)
     text = performance.PAGE.read_text(encoding="utf-8")
-    assert rewritten(text, files_of(text), root) == text, "docs/performance.md is stale: run make docs"
+    assert rewrite(text, files_of(text), root) == text, "docs/performance.md is stale: run make docs"
