@@ -240,16 +240,20 @@ def bench(
             "bad-function", "there is nothing to measure", why="bench takes a function, or cpu= and gpu=",
             hint="gpubench.bench(f) or gpubench.bench(cpu=f, gpu=g)",
         )  # fmt: skip
-    from gpubench.cli import own
+    from gpubench.cli import selection
     from gpubench.functions import sources
 
     began = time.monotonic()
     chosen = _options(None, settings)
     with _source(declared) as source:
         names = [source.only] if source.kind == "pickle" else [declared.name]
-        numbers = own.named_sizes(chosen.sizes or [])
+        numbers = selection.named_sizes(chosen.sizes or [])
         ids = sources.add(
-            source, names, sizes=numbers, dtype=own.first_dtype(chosen.dtypes), limit_s=own.trial_s(chosen)
+            source,
+            names,
+            sizes=numbers,
+            dtype=selection.first_dtype(chosen.dtypes),
+            limit_s=selection.trial_s(chosen),
         )
         if not ids:
             note = sources.notes([f"{source.name}.{names[0]}"])[0]
@@ -263,11 +267,11 @@ def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings])
     """Measure ops, groups or files: `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError for a misspelt one."""
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
-    from gpubench.cli import own
+    from gpubench.cli import selection
 
     began = time.monotonic()
     text = ops if ops is None or isinstance(ops, str) else ",".join(ops)
-    return _measure(own.with_functions(_options(text, settings)), began)
+    return _measure(selection.with_functions(_options(text, settings)), began)
 
 
 def load(path: str | Path) -> Result:

@@ -13,7 +13,6 @@ import msgspec
 from gpubench import backends, detect, kernels
 from gpubench.base import processes
 from gpubench.base.errors import RequiredUnavailable, UsageError
-from gpubench.cli import presets
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result, waiting
 from gpubench.cli.options import RunOptions
@@ -65,8 +64,8 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
                 why="CuPy lists fewer, or the devices that were named are no gang",
                 hint="`gpubench detect` shows the GPUs; --devices gang:numpy:4 tries the program without one",
             )  # fmt: skip
-        if presets.HEALTH in presets.find_presets(options.ops):
-            owner.select(ops=[name for name in declared if name not in presets.LINKS])
+        if words.HEALTH in words.find_presets(options.ops):
+            owner.select(ops=[name for name in declared if name not in words.LINKS])
     spec = owner.on(choice, machine)
     run = msgspec.structs.replace(spec.run, warnings=[*broken, *spec.run.warnings])
     spec = msgspec.structs.replace(
@@ -139,7 +138,7 @@ def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
 
 def _preset_ops(options: RunOptions) -> list[str]:
     """Return the ops of the presets that were asked for, which give them sizes."""
-    return [op for preset in presets.find_presets(options.ops) for op in presets.OPS[preset]]
+    return [op for preset in words.find_presets(options.ops) for op in words.PRESET_OPS[preset]]
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
@@ -204,9 +203,9 @@ class Request:
         self._fit_settings(devices, cpus)
         self.select(devices=[device.id for device in devices])
         self.selection = with_ranks(self.selection, ops, devices)
-        for preset in presets.find_presets(options.ops)[:1]:
-            host = presets.Host(free_bytes, cpus)
-            self.selection, self.keep = presets.choose_sizes(preset, self.selection, devices, host, self.keep)
+        for preset in words.find_presets(options.ops)[:1]:
+            host = words.Host(free_bytes, cpus)
+            self.selection, self.keep = words.choose_sizes(preset, self.selection, devices, host, self.keep)
         origin = Origin(
             argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [],
             context=self.context, environ=os.environ,

@@ -21,9 +21,9 @@ def run(options: RunOptions) -> int:
     """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
     if options.functions or options.ops:
-        from gpubench.cli import own
+        from gpubench.cli import selection
 
-        options = own.with_functions(options)
+        options = selection.with_functions(options)
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.measure import runner

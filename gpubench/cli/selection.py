@@ -1,22 +1,29 @@
-"""From the words of `run` to a Selection, Settings and a DeviceRequest; every unknown word gets a suggestion."""
+"""The words of `run` as a Selection, Settings and a DeviceRequest; every unknown word gets a suggestion.
+
+`roofline` and `health` are words of `--ops` that stand for some ops at sizes of their own: the one shows what each
+device can do, the other whether a GPU is as fast as its like, by which fleets are compared, and with several GPUs what
+joins them. Functions of a user are words too: `options.py`, `options.py:pairwise`, `--ops options.py,add`.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, cast
+
+import msgspec
 
 from gpubench import backends, kernels
 from gpubench.base import units
 from gpubench.base.errors import UsageError, require_choice, suggest
-from gpubench.cli import presets
 from gpubench.cli.options import RunOptions
-from gpubench.functions.sources import notes
-from gpubench.kernels.contract.op import Dtype, Op
+from gpubench.functions import sources
+from gpubench.kernels.contract.op import ITEMSIZE, Dtype, Op
 from gpubench.measure.plan import variants
 from gpubench.measure.targets import DeviceRequest, plugin_warning
-from gpubench.result.case import DTYPES, FORMS, LONG_DTYPES, REGIMES, RESIDENT, TF32
-from gpubench.result.run import RunWarning, Settings
+from gpubench.result.case import DTYPES, FORMS, GANG, LONG_DTYPES, REGIMES, RESIDENT, TF32, Case
+from gpubench.result.run import Device, RunWarning, Selection, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
@@ -63,15 +70,15 @@ def parse_ops(text: str) -> list[str]:
     other packages, `roofline` those that show the roofs, `health` those that find a slow GPU."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
-    possible = [*groups, *every, "all", *presets.OPS]
+    possible = [*groups, *every, "all", *PRESET_OPS]
     names: set[str] = set()
     foreign: list[str] = []
     for word in words(text, "--ops"):
         if word == "all":
             names.update(kernels.usual())
             foreign += kernels.foreign()
-        elif word in presets.OPS:
-            names.update(presets.OPS[word])
+        elif word in PRESET_OPS:
+            names.update(PRESET_OPS[word])
         elif word in groups:
             names.update(groups[word])
         elif word in every:
@@ -94,7 +101,7 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
     if broken and not ops:
         raise next(iter(broken.values()))
     taken = {name: error for name, error in kernels.find_namesakes().items() if name in names}
-    return ops, [*map(plugin_warning, (*broken.values(), *taken.values())), *notes(ops)]
+    return ops, [*map(plugin_warning, (*broken.values(), *taken.values())), *sources.notes(ops)]
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
@@ -309,3 +316,163 @@ def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
 
 def _ops_with_variants() -> list[str]:
     return [name for name in kernels.listing() if variants(kernels.load(name))]
+
+
+HEALTH = "health"
+# On every pair, and on gangs: left out where there is one GPU.
+LINKS = ("p2p", "allreduce")
+PRESET_OPS = {"roofline": ("copy", "matmul"), HEALTH: ("matmul", "copy", "upload", "download", *LINKS)}
+_MIB = 2**20
+_HALVES = ("float16", "bfloat16")
+# An array that no cache holds; where memory is short, a smaller one, and the report says "cache-sized".
+_ARRAY_BYTES, _SMALL_ARRAY_BYTES, _SOFTWARE_ARRAY_BYTES = 256 * _MIB, 64 * _MIB, 128 * _MIB
+# What such a copy takes with its margins: two sets of buffers on a device; float64 copies for the check on the host.
+_DEVICE_BYTES, _HOST_BYTES = 1536 * _MIB, 5 * 1024 * _MIB
+_LARGE_DEVICE_BYTES = 8 * 1024 * _MIB
+_MANY_CPUS = 8
+
+
+class Host(NamedTuple):
+    """The facts that decide the CPU's sizes: free memory and usable CPUs, None where unknown."""
+
+    memory_bytes: int | None
+    cpus: int | None
+
+
+def find_presets(text: str | None) -> list[str]:
+    """Return the presets among the words of `--ops`."""
+    return [word for word in PRESET_OPS if word in units.split_words(text)]
+
+
+def choose_sizes(
+    preset: str,
+    selection: Selection,
+    devices: Sequence[Device],
+    host: Host,
+    keep: Callable[[Case], bool] | None,
+) -> tuple[Selection, Callable[[Case], bool]]:
+    """Return the selection with sizes for the preset's ops, and a filter: of these sizes each device takes its own.
+
+    `health` leaves the GPUs alone, each model of them by the first backend that drives it; a machine without one keeps
+    what it has, at the sizes of its roofs. Sizes that were given stay as they are, on all devices.
+    """
+    gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
+    first = backends.drivers(gpu for gpu in gpus if gpu.backend != GANG)
+    measured = [d for d in devices if d.backend in (GANG, first.get(d.name))] if gpus else devices
+    ids = {device.id for device in measured}
+    widest = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
+    sides = {"matmul": 8192, "copy": _ARRAY_BYTES // widest}  # of health; its other ops count bytes
+    own = {
+        (op, dtype, device.id): (sides.get(op, _ARRAY_BYTES),) if gpus else roof_sizes(op, dtype, device, host)
+        for op in PRESET_OPS[HEALTH if gpus else "roofline"] if op in selection.ops and op not in selection.sizes
+        for dtype in selection.dtypes
+        for device in measured
+    }  # fmt: skip
+    added: dict[str, set[int]] = {}
+    for (op, _, _), ns in own.items():
+        added.setdefault(op, set()).update(ns)
+
+    def keep_case(case: Case) -> bool:
+        ns = own.get((case.op, case.dtype, case.device_id))
+        right = case.device_id in ids and (ns is None or case.params["n"] in ns)
+        return right and (keep is None or keep(case))
+
+    all_sizes = selection.sizes | {op: sorted(ns) for op, ns in added.items()}
+    return msgspec.structs.replace(selection, sizes=all_sizes), keep_case
+
+
+def roof_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
+    """Elements of the copy, or sides of the matrices: large enough for the roof, small enough for a minute."""
+    if op == "copy":
+        return (_array_bytes(device, host) // ITEMSIZE[dtype],)
+    if device.kind == "cpu":
+        if dtype in _HALVES:  # no BLAS has them: each element is converted on its own
+            return (512,)
+        return (2048, 4096) if (host.cpus or 0) >= _MANY_CPUS else (1024, 2048)
+    if device.kind != "gpu":
+        return (512,)
+    # Most GPUs have few units for float64, so that one large product takes seconds.
+    small = (device.memory_bytes or device.usable_bytes or 0) < _LARGE_DEVICE_BYTES or dtype == "float64"
+    return (2048, 4096) if small else (4096, 8192)
+
+
+def _array_bytes(device: Device, host: Host) -> int:
+    if device.kind == "cpu":
+        free, needed = host.memory_bytes, _HOST_BYTES
+    elif device.kind == "gpu":
+        free, needed = device.usable_bytes, _DEVICE_BYTES
+    else:
+        return _SOFTWARE_ARRAY_BYTES if device.kind == "software" else _SMALL_ARRAY_BYTES
+    return _SMALL_ARRAY_BYTES if free is not None and free < needed else _ARRAY_BYTES
+
+
+# The start counts for half of a budget, and devices have to be opened, too.
+TRIAL_SHARE = 0.4
+
+
+def with_functions(options: RunOptions) -> RunOptions:
+    """The options, with each file or function as the id of an op, once a child process has looked at them.
+
+    Raises UsageError for a file without a function that can be measured.
+    """
+    words = units.split_words(options.ops)
+    places = [sources.parse_place(word) for word in words]
+    named = [_file(word, options.functions or []) for word in options.functions or []]
+    files = [*named, *(place for place in places if place is not None)]
+    if not files:
+        return options
+    if getattr(options, "cluster", None) is not None:
+        raise UsageError(
+            "not-with-cluster", "a function of your own is measured on this machine",
+            why="the nodes of a cluster do not have its file", hint="leave --cluster out",
+        )  # fmt: skip
+    ids = sources.declare(
+        files,
+        sizes=named_sizes(options.sizes or []),
+        dtype=first_dtype(options.dtypes),
+        limit_s=trial_s(options),
+    )
+    dtypes = options.dtypes
+    if dtypes == options.declared["dtypes"].default:  # nobody named any: functions may
+        declared = [kernels.own()[name].dtypes for name in ids]
+        dtypes = ",".join(dict.fromkeys(dtypes if dtypes in own else own[0] for own in declared))
+    rest = [word for word, place in zip(words, places, strict=True) if place is None]
+    return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
+
+
+def _file(word: str, words: list[str]) -> sources.CodePlace:
+    """Parse one of the `words` that name files. Raises UsageError for a word that names none."""
+    place = sources.parse_place(word)
+    if place is not None:
+        return place
+    is_op = word in kernels.names() or word in kernels.groups()
+    near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
+    named = [other for other in words if other.endswith(".py")]
+    if Path(f"{word}.py").is_file():
+        near = f"write {word}.py"
+    elif named and not is_op:
+        near = f"write {named[0]}:{word}"
+    raise UsageError(
+        "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
+        hint=near or "write options.py or options.py:NAME",
+    )  # fmt: skip
+
+
+def named_sizes(texts: list[str]) -> list[int]:
+    """Return all sizes that are named, of whatever op: at no other one is a function called."""
+    lists = [text.rpartition("=")[2] for text in texts]
+    return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
+
+
+def trial_s(options: RunOptions) -> float | None:
+    """Seconds for trying a function out, of a budget that somebody named."""
+    named = getattr(options, "budget", None)
+    return None if named is None else TRIAL_SHARE * units.parse_duration(named, option="--budget")
+
+
+def first_dtype(texts: str) -> str:
+    """The first of the dtypes of a list."""
+    from gpubench.result.case import LONG_DTYPES
+
+    dtype = texts.split(",")[0].strip()
+    return LONG_DTYPES.get(dtype, dtype)

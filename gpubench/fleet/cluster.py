@@ -21,7 +21,7 @@ from gpubench.base.errors import (
     require_choice,
 )
 from gpubench.base.units import parse_duration
-from gpubench.cli import presets, rendering, saving
+from gpubench.cli import rendering, saving, selection
 from gpubench.cli.exit import tell
 from gpubench.cli.options import DetectedOptions
 from gpubench.cli.report import document
@@ -186,8 +186,8 @@ def engine_at(address: str) -> Engine:
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
     """Return what the run of a node is given: the options of this one that say what to measure and how."""
     values = {key: getattr(options, key) for key in options.measuring()}
-    values["ops"] = options.ops or presets.HEALTH
-    if values["ops"] == presets.HEALTH and options.confirm and not (options.sessions or options.rigorous):
+    values["ops"] = options.ops or selection.HEALTH
+    if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
         values["sessions"] = 2
     if not any(text.startswith("node=") for text in options.context or []):
         values["context"] = [*(options.context or []), f"node={name}"]

@@ -50,10 +50,10 @@ class ClusterRunOptions(RunOptions, ClusterOptions):
         """Measure the nodes of the cluster, if one is named."""
         if self.cluster is None:
             return None
-        from gpubench.cli import own
+        from gpubench.cli import selection
         from gpubench.fleet import cluster
 
-        own.with_functions(self)  # refuses what no other machine has
+        selection.with_functions(self)  # refuses what no other machine has
         return cluster.run_cluster(self)
 
 

@@ -22,9 +22,9 @@ class ScalingOptions(SelectionOptions):
     def more_settings(self) -> dict[str, Any]:
         """Return what of scaling is measured, on gangs of how many GPUs. Raises UsageError."""
         from gpubench.base import units
-        from gpubench.cli import presets
+        from gpubench.cli import selection
 
-        scaling = self.scaling or ("weak" if presets.HEALTH in presets.find_presets(self.ops) else "off")
+        scaling = self.scaling or ("weak" if selection.HEALTH in selection.find_presets(self.ops) else "off")
         if scaling == "off":
             return super().more_settings()
         ranks = units.parse_sizes(self.ranks, option="--ranks") if self.ranks is not None else []
@@ -34,10 +34,10 @@ class ScalingOptions(SelectionOptions):
 
     def wish(self, request: Any, settings: Any) -> Any:
         """Ask for gangs of the GPUs that are found; with --ops health for every pair, where there are some."""
-        from gpubench.cli import presets
+        from gpubench.cli import selection
 
         strong = settings.scales("strong")
-        pairs = presets.HEALTH in presets.find_presets(self.ops) and request.mode != "cpu"
+        pairs = selection.HEALTH in selection.find_presets(self.ops) and request.mode != "cpu"
         if strong or pairs:
             from functools import partial
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpubench.base.errors import ConfigError
-from gpubench.cli import config
+from gpubench.cli.command import read_settings, user_file
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def settings(place: Path, command: str = "run", **changes: Any) -> dict[str, Any
         "folder": place / "repo" / "a" / "b",
         **changes,
     }
-    found = config.settings(command=command, environ=environ, **arguments)
+    found = read_settings(command=command, environ=environ, **arguments)
     return {name: setting.value for name, setting in found.items()}
 
 
@@ -173,5 +173,5 @@ def test_help_works_with_a_broken_file(gpubench: Any, tmp_path: Path) -> None:
     ],
 )
 def test_the_user_file_of_each_platform(platform: str, environ: dict[str, str], path: str) -> None:
-    assert config.user_file(environ, platform) == Path(path)
-    assert config.user_file({}, platform) is None
+    assert user_file(environ, platform) == Path(path)
+    assert user_file({}, platform) is None

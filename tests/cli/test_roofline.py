@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench.cli.presets import Host, choose_sizes, find_presets, sizes
+from gpubench.cli.selection import Host, choose_sizes, find_presets, roof_sizes
 from gpubench.result.case import parse_case_id
 from gpubench.result.run import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
@@ -23,9 +23,9 @@ def roofs(**more: Any) -> Selection:
 
 def test_a_large_gpu_copies_what_no_cache_holds():
     for dtype, size in (("float64", 8), ("float32", 4), ("float16", 2)):
-        assert sizes("copy", dtype, BIG, HOST) == (256 * 2**20 // size,)
-    assert sizes("matmul", "float32", BIG, HOST) == (4096, 8192)
-    assert sizes("matmul", "float64", BIG, HOST) == (2048, 4096)
+        assert roof_sizes("copy", dtype, BIG, HOST) == (256 * 2**20 // size,)
+    assert roof_sizes("matmul", "float32", BIG, HOST) == (4096, 8192)
+    assert roof_sizes("matmul", "float64", BIG, HOST) == (2048, 4096)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_a_large_gpu_copies_what_no_cache_holds():
     ],
 )
 def test_what_is_small_takes_less(device, host, copy, matmul):
-    assert sizes("copy", "float32", device, host) == (copy,)
-    assert sizes("matmul", "float32", device, host) == matmul
+    assert roof_sizes("copy", "float32", device, host) == (copy,)
+    assert roof_sizes("matmul", "float32", device, host) == matmul
 
 
 def test_a_cpu_multiplies_halves_without_a_blas():
-    assert sizes("matmul", "float16", CPU, HOST) == (512,)
+    assert roof_sizes("matmul", "float16", CPU, HOST) == (512,)
 
 
 def test_each_device_takes_its_own_of_all_sizes():

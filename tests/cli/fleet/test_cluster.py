@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.cli import presets
+from gpubench.cli import selection
 from gpubench.fleet.cluster import node_arguments, worst
 from gpubench.fleet.driver import EngineNode, FleetJournal, NodeEnd, choose_nodes, fleet_of_ends, name_nodes
 from gpubench.fleet.nodes import Node
@@ -116,20 +116,20 @@ def test_a_fleet_that_was_cut_short_is_not_complete(tmp_path):
     assert (fleet.nodes[0].status, fleet.nodes[0].reason, fleet.complete) == ("ok", "partial", False)
 
 
-HEALTH_OPS = tuple(op for op in presets.OPS["health"] if op not in presets.LINKS)
+HEALTH_OPS = tuple(op for op in selection.PRESET_OPS["health"] if op not in selection.LINKS)
 
 
 def test_health_measures_gpus_alone_and_each_op_at_one_size():
     asked = Selection(ops=list(HEALTH_OPS), regimes=["resident-queued"])
-    found, _ = presets.choose_sizes("health", asked, [CPU, GPU], presets.Host(None, None), None)
+    found, _ = selection.choose_sizes("health", asked, [CPU, GPU], selection.Host(None, None), None)
     assert found.sizes == {"matmul": [8192], "copy": [2**26], "upload": [2**28], "download": [2**28]}
     given = msgspec.structs.replace(asked, sizes={"matmul": [64]})
-    assert presets.choose_sizes("health", given, [CPU, GPU], presets.Host(None, None), None)[0].sizes[
+    assert selection.choose_sizes("health", given, [CPU, GPU], selection.Host(None, None), None)[0].sizes[
         "matmul"
     ] == [64]
-    assert set(presets.choose_sizes("health", asked, [CPU], presets.Host(None, None), None)[0].sizes) <= set(
-        HEALTH_OPS
-    )
+    assert set(
+        selection.choose_sizes("health", asked, [CPU], selection.Host(None, None), None)[0].sizes
+    ) <= set(HEALTH_OPS)
 
 
 def test_health_is_planned_for_the_gpu(gpubench):

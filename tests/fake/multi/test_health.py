@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from gpubench.cli.presets import LINKS
+from gpubench.cli.selection import LINKS
 
 SIZES = ("matmul=256", "copy=4k", "upload=64k", "download=64k", "p2p=64k", "allreduce=96k")
 SMALL = tuple(itertools.chain.from_iterable(("--sizes", one) for one in SIZES))
