@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cgroup import Groups
@@ -153,7 +153,7 @@ def _with_note(fact: Fact[Any], note: str | UnsetType) -> Fact[Any]:
     """The fact with a note where it has a value and none of its own."""
     if fact.value is None or note is UNSET or fact.note is not UNSET:
         return fact
-    return msgspec.structs.replace(fact, note=note)
+    return replace(fact, note=note)
 
 
 def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
@@ -235,7 +235,7 @@ def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
         width = kind.logical / kind.cores if kind.cores else 0
         return (-(kind.capacity or 0), -(kind.max_hz or 0), -width, min(parse_list(kind.cpus), default=0))
 
-    return [msgspec.structs.replace(kind, rank=n) for n, kind in enumerate(sorted(kinds, key=speed))]
+    return [replace(kind, rank=n) for n, kind in enumerate(sorted(kinds, key=speed))]
 
 
 def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], traits: Traits) -> CpuKind:

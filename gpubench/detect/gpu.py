@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gpubench.base.messages import DETECTION
 from gpubench.detect.facts import (
@@ -101,7 +101,7 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
     }  # fmt: skip
     return Gpu(
         id=gpu_id, name_precision=precision, why_not=_why_not(device), driver=Driver(**groups["driver"]),
-        memory=msgspec.structs.replace(memory, usable_bytes=usable),
+        memory=replace(memory, usable_bytes=usable),
         compute=Compute(partitions=partitions(device), **groups["compute"]), link=Link(**groups["link"]),
         power=Power(throttle=sorted({word for r in device.records for word in r.throttle}), **groups["power"]),
         apis=_apis(device), **groups[""] | own,
@@ -309,8 +309,8 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
                     reported.setdefault(other, []).append(path)
         paths = [_merge_path(other.id, reported[other.id]) for other in gpus if other.id in reported]
         names |= {path.to for path in paths if path.kind.value in ("nvlink", "xgmi")}
-        link = msgspec.structs.replace(gpu.link, peers=[g.id for g in gpus if g.id in names], paths=paths)
-        linked.append(msgspec.structs.replace(gpu, link=link))
+        link = replace(gpu.link, peers=[g.id for g in gpus if g.id in names], paths=paths)
+        linked.append(replace(gpu, link=link))
     return linked
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cgroup import Groups
@@ -140,9 +141,9 @@ def _enrich(
         facts = nvidia_facts(function, soc)
     if card is not None:
         facts["display_attached"] = read_display_state(root, card)
-        record = msgspec.structs.replace(record, renders=card.renders)
+        record = replace(record, renders=card.renders)
     uuid = facts["uuid"].value if "uuid" in facts else None
-    return msgspec.structs.replace(record, facts=record.facts | facts, uuid=uuid)
+    return replace(record, facts=record.facts | facts, uuid=uuid)
 
 
 def differences(
@@ -174,7 +175,7 @@ def read_this_host(root: Root) -> Files:
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
-    files = files._replace(platform=msgspec.structs.replace(files.platform, **facts))
+    files = files._replace(platform=replace(files.platform, **facts))
     if files.memory.total_bytes.status == "absent" and sys.platform != "linux":
         cpu, memory = read_psutil(files.cpu, files.memory, affinity)
         files = files._replace(cpu=cpu, memory=memory)
@@ -458,12 +459,12 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     usable = derive(allowed, len) if allowed.value is not None else count
     bound = "affinity" if usable is not count and usable.value != count.value else "online"
     now, highest = _clocks(psutil)
-    cpu = msgspec.structs.replace(
+    cpu = replace(
         cpu, logical=count, cores=_count(cores), available=usable, limited_by=make_fact(bound, _PSUTIL),
         online_cpus=derive(count, lambda number: list_form(range(number))), now_hz=now, max_hz=highest,
         smt=make_fact(("on" if logical > cores else "off") if logical and cores else None, _PSUTIL),
     )  # fmt: skip
-    memory = msgspec.structs.replace(
+    memory = replace(
         memory, total_bytes=total, os_total_bytes=total, available_bytes=free, usable_bytes=free,
         limited_by=make_fact("host", _PSUTIL), swap_total_bytes=_swap(psutil),
     )  # fmt: skip
@@ -521,4 +522,4 @@ def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
     if answer.caches:
         facts["caches"] = make_fact(answer.caches, _CPUINFO, "a size for each level, counted once")
     changes = {name: fact for name, fact in facts.items() if getattr(cpu, name).value is None}
-    return msgspec.structs.replace(cpu, **changes)
+    return replace(cpu, **changes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError, name_limit, suggest
 from gpubench.base.installation import install_command, torch_command
@@ -103,14 +104,14 @@ def inspect(
     advice = recommend(machine, cast("Mode | None", mode))
     if live:
         lacking = torch_warnings(machine.gpus)
-        machine = msgspec.structs.replace(machine, warnings=[*machine.warnings, *lacking])
+        machine = replace(machine, warnings=[*machine.warnings, *lacking])
         checked = [record for record in (*extra, *gathered.records) if record.checked]
         ids = {find_gpu(machine, r.uuid, r.bdf, r.vendor_id, r.device_id) for r in checked}
         advice = verify(advice, ids)
     if results is not None and read is not None and mode is None:
         advice = apply_results(machine, advice, results, read)
     took = round(time.perf_counter() - start, 6)
-    return msgspec.structs.replace(machine, recommendation=advice, took_s=took)
+    return replace(machine, recommendation=advice, took_s=took)
 
 
 def _files_provider(start: float) -> Provider:
@@ -352,7 +353,7 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
         if provider.name == "blas":
             status = "invalid" if provider.status == "ok" else provider.status
             blas = missing(status, "blas") if message.blas is None else make_fact(message.blas, "blas")
-            cpu = msgspec.structs.replace(cpu, blas=blas)
+            cpu = replace(cpu, blas=blas)
         if message.cpu is not None:
             cpu = read_cpuinfo(cpu, message.cpu)
     return cpu
@@ -461,7 +462,7 @@ def judge_access(gpu: Gpu, reach: Said | None, live: bool) -> Gpu:
             source = source or fact.source or ""
     usable = make_fact(False, source or "probe") if codes else _positive(gpu, node, live)
     access = Access(device_node=node, hidden_by_env=hiding)
-    return msgspec.structs.replace(gpu, usable=usable, why_not=codes, access=access)
+    return replace(gpu, usable=usable, why_not=codes, access=access)
 
 
 def _positive(gpu: Gpu, node: Fact[str], live: bool) -> Fact[Any]:

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.detect.facts import (
     Address,
@@ -90,7 +91,7 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
         if not parents:
             _seed(devices, record)
         elif not parents[0].listed_by(record):  # it is how the API lists the parent; its size is the instance's
-            parents[0].records.append(msgspec.structs.replace(record, uuid=None, memory_bytes=None, facts={}))
+            parents[0].records.append(replace(record, uuid=None, memory_bytes=None, facts={}))
     devices.sort(key=_device_rank)
     loose = sorted((r for r in sorts.gpus if r.bdf is None and r.uuid is None), key=_loose_rank)
     metal = [record for record in loose if METAL.search(record.source) and vendor_of(record) is None]
@@ -109,7 +110,7 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
 def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
     """The records with the address of the physical function in place of those of its virtual functions."""
     homes = {bdf: record.bdf for record in records for bdf in record.virtual}
-    return [msgspec.structs.replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
+    return [replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:

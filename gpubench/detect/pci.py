@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench.detect.facts import (
     ABSENT,
@@ -97,7 +97,7 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
     for physical, own in devices.items():
         lead = next((function for function in own if function.bdf == physical), own[0])
         virtual = tuple(_place(function) for function in own if function is not lead)
-        leads.append(lead._replace(record=msgspec.structs.replace(lead.record, virtual=virtual)))
+        leads.append(lead._replace(record=replace(lead.record, virtual=virtual)))
     return sorted(leads, key=_place)
 
 
@@ -236,7 +236,7 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
         return list(functions)
     by_address = {f.bdf: f for f in functions}
     return [
-        function._replace(record=msgspec.structs.replace(function.record, paths=tuple(
+        function._replace(record=replace(function.record, paths=tuple(
             _pci_path(function, by_address[other], routes[function.bdf], routes[other])
             for other in routes if other != function.bdf
         ))) if function.bdf in routes else function
@@ -470,7 +470,7 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
         seen.add(card.device)
         if driver in DRIVER_VENDORS and not (in_tree and family):
             # A PCI card whose address cannot be read: it is still there.
-            gpus.append((msgspec.structs.replace(card.function.record, ordinal=ordinal), card))
+            gpus.append((replace(card.function.record, ordinal=ordinal), card))
         elif family is not None:
             if family not in families:
                 gpus.append((_record(card.function.record, ordinal, family), card))

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench.base.errors import GpubenchError
 from gpubench.base.messages import DETECTION
@@ -71,7 +71,7 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         if free is not None and free < _size(gpu) / 2:
             reasons.append(_reason("MEMORY_BUSY", gpu))
     if reasons and reasons[0].code in _BY_SIZE:
-        reasons[0] = msgspec.structs.replace(reasons[0], text=f"{reasons[0].text} {UNMEASURED}")
+        reasons[0] = replace(reasons[0], text=f"{reasons[0].text} {UNMEASURED}")
     if mode == "cpu" and not machine.gpus:
         reasons.append(_no_gpu(machine))
     if override is not None:
@@ -90,7 +90,7 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
 def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommendation:
     """Return the advice with confidence `verified` if a checked kernel ran on every listed device."""
     if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
-        return msgspec.structs.replace(advice, confidence="verified")
+        return replace(advice, confidence="verified")
     return advice
 
 
@@ -190,11 +190,9 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
         evidence = (_lacking(head) or _read(path, read)) if gpus else "its GPU cannot be used now"
         decided = None if isinstance(evidence, str) else decide(machine, advice, evidence, gpus)
         if decided is not None and decided.measured is not None:
-            measured = msgspec.structs.replace(decided.measured, file=path.name)
+            measured = replace(decided.measured, file=path.name)
             first, *others = decided.reasons
-            return msgspec.structs.replace(
-                decided, measured=measured, reasons=[first, *notes.values(), *others]
-            )
+            return replace(decided, measured=measured, reasons=[first, *notes.values(), *others])
         why = evidence if isinstance(evidence, str) else _say_what_is_missing(evidence)
         text = f"{path.name} does not tell the mode: {why}."
         notes.setdefault("RESULT_SILENT", Reason(code="RESULT_SILENT", text=text))
@@ -203,8 +201,8 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
     leading = advice.reasons[:1]
     if "RESULT_SILENT" in notes and leading:
         text = leading[0].text.replace(UNMEASURED, UNDECIDED)
-        leading = [msgspec.structs.replace(leading[0], text=text)]
-    return msgspec.structs.replace(advice, reasons=[*leading, *notes.values(), *advice.reasons[1:]])
+        leading = [replace(leading[0], text=text)]
+    return replace(advice, reasons=[*leading, *notes.values(), *advice.reasons[1:]])
 
 
 def decide(
@@ -218,13 +216,13 @@ def decide(
     if verdict is None:
         return None
     others = [r for r in advice.reasons if r.device_id is not None and not r.code.startswith("VRAM_")]
-    return msgspec.structs.replace(
+    return replace(
         advice,
         mode=verdict.mode,
         confidence="measured",
         device_ids=[] if verdict.mode == "cpu" else list(gpus),
         reasons=[Reason(code=verdict.code, text=_verdict_words(evidence, verdict)), *others],
-        measured=msgspec.structs.replace(evidence, split=verdict.split),
+        measured=replace(evidence, split=verdict.split),
     )
 
 

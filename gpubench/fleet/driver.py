@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.base import disk
 from gpubench.base.errors import InputError
@@ -326,13 +327,13 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
                 path=f"{journal.folder.name}/{path.name}",
                 sha256=hashlib.sha256(disk.read_regular(path)).hexdigest(),
             )
-            node = msgspec.structs.replace(node, result=None, files=[file])
+            node = replace(node, result=None, files=[file])
         if end.reason == "version-skew":  # its figures mean something else
-            node = msgspec.structs.replace(node, result=None, files=[])
+            node = replace(node, result=None, files=[])
     if end.reason is not None and (end.reason != "partial" or node.status == "ok"):
         status = "ok" if end.reason == "partial" else "failed"
-        node = msgspec.structs.replace(node, status=status, reason=end.reason)
-    return msgspec.structs.replace(
+        node = replace(node, status=status, reason=end.reason)
+    return replace(
         node, label=end.name, error=end.error or node.error, engine=dict(engine), last_event=end.last_event,
         attempts=list(end.attempts),
     )  # fmt: skip

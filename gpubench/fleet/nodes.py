@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from gpubench.analysis.machine import RunOutline, node_key, node_name
 from gpubench.analysis.samples import seconds_between, seconds_of
@@ -62,14 +63,14 @@ def merge_runs(runs: Sequence[Run]) -> Run:
     worst = max(runs, key=lambda run: _gravity(run.exit_reason))
     started_at = runs[0].started_at
     finished_at = max((run.finished_at for run in runs if run.finished_at), default=None)
-    return msgspec.structs.replace(
+    return replace(
         runs[0], id=str(uuid.uuid5(uuid.NAMESPACE_OID, "\n".join(ids))), merged=ids,
         label=_common([run.label for run in runs]), tags=sorted({tag for run in runs for tag in run.tags}),
         tool=_unite([run.tool for run in runs]), argv=_common([run.argv for run in runs]) or [],
         finished_at=finished_at, paused_s=_paused_s(started_at, finished_at, runs),
         complete=all(run.complete for run in runs), exit_code=worst.exit_code, exit_reason=worst.exit_reason,
         selection=_selection([run.selection for run in runs]),
-        settings=msgspec.structs.replace(
+        settings=replace(
             runs[0].settings, sessions=sum(not session.superseded for session in sessions)
         ),
         environment=_environment([run.environment for run in runs]),
@@ -111,7 +112,7 @@ def _renumber(runs: Sequence[Run]) -> list[Run]:
 
 
 def _content(session: SessionRecord) -> bytes:
-    return msgspec.json.encode(msgspec.structs.replace(session, index=0, repeats=None))
+    return msgspec.json.encode(replace(session, index=0, repeats=None))
 
 
 def _sessions(run: Run) -> list[SessionRecord]:
@@ -127,7 +128,7 @@ def _rows(outcome: Outcome) -> Iterable[Any]:
 
 def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers) -> Run:
     def renumber(rows: Iterable[T]) -> list[T]:
-        return [msgspec.structs.replace(sample, session=numbers[sample.session]) for sample in rows]  # type: ignore
+        return [replace(sample, session=numbers[sample.session]) for sample in rows]  # type: ignore
 
     outcomes = []
     for outcome in run.outcomes:
@@ -136,11 +137,11 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
         }
         if failures := failures_of(outcome):
             lists["failures"] = renumber(failures)
-        outcomes.append(msgspec.structs.replace(outcome, **lists))
-    return msgspec.structs.replace(
+        outcomes.append(replace(outcome, **lists))
+    return replace(
         run, outcomes=outcomes, together=renumber(run.together or ()) or UNSET,
         sessions=[
-            msgspec.structs.replace(
+            replace(
                 session, index=numbers[session.index],
                 repeats=None if session.repeats is None else numbers.get(session.repeats),
             )
@@ -148,7 +149,7 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
         ],
         warnings=[
             warning if warning.session is None
-            else msgspec.structs.replace(warning, session=numbers.get(warning.session, warning.session))
+            else replace(warning, session=numbers.get(warning.session, warning.session))
             for warning in run.warnings
         ],
     )  # fmt: skip
@@ -241,7 +242,7 @@ def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
     if isinstance(best, Measurement | Failure):
         failures = [failure for outcome in outcomes for failure in failures_of(outcome)]
         failures.sort(key=lambda failure: failure.session)
-        return msgspec.structs.replace(best, failures=failures or UNSET)
+        return replace(best, failures=failures or UNSET)
     return best
 
 
@@ -256,7 +257,7 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
         for name, order in _ROWS.items()
     }
     check = max((part.check for part in parts), key=lambda check: check.max_error or 0.0)
-    return msgspec.structs.replace(parts[0], kernel=_KERNELS.join(sorted(kernels)) or None, check=check, **rows)
+    return replace(parts[0], kernel=_KERNELS.join(sorted(kernels)) or None, check=check, **rows)
 
 
 # ---------------------------------------------------------------- what keeps runs apart

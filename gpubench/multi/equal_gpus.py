@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.base.errors import RequiredUnavailable
@@ -83,10 +84,10 @@ def equal_groups(spec: RunSpec) -> list[list[Target]]:
 
 def without_scaling(spec: RunSpec) -> RunSpec:
     """Return the run without weak or strong scaling."""
-    settings = msgspec.structs.replace(spec.settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
-    return msgspec.structs.replace(
-        spec, run=msgspec.structs.replace(spec.run, settings=settings),
-        constraints=msgspec.structs.replace(spec.constraints, settings=settings),
+    settings = replace(spec.settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
+    return replace(
+        spec, run=replace(spec.run, settings=settings),
+        constraints=replace(spec.constraints, settings=settings),
     )  # fmt: skip
 
 
@@ -98,12 +99,8 @@ def cases_of(
 ) -> list[OnDevice]:
     """Return the op on each GPU in that form, or in the one that there is, with data that stays there. Returns none if
     a GPU lacks it."""
-    selection = msgspec.structs.replace(
-        constraints.selection, forms=["library", "tuned"], regimes=[QUEUED], variants=[]
-    )
-    within = msgspec.structs.replace(
-        constraints, targets=tuple(group), keep=None, named_forms=False, selection=selection
-    )
+    selection = replace(constraints.selection, forms=["library", "tuned"], regimes=[QUEUED], variants=[])
+    within = replace(constraints, targets=tuple(group), keep=None, named_forms=False, selection=selection)
     by_device = group_by(workload(series, n, within).cases, lambda case: case.device_id)
     if any(target.device.id not in by_device for target in group):
         return []
@@ -152,7 +149,7 @@ class EqualGpus:
                 continue
             try:
                 worker = self._pool.worker(device.id)
-                message = msgspec.structs.replace(request, id=worker.next_id)
+                message = replace(request, id=worker.next_id)
                 worker.send(message)
                 sent.append((device.id, worker, message))
             except DeviceGone as gone:

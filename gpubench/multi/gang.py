@@ -13,7 +13,7 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench import backends
 from gpubench.backends.contract import Backend, Joins, Launch, Links, Session, Work, protocols
@@ -92,7 +92,7 @@ class GangSession(
         first.enter()
         rank_case, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
         if kernel is not None and kernel.library:
-            rank_case = msgspec.structs.replace(rank_case, form="library")
+            rank_case = replace(rank_case, form="library")
         return first.supports(op, rank_case)
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
@@ -254,9 +254,7 @@ def _name_gang(backend: str, word: str) -> Device:
 
 
 def _software(count: str) -> Device:
-    return msgspec.structs.replace(
-        _name_gang("numpy", count), kind="software", api="host", name=f"{count} x host memory"
-    )
+    return replace(_name_gang("numpy", count), kind="software", api="host", name=f"{count} x host memory")
 
 
 BACKEND = GangBackend()

@@ -22,6 +22,7 @@ from itertools import groupby
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.analysis import thresholds
 from gpubench.analysis.analyse import Analysis, derive_once
@@ -197,9 +198,9 @@ def _pays_from(rows: Sequence[Strong]) -> GangFrom:
     if threshold.state == "always":
         return pays
     if threshold.high == math.inf:
-        return msgspec.structs.replace(pays, verdict="no-size", n=None)
+        return replace(pays, verdict="no-size", n=None)
     low, high = max(math.floor(threshold.low), first.n), math.ceil(threshold.high)
-    return msgspec.structs.replace(pays, verdict="at", n=max(threshold.n, low), lo=low, hi=high)
+    return replace(pays, verdict="at", n=max(threshold.n, low), lo=low, hi=high)
 
 
 PART_S = 3.0  # of the window, at each of its ends

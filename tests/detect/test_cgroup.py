@@ -37,27 +37,6 @@ def test_kubernetes_v2_the_tighter_parent_wins(look, host):
     assert machine.platform.container.value == "kubernetes"
 
 
-def test_docker_v1_cuts_the_mounted_root_off_the_path(look, host):
-    host |= {
-        "/proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n2:cpuset:/docker/abc",
-        "/proc/self/mountinfo": "\n".join([
-            mountinfo("/docker/abc", "/sys/fs/cgroup/cpu", "cgroup", "rw,cpu,cpuacct"),
-            mountinfo("/docker/abc", "/sys/fs/cgroup/memory", "cgroup", "rw,memory"),
-            mountinfo("/docker/abc", "/sys/fs/cgroup/cpuset", "cgroup", "rw,cpuset"),
-        ]),
-        "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
-        "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-        "/sys/fs/cgroup/cpuset/cpuset.cpus": "1-63",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-    }  # fmt: skip
-    machine = look(host)
-    assert machine.cpu.quota_cpus.value == 1.5
-    assert machine.cpu.cpuset.value == "1"
-    assert (machine.cpu.available.value, machine.cpu.limited_by.value) == (1, "cpuset")
-    assert machine.memory.limit_bytes.status == "absent"
-    assert machine.memory.limited_by.value == "host"
-
-
 def test_hybrid_takes_the_tightest_of_both(look, host):
     host |= {
         "/proc/self/cgroup": "2:cpu:/a\n0::/b",

@@ -365,33 +365,6 @@ def test_equal_gpus_take_records_without_device_ids_in_turn():
     assert [gpu.apis["opencl"].ordinal for gpu in machine.gpus] == [0, 1, 2, 3]
 
 
-def test_one_proof_makes_one_virtio_adapter_a_gpu():
-    adapters = [
-        {
-            "source": "pci-sysfs",
-            "bdf": f"0000:0{n}:00.0",
-            "vendor_id": "1af4",
-            "device_id": "1050",
-            "pci_class": "0380",
-        }
-        for n in (1, 2)
-    ]
-    proof = {
-        "source": "wgpu:vulkan",
-        "vendor_id": "1af4",
-        "device_id": "1050",
-        "checked": True,
-        "name": "a GPU",
-    }
-    machine = detect.inspect(records=[*adapters, proof])
-    assert [gpu.bdf.value for gpu in machine.gpus] == ["0000:01:00.0"]
-    assert [adapter.bdf.value for adapter in machine.display_adapters] == ["0000:02:00.0"]
-    assert (
-        detect.inspect(records=[*adapters, proof | {"vendor_id": "10de"}]).display_adapters[0].role.value
-        == "virtual"
-    )
-
-
 @pytest.mark.parametrize(
     ("ids", "role"),
     [

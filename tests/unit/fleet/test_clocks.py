@@ -10,30 +10,6 @@ from gpubench.fleet.driver import FleetLimits, NodeClocks
 LIMITS = FleetLimits(queue_s=60, silence_s=30, deadline_s=1800)
 
 
-def test_a_node_that_does_not_begin_is_busy():
-    clocks = NodeClocks(LIMITS, 0)
-    clocks.ask("a", 0)
-    assert clocks.overdue(59.9) == []
-    assert clocks.overdue(60) == [("a", "busy")]
-    assert clocks.overdue(1000) == []
-
-
-def test_silence_may_end_before_the_queue_would_have():
-    clocks = NodeClocks(LIMITS, 0)
-    clocks.ask("a", 0)
-    clocks.hear("a", 1)
-    assert clocks.overdue(30.9) == []
-    assert clocks.overdue(31) == [("a", "hung")]
-
-
-def test_what_a_stopped_node_says_starts_no_clock():
-    clocks = NodeClocks(LIMITS, 0)
-    clocks.ask("a", 0)
-    clocks.stop("a")
-    clocks.hear("a", 1)
-    assert clocks.overdue(10_000) == []
-
-
 def test_waiting_ends_at_the_deadline_at_the_latest():
     clocks = NodeClocks(LIMITS, 0)
     assert clocks.wait_s(1799.5, 1) == 0.5
