@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -290,3 +291,19 @@ def test_the_example_workflow_writes_and_finds_its_comment(tmp_path: Path) -> No
             check=True,
         )
         assert wanted in log.read_text().splitlines()[-1]
+
+
+def test_the_gitlab_job_calls_check_as_it_is(starter: Starter, tmp_path: Path) -> None:
+    (script,) = (job["script"] for job in load("examples/gitlab-ci.yml").values())
+    program, *words = shlex.split(script[-1])
+    assert program == "new/bin/gpubench"
+    plan = words[words.index("--") + 1 :]
+    (tmp_path / plan[0]).write_text(
+        "import gpubench\n@gpubench.function\ndef f(xp, x):\n    return x + 1\n"
+        "@f.inputs\ndef _(rng, n):\n    return [rng.uniform(0, 1, n)]\n"
+    )
+    (tmp_path / "base-tree").mkdir()
+    told = starter.run(*words, cwd=tmp_path, env=environment(tmp_path))
+    assert (told.returncode, "BASE: there is no gpubench in base" in told.stderr) == (2, True), told.stderr
+    planned = starter.run("run", *plan, "--dry-run", cwd=tmp_path, env=environment(tmp_path))
+    assert (planned.returncode, "f/n=" in planned.stdout) == (0, True), planned.stderr
