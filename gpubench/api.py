@@ -70,9 +70,9 @@ class Result:
         from gpubench.base.installation import quote
         from gpubench.report.layout import RenderOptions
 
-        text = report.screen(self._analysis, "plain", RenderOptions(), saved=(), height=40)
+        text = report.screen([self._analysis], "plain", RenderOptions(command=""), height=40)
         steps = "" if self.path else 'result.save("r.json"), then '
-        return f"{text}all: {steps}gpubench report {quote(str(self.path or 'r.json'))}"
+        return f"{text}all: {steps}gpubench report {quote(str(self.path or 'r.json'))} --full"
 
     def __repr__(self) -> str:
         from gpubench.analysis.contenders import has_time
@@ -152,17 +152,16 @@ class Result:
 
         Raises UsageError for a suffix that no format has, and GpubenchError for a file that cannot be written.
         """
-        from gpubench import report
         from gpubench.cli import rendering
+        from gpubench.report.layout import RenderOptions
         from gpubench.result import store
 
         if store.is_result_name(path):
             store.save(self.run, path)
             self.path = path
-        elif (format := rendering.format_of(str(path))) in report.PICTURES:
-            rendering.write_picture([self._analysis], format, str(path), None, "auto")
-        else:
-            rendering.write(report.drawn([self._analysis], format), str(path))
+            return
+        style = rendering.ReportStyle(rendering.format_of(str(path)), RenderOptions(), brief=True, quiet=True)
+        rendering.write_report([self._analysis], style, style.format, str(path))
 
 
 class DetectedMachine:

@@ -47,6 +47,7 @@ QUIET = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
 COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
 ASCII = option(None, OUTPUT, "No box drawing and no block characters.")
 NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.")
+JSON = option(None, OUTPUT, "Same as --format json.", long_name="json", brief=True)
 
 
 class QuietOptions(CommandOptions):
@@ -261,7 +262,7 @@ class PlotOptions(CommandOptions):
 class DetectedOptions(CommandOptions):
     """The options of an inspection."""
 
-    as_json: bool = option(None, OUTPUT, "Same as --format json.", long_name="json", brief=True)
+    as_json: bool = JSON
     format: str | None = option("table|plain|json|markdown|env", OUTPUT,
         "Default: table on a terminal, plain in a pipe.")
     deep: bool = option(None, WHAT, "Also open the devices and run one checked kernel on each.",
@@ -300,6 +301,9 @@ class ResultOptions(SavingOptions):
 
 
 BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.")
+FULL = option(None, OUTPUT, "Print the whole report. Default: the answer on one screen; a line for each of several.",
+    brief="Print the whole report, not the answer alone.")
+OPEN = option(None, OUTPUT, "Show the report as a page in the browser.", long_name="open", brief=True)
 
 
 class StoredOptions(CommandOptions):
@@ -310,9 +314,10 @@ class StoredOptions(CommandOptions):
         answer=OWN_WAY)
     context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.",
         answer=OWN_WAY)
-    full: bool = option(None, OUTPUT, "Print the whole report, as `gpubench report` does. Default: the answer on "
-        "one screen.", brief="Print the whole report, not the answer alone.")
+    full: bool = FULL
     by_device: bool = BY_DEVICE
+    as_json: bool = JSON
+    open_page: bool = OPEN
     format: str | None = option("NAME", OUTPUT,
         f"The whole report in this format: {FORMAT_NAMES}; json is the result document, jsonl the events as they "
         "happen.", brief="The whole report as table, markdown, json, ...")
@@ -386,14 +391,16 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     files: list[str] | None = argument("[FILE]...", "Results, fleets, folders of them, - for stdin. Default: "
         "the newest result.")
     format: str | None = option("NAME", OUTPUT,
-        f"{FORMAT_NAMES}. Default: table on a terminal, else plain text.",
-        brief="table, plain, markdown, json, csv, html, ...")
+        f"The whole report in this format: {FORMAT_NAMES}.", brief="The whole report as table, markdown, json, ...")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
     sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(report_sections.names())}. "
-        "Default: all but map, noise and raw; with --by-device the answer.",
+        "Default: the answer; in a file and with --full all but map, noise and raw, in Markdown a page of them.",
         brief="Only these, as answer,breakeven.")
+    full: bool = FULL
     by_device: bool = BY_DEVICE
+    as_json: bool = JSON
+    open_page: bool = OPEN
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.")
     purpose = "Render saved results."
 
@@ -407,7 +414,8 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
 
     examples = (
         "gpubench report",
-        "gpubench report result.json --sections answer,speedup",
+        "gpubench report results                      a line for each result of a folder",
+        "gpubench report result.json --sections breakeven,speedup",
         "gpubench report result.json -o report.html",
     )
 
@@ -486,6 +494,7 @@ class AdviseOptions(CommonOptions):
         "ones.", long_name="from", brief="Answer from this result. Default: the newest ones.")
     results_dir: Path = option("DIR", WHERE, "Where this machine's results are looked for.",
         default=Path("results"), brief=True)
+    as_json: bool = JSON
     format: str = option("table|json|env", OUTPUT, "How to write the answer.", default="table", brief=True)
     purpose = "On which device one call should run."
     examples = (

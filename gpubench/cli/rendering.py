@@ -18,6 +18,7 @@ from gpubench.cli.options import ColorOptions, PlotOptions, ReportOptions, RunOp
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.claims import Claim
+    from gpubench.cli.ci import CiChannels
     from gpubench.report.layout import RenderOptions
 
 _SUFFIXES = {
@@ -29,56 +30,72 @@ _NARROWEST, _WIDEST = 60, 120
 
 
 class ReportStyle(msgspec.Struct, frozen=True):
-    """The options of a report, checked before anything is measured. `screen`: nobody asked for more than the answer."""
+    """The options of a report, checked before anything is measured."""
 
     format: str
     options: RenderOptions
-    screen: bool = False
+    brief: bool = False  # Markdown is a summary: the reader has neither chosen sections nor asked for all
+    screen: bool = False  # nobody asked for more than the answer
+    quiet: bool = False  # say nothing of files that are written
 
-    def final_screen(self, analysis: Analysis, saved: Sequence[str]) -> str:
-        """Return the text with which a run ends on standard output."""
+    def final_screen(
+        self, analyses: Sequence[Analysis], command: str, *, files: Sequence[str] = (), saved: Sequence[str] = ()
+    ) -> str:  # fmt: skip
+        """Return the answer. `command` reports the same again; `files` are those of the runs, `saved` those just
+        written."""
         import shutil
 
         from gpubench import report
         from gpubench.report.sections.answer import HEIGHT
 
         height = shutil.get_terminal_size((_PLAIN_WIDTH, HEIGHT)).lines if sys.stdout.isatty() else HEIGHT
-        return report.screen(analysis, self.format, self.options, saved=saved, height=height)
+        options = msgspec.structs.replace(self.options, command=command)
+        return report.screen(analyses, self.format, options, files=files, saved=saved, height=height)
 
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
-        """The report as text; files get neither colour nor the terminal's width, and all columns: CSV has others.
-
-        A column that no table turns out to have is reported on stderr: what was measured is shown all the same.
-        """
+        """Return the report as text; files get neither colour nor the terminal's width, and all columns: CSV has
+        others."""
         from gpubench import report
 
-        every_column = msgspec.structs.replace(self.options, columns=())
-        if format != self.format:
-            return report.drawn(analyses, format, for_a_page(self.options))
-        try:
-            return report.drawn(analyses, format, self.options)
-        except UsageError as error:
-            if not self.options.columns:
-                raise
-            print(f"warning: {error.message}; all columns are shown", file=sys.stderr)
-            return report.drawn(analyses, format, every_column)
+        options = self.options if format == self.format else for_a_page(self.options)
+        if format != "markdown" or not self.brief:
+            return report.drawn(analyses, format, options)
+        options = msgspec.structs.replace(options, sections=report.SUMMARY)
+        rest = "The rest: `gpubench report FILE --full`, with `-o report.html` as a page."
+        return f"{report.drawn(analyses, format, options)}\n{rest}\n"
 
 
-def report_style(options: RunOptions) -> ReportStyle:
-    """Raises UsageError for an unknown format, section, unit or key, and for columns that the format has not."""
+def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:
+    """Return how the report is to look that goes to `output`, or to standard output. Raises UsageError for an unknown
+    format, section, unit or key, and for columns that the format has not."""
     from gpubench import report
 
-    terminal = sys.stdout.isatty()
+    terminal = output in (None, "-") and sys.stdout.isatty()
+    format = "json" if options.as_json else options.format
     name = require_choice(
-        chosen_format(options.format, None, terminal), [*report.FORMATS, *report.PICTURES], "--format"
+        chosen_format(format, output, terminal), [*report.FORMATS, *report.PICTURES], "--format"
     )
     check_picture(name, to_terminal=terminal)
     style = render_options(options, to_terminal=terminal)
     report.require_look(name, style)
-    # Whoever names a format, sections, columns, an order or standard output means the report that has them.
-    whole = options.full or any((options.format, options.sections, options.columns, options.sort))
+    # Whoever names a format, sections, columns, an order or a place of the report means all of it.
+    whole = options.full or any((format, options.sections, options.columns, options.sort, output))
     whole = whole or "-" in (options.output or [])
-    return ReportStyle(format=name, options=style, screen=not whole)
+    brief = options.sections is None and not options.full
+    return ReportStyle(format=name, options=style, brief=brief, screen=not whole, quiet=options.quiet)
+
+
+def report_command(path: str | Path | None, results_dir: str | Path | None = None) -> str:
+    """Return the command that reports a result again: without its name if it is the newest in `results_dir`; empty
+    without a file."""
+    from gpubench.base.installation import quote
+    from gpubench.base.streams import printable
+
+    if path is None:
+        return ""
+    if results_dir is not None and Path(path).resolve().is_relative_to(Path(results_dir).resolve()):
+        return "gpubench report"
+    return f"gpubench report {'FILE' if str(path) == '-' else printable(quote(str(path)))}"
 
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
@@ -154,9 +171,9 @@ def table_width(to_terminal: bool) -> int:
     return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns))
 
 
-def write(report: str | bytes, output: str | None) -> None:
-    """To the file `output`, or to standard output. Text is UTF-8 whatever the locale says, and as it ends. Raises
-    GpubenchError."""
+def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> None:
+    """Write to the file `output` and say so unless `quiet`, or to standard output. Text is UTF-8 whatever the locale
+    says, and as it ends. Raises GpubenchError."""
     if output in (None, "-"):
         if isinstance(report, bytes):
             sys.stdout.flush()
@@ -169,6 +186,8 @@ def write(report: str | bytes, output: str | None) -> None:
         disk.write_regular(str(output), content)
     except OSError as error:
         raise cannot_write(str(output), error) from error
+    if not quiet:
+        print(f"wrote {output}", file=sys.stderr)
 
 
 def cannot_write(what: str, error: OSError) -> GpubenchError:
@@ -225,14 +244,49 @@ def check_picture(format: str, *, to_terminal: bool) -> None:
         )  # fmt: skip
 
 
-def write_picture(
-    analyses: Sequence[Analysis],
-    format: str,
-    output: str | None,
-    sections: Sequence[str] | None,
-    time_unit: str,
-) -> None:
-    """To the file `output`, or to standard output. Raises GpubenchError."""
-    from gpubench.report import plots
+def write_report(
+    analyses: Sequence[Analysis], style: ReportStyle, format: str, output: str | None,
+    channels: CiChannels | None = None,
+) -> None:  # fmt: skip
+    """Write a picture or text to the file `output`, or to standard output. Raises GpubenchError."""
+    from gpubench.report import PICTURES, plots
 
-    write(plots.picture(analyses, format, sections=sections, time_unit=time_unit), output)
+    if format in PICTURES:
+        sections, unit = style.options.sections, style.options.time_unit
+        write(plots.picture(analyses, format, sections=sections, time_unit=unit), output, quiet=style.quiet)
+        return
+    text = style.render(analyses, format)
+    write(channels.comment(text, format) if channels else text, output, quiet=style.quiet)
+
+
+# ---------------------------------------------------------------- `--open`
+
+
+def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequence[str]) -> None:
+    """Show the page among `outputs` in the browser, else one in the temporary folder, and say so on stderr. Raises
+    GpubenchError."""
+    why = _no_browser(os.environ)
+    page = next((path for path in outputs if path.lower().endswith(".html")), None)
+    if page is None and not why:
+        import tempfile
+
+        page = os.path.join(tempfile.mkdtemp(prefix="gpubench-"), "report.html")
+        write(style.render(analyses, "html"), page, quiet=False)
+    if page is not None and not why:
+        import webbrowser
+
+        if webbrowser.open(Path(page).resolve().as_uri()):
+            return
+        why = "no browser could be started"
+    how = f"open {page} yourself" if page else "write the page to a file: -o report.html"
+    print(f"warning: --open shows no page: {why}; {how}", file=sys.stderr)
+
+
+def _no_browser(environ: Mapping[str, str]) -> str:
+    """Return why there is no browser to open; empty if there may be one. A text browser would take the terminal."""
+    if environ.get("CI", "").lower() not in ("", "0", "false"):
+        return "this is a continuous integration (CI is set)"
+    if sys.platform.startswith(("win", "darwin")):
+        return ""
+    graphical = any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    return "" if graphical else "there is no display here"

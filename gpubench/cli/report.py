@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpubench.base.errors import InputError, require_choice
+from gpubench.base.errors import InputError
 from gpubench.base.plugins import wings
 from gpubench.cli.options import ReportOptions
 
@@ -25,52 +25,47 @@ class Collection(Protocol):
 
 def report(options: ReportOptions) -> int:
     """Render saved results: answer, break-even, speedup, where the time goes, warnings."""
-    import msgspec
-
     from gpubench import report as reports
     from gpubench.cli import ci, rendering
     from gpubench.report.ci import of_reports
-    from gpubench.report.layout import RenderOptions
     from gpubench.result import store
     from gpubench.result.case import select_cases
 
-    to_terminal = options.output in (None, "-") and sys.stdout.isatty()
-    name = rendering.chosen_format(options.format, options.output, to_terminal)
-    require_choice(name, [*reports.FORMATS, *reports.PICTURES], "--format")
-    rendering.check_picture(name, to_terminal=to_terminal)
+    style = rendering.report_style(options, options.output)
     keep = select_cases(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ)
     rendering.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
-    paths = options.files or [_newest(options.results_dir)]
-    documents = [(path, document(path)) for path in _files(paths)]
-    whole = options.whole(documents, name, to_terminal=to_terminal)
+    newest = None if options.files else _newest(options.results_dir)
+    paths = _files([newest] if newest else options.files or [])
+    documents = [(path, document(path)) for path in paths]
+    to_terminal = options.output in (None, "-") and sys.stdout.isatty()
+    whole = options.whole(documents, style.format, to_terminal=to_terminal)
     if whole is not None:
         return whole
     runs = options.runs(documents)
+    sources = _runs(documents) if runs is None else [("", run) for run in runs]
     gates = ci.gates(options.min_speedup or [], options.fail_on)
     analyses = reports.analysed(
-        _runs(documents) if runs is None else runs,
+        [run for _, run in sources],
         baseline=options.baseline,
         keep=keep,
         claims=rendering.loaded_claims(options.claims),
         gates=gates,
     )
     ci.require_in_files(gates, analyses)
-    style = rendering.render_options(options, to_terminal=to_terminal)
-    if options.by_device and options.sections is None and name in ("table", "plain"):
-        style = msgspec.structs.replace(style, sections=("answer",))
-    if name in reports.PICTURES:
-        rendering.write_picture(analyses, name, options.output, style.sections, style.time_unit)
+    named = paths[0] if len(paths) == 1 else "-"
+    command = rendering.report_command(named, store.default_results_dir() if named == newest else None)
+    if style.screen:
+        rendering.write(style.final_screen(analyses, command, files=[path for path, _ in sources]), None)
     else:
-        rendering.write(channels.comment(reports.drawn(analyses, name, style), name), options.output)
-    rendering.write_plots(analyses, options, style.sections, style.time_unit)
+        rendering.write_report(analyses, style, style.format, options.output, channels)
+    if options.open_page:
+        rendering.open_page(analyses, style, [options.output or ""])
+    rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
     code = ci.exit_code(analyses)
-    plain = RenderOptions(sections=style.sections, time_unit=style.time_unit, sort=style.sort)
-    channels.tell(
-        lambda: of_reports(analyses, code), lambda: reports.drawn(analyses, "markdown", plain), paths[0]
-    )
+    channels.tell(lambda: of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
     return code
 
 
@@ -90,12 +85,12 @@ def _files(paths: Sequence[object]) -> list[str]:
     return found
 
 
-def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[Run]:
-    """Return the runs of all files. Raises InputError if there is none."""
+def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, Run]]:
+    """Return the runs of all files, each with its file. Raises InputError if there is none."""
     from gpubench.result.run import Run
 
     runs = [
-        run
+        (path, run)
         for path, content in documents
         for run in ([content] if isinstance(content, Run) else content.runs_beside(path))
     ]

@@ -62,6 +62,8 @@ def run(options: RunOptions) -> int:
         stored, analyses = saving.gated(stored, analyses, saver)
         events.finish(analyses[0])
         errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
+        if options.open_page:
+            rendering.open_page(analyses, style, outputs)
         rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
         channels.tell(
             lambda: of_reports(analyses, stored.exit_code), lambda: style.render(analyses, "markdown"),

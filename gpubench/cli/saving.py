@@ -20,9 +20,8 @@ from gpubench.cli.ci import CiChannels
 from gpubench.cli.exit import tell
 from gpubench.cli.options import RunOptions, SavingOptions
 from gpubench.cli.rendering import ReportStyle
-from gpubench.report import PICTURES
 from gpubench.result import store
-from gpubench.result.run import Run
+from gpubench.result.run import Measurement, Run
 
 RETRY_S = 1.0  # a place that failed is tried again after so long
 EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.EventLog`)
@@ -141,8 +140,13 @@ class Saver:
 
     def finish(self, run: Run) -> None:
         """Save the whole result. Where no wished place takes it, it goes to the user's data folder or the temporary
-        folder, and `error` tells so."""
+        folder, and `error` tells so. A run that measured nothing is saved only where somebody named a file."""
         self.saved = []
+        if self._anywhere and not any(
+            isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes
+        ):
+            self._discard_journal()
+            return
         self.error = self._save_wished(run)
         if self.error is not None and not self.saved:
             rescued = self._rescue(run, self.error)
@@ -233,15 +237,25 @@ def deliver(
     for path in output:
         if not store.is_result_name(path) and (format := rendering.format_of(path)) != EVENTS:
             try:
-                _report(analyses, format, path, style, channels)
+                rendering.write_report(analyses, style, format, path, channels)
             except GpubenchError as error:
                 errors.append(error)
     if style.screen:
-        rendering.write(style.final_screen(analyses[0], saved), None)
+        command = rendering.report_command(next(iter(saved), None), store.default_results_dir())
+        rendering.write(style.final_screen(analyses, command, saved=saved), None)
     elif style.format == "json":
         streams.put(store.dumps(stored).decode())
     elif style.format != EVENTS:
-        _report(analyses, style.format, None, style, channels)
+        try:
+            rendering.write_report(analyses, style, style.format, None, channels)
+        except UsageError as error:
+            # A column that no table turns out to have: what was measured is shown all the same.
+            if not style.options.columns:
+                raise
+            print(f"warning: {error.message}; all columns are shown", file=sys.stderr)
+            options = msgspec.structs.replace(style.options, columns=())
+            all_columns = msgspec.structs.replace(style, options=options)
+            rendering.write_report(analyses, all_columns, style.format, None, channels)
     return errors
 
 
@@ -251,12 +265,3 @@ def ended(stored: Run, errors: Sequence[GpubenchError]) -> int:
         sys.stdout.flush()
         tell(error)
     return int(ExitCode.FAILED) if errors else stored.exit_code
-
-
-def _report(
-    analyses: Sequence[Analysis], format: str, output: str | None, style: ReportStyle, channels: CiChannels
-) -> None:
-    if format in PICTURES:
-        rendering.write_picture(analyses, format, output, style.options.sections, style.options.time_unit)
-    else:
-        rendering.write(channels.comment(style.render(analyses, format), format), output)

@@ -376,7 +376,7 @@ def _outcome(report: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOu
     from gpubench.report.ci import CiOutcome
 
     return CiOutcome(
-        verdict="failed" if errors else "ok", slower=0, faster=0, unsure=0, exit_code=code, errors=tuple(errors),
+        verdict="failed" if errors else "ok", exit_code=code, errors=tuple(errors),
         warnings=() if report.complete and not report.peers.verdicts else (headline(report),),
     )  # fmt: skip
 

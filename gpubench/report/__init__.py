@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gpubench.report.layout import RenderOptions
 
 FORMATS = {**OWN_FORMATS, **TOOLS}
+# The sections of Markdown where nobody chose some: below 120 lines of a default run.
+SUMMARY = ("machines", "history", "answer", "map", "claims", "skipped", "warnings")
 
 
 def render(
@@ -81,13 +83,21 @@ def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | No
 
 
 def screen(
-    analysis: Analysis, format: str, options: RenderOptions, *, saved: Sequence[str], height: int
-) -> str:
-    """Return what a run ends with, for a terminal (`table`) or as plain text; `height`: lines of the terminal."""
-    from gpubench.report.contents import final_screen
+    analyses: Sequence[Analysis], format: str, options: RenderOptions, *,
+    files: Sequence[str] = (), saved: Sequence[str] = (), height: int,
+) -> str:  # fmt: skip
+    """Return the answer of one run, or a line for each of several, for a terminal (`table`) or as plain text.
+
+    `files`: the name of each run's file, if there are several. `saved`: what a run has just saved. `height`: lines of
+    the terminal.
+    """
+    from gpubench.report.contents import final_screen, list_runs
     from gpubench.report.renderers import text
 
-    document = final_screen(analysis, options, saved=saved, height=height)
+    if len(analyses) == 1:
+        document = final_screen(analyses[0], options, saved=saved, height=height)
+    else:
+        document = list_runs(analyses, files, options)
     return text.draw([document], options, plain=format == "plain")
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import answer
 from gpubench.analysis.findings import findings, gates
 from gpubench.base.errors import ExitCode
 from gpubench.base.streams import inert, visible
 from gpubench.base.units import truncate
+from gpubench.report.sections.answer_text import count_wins
 from gpubench.report.sections.problems import gate_text
 
 if TYPE_CHECKING:
@@ -25,15 +27,17 @@ OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """`errors` are failed gates and broken cases, `warnings` what else needs a look: one sentence each.
 
-    Of a comparison the counts are verdicts; of reports they are headline speedups whose whole interval lies below 1,
-    above 1, or neither. `verdict` is the gravest of failed, slower and unsure that holds, else ok.
+    `verdict` is the gravest of failed, slower and unsure that holds, else ok.
     """
 
     verdict: OutcomeWord
-    slower: int
-    faster: int
-    unsure: int
     exit_code: int
+    slower: int | None = None  # cases of a comparison
+    faster: int | None = None
+    unsure: int | None = None
+    gpu_wins: int | None = (
+        None  # ops of reports that a GPU wins at their largest size, with data on it if measured
+    )
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -63,14 +67,12 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
     """Reports in a few words; `exit_code` is how the command ends."""
     judged = [gate for analysis in analyses for gate in gates(analysis)]
-    headlines = [entry for analysis in analyses for entry in analysis.speedups if entry.headline]
-    slower = sum(1 for entry in headlines if entry.hi < 1)
-    faster = sum(1 for entry in headlines if entry.lo > 1)
+    answers = [answer(analysis) for analysis in analyses]
     broken = [entry for analysis in analyses for entry in analysis.cases if entry.outcome == "failure"]
     near = [gate for gate in judged if gate.passed and gate.near]
     return CiOutcome(
         verdict="failed" if exit_code != ExitCode.OK or broken else "unsure" if near else "ok",
-        slower=slower, faster=faster, unsure=len(headlines) - slower - faster, exit_code=exit_code,
+        gpu_wins=sum(count_wins(each, each.regimes[0])[0] for each in answers if each.rows), exit_code=exit_code,
         errors=(
             *(gate_text(gate) for gate in judged if not gate.passed),
             *(f"{entry.id}: {entry.reason}: {entry.detail or ''}" for entry in broken),
@@ -165,13 +167,15 @@ def outputs(outcome: CiOutcome, result_file: str | None) -> str:
     """Lines `name=value` for the file; `result_file` is the result that was judged, None where none was kept."""
     pairs = {
         "verdict": outcome.verdict,
-        "slower": str(outcome.slower),
-        "faster": str(outcome.faster),
-        "unsure": str(outcome.unsure),
+        **{name: _count(getattr(outcome, name)) for name in ("slower", "faster", "unsure", "gpu_wins")},
         "exit-code": str(outcome.exit_code),
         "result-file": result_file or "",
     }
     return "".join(_pair(name, value) for name, value in pairs.items())
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else str(count)
 
 
 def _pair(name: str, value: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -11,13 +12,14 @@ from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.estimate import OVERHEAD
 from gpubench.analysis.roofline import measures_roofs, overheads
 from gpubench.analysis.samples import count_sessions
+from gpubench.base.groups import group_by
 from gpubench.base.plugins import error_text, sections
-from gpubench.base.streams import printable
-from gpubench.base.table import Cell, Table
+from gpubench.base.streams import columns, cut, printable
+from gpubench.base.table import Cell, Table, cells, heads
 from gpubench.base.units import count_noun
 from gpubench.report.charts import ChartSet, all_series, charted, devices, regimes
 from gpubench.report.layout import RenderOptions, Section, TextDocument, limited
-from gpubench.report.sections.answer import HEIGHT, answer_screen
+from gpubench.report.sections.answer import HEIGHT, answer_screen, brief_answer
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.wording import series_name
@@ -93,10 +95,10 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
 
 
 def final_screen(
-    analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
+    analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
     """Return what a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that
-    was made for roofs or for overheads ends with these."""
+    was made for roofs or for overheads ends with these. `saved`: the files that the run has just written."""
     own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     wanted = (*([] if own is None else [own]), *ends)
@@ -104,8 +106,31 @@ def final_screen(
     if own is not None:
         files = tuple((Cell(f"saved {printable(path)}"),) for path in saved)
         return TextDocument(headings=(), sections=(*found, Section(key=ANSWER, title="", screen=files)))
-    lines = tuple(answer_screen(analysis, options, saved=saved, height=height))
+    rest = [section.key for section in document(analysis, options).sections] if options.command else []
+    more = tuple(dict.fromkeys(key for key in rest if key not in (ANSWER, *wanted) and key in sections.names()))
+    lines = tuple(answer_screen(analysis, options, saved=saved, more=more, height=height))
     return TextDocument(headings=(), sections=(Section(key=ANSWER, title="", screen=lines), *found))
+
+
+def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
+    """Return a line for each run with its answer, newest first; a table for each folder."""
+    ordered = sorted(zip(files, analyses, strict=True), key=lambda pair: pair[1].run.started_at, reverse=True)
+    tables = []
+    for folder, runs in group_by(ordered, lambda pair: os.path.dirname(pair[0])).items():
+        names = [printable(os.path.basename(file)) or analysis.run.started_at for file, analysis in runs]
+        room = max(20, options.width - max(map(columns, names)) - 2)
+        rows = tuple(
+            cells(name, cut(brief_answer(pair[1]), room)) for name, pair in zip(names, runs, strict=True)
+        )
+        machines = "; ".join(dict.fromkeys(printable(analysis.machine) for _, analysis in runs))
+        title = cut(f"{printable(folder)}: {machines}" if folder else machines, options.width)
+        tables.append(Table(heads("file", "answer"), rows, title=title, bare=True))
+    how = (
+        "GPU wins: of so many ops with data on the GPU; copied: at every call.",
+        "One of them: gpubench report FILE. All whole: --full. Side by side: --sections machines.",
+    )
+    title = f"{len(analyses)} results, the newest first"
+    return TextDocument(headings=(), sections=(Section(title=title, lines=how, tables=tuple(tables)),))
 
 
 def _own_section(analysis: Analysis) -> str | None:

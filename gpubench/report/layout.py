@@ -120,7 +120,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `time_unit`: one of TIME_UNITS. `columns`: what tables (and CSV) are cut down to; none: all of theirs. `sort`: one
     of `analyse.KEYS`, with `-` the largest first; None: as the file has them. `by_device`: the answer has a row for
-    each GPU backend.
+    each GPU backend. `command`: what reports the same file again; empty where none was saved.
     """
 
     width: int = 80
@@ -132,6 +132,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
     sort: str | None = None
     by_device: bool = False
+    command: str = "gpubench report"
 
     @property
     def every_size(self) -> bool:

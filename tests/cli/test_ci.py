@@ -42,6 +42,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+ACTION_OUTPUTS = set(
+    re.findall(r"steps\.judge\.outputs\.([\w-]+)", (Path(__file__).parents[2] / "action.yml").read_text())
+)
+
+
 def outputs(folder: Path) -> dict[str, str]:
     lines = (folder / "output").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines)
@@ -51,7 +56,8 @@ def test_compare_tells_a_runner_everything(gpubench: Any, folder: Path, runner: 
     ended = gpubench("compare", "base.json", "new.json", "--summary", env=runner)
     assert ended.returncode == 3
     assert outputs(folder) == {
-        "verdict": "slower", "slower": "1", "faster": "0", "unsure": "0", "exit-code": "3", "result-file": "new.json",
+        "verdict": "slower", "slower": "1", "faster": "0", "unsure": "0", "gpu_wins": "",
+        "exit-code": "3", "result-file": "new.json",
     }  # fmt: skip
     assert ended.stderr.splitlines() == [f"::error title=gpubench::slower: FAILED: {CASES[1].id}"]
     summary = (folder / "summary.md").read_text(encoding="utf-8")
@@ -63,7 +69,15 @@ def test_two_commands_of_one_step_append(gpubench: Any, folder: Path, runner: di
     for _ in range(2):
         assert gpubench("report", "r.json", "--summary", env=runner).returncode == 0
     assert (folder / "summary.md").read_text(encoding="utf-8").count("## gpubench report\n") == 2
-    assert outputs(folder)["verdict"] == "ok"
+    written = outputs(folder)
+    assert [written[name] for name in ("verdict", "slower", "faster", "unsure", "gpu_wins")] == [
+        "ok",
+        "",
+        "",
+        "",
+        "1",
+    ]
+    assert written.keys() <= ACTION_OUTPUTS, "action.yml passes on all of them"
 
 
 @pytest.mark.parametrize("written", [0, 990_000, 999_000, 999_990, 1_000_100])

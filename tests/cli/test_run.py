@@ -59,9 +59,9 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
     assert path.startswith("results/")
     assert f"saved {path}" in ended.stdout.splitlines()
     said = [line for line in ended.stdout.splitlines() if not line.startswith("saved ")]
-    assert gpubench("report", "--sections", "answer").stdout.splitlines() == said
+    assert gpubench("report").stdout.splitlines() == said
     full = gpubench("run", *ADD, "--regimes", "resident-queued", "--full", "-o", "r.json")
-    assert gpubench("report", "r.json").stdout == full.stdout
+    assert gpubench("report", "r.json", "--full").stdout == full.stdout
     assert "saved r.json" in full.stderr.splitlines()
 
 

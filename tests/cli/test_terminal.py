@@ -32,7 +32,7 @@ def on_terminal(folder, starter: Starter) -> Callable[..., str]:
         clean = {name: value for name, value in outside().items() if name not in unset}
         clean |= {"TERM": "xterm-256color", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), **environ}
         with starter.begin(
-            "report", "full.json", *arguments, cwd=folder, env=clean,
+            "report", "full.json", "--full", *arguments, cwd=folder, env=clean,
             stdout=below, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
         ):  # fmt: skip
             os.close(below)

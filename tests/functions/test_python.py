@@ -35,8 +35,10 @@ def test_a_result_tells_thresholds_and_speedups(result) -> None:
 
 def test_a_result_shows_itself(result) -> None:
     assert "NVIDIA H200" in str(result)
-    assert str(result).endswith(f"all: gpubench report {H200}")  # it was loaded, and needs no save
-    assert str(gpubench.Result(result.run)).endswith('all: result.save("r.json"), then gpubench report r.json')
+    assert str(result).endswith(f"all: gpubench report {H200} --full")  # it was loaded, and needs no save
+    assert str(gpubench.Result(result.run)).endswith(
+        'all: result.save("r.json"), then gpubench report r.json --full'
+    )
     assert "--sections" not in str(result)
     assert repr(result).startswith("<gpubench.Result of add, chain")
     page = result._repr_html_()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -43,6 +42,7 @@ from gpubench.report.sections.answer_table import (
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
+    brief_text,
     factor_text,
     gain_text,
     left_out_functions,
@@ -56,7 +56,6 @@ from gpubench.report.sections.answer_text import (
 from gpubench.report.sections.hybrid import shared_sentences
 from gpubench.report.sections.problems import merged
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
-from gpubench.result import store
 from gpubench.result.case import WAITED
 from gpubench.result.run import Failure, Run
 
@@ -64,13 +63,14 @@ KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
 _FEW_LINES = 10  # of one op at sizes that were asked for
 _SENTENCE_LINES = 3
+_OPTION_ROOM = 32  # columns of `26 notes: ... --sections warnings`
 _MOST_NAMES = 5  # of ops that were not measured
 _MOST_CODES = 3  # users' functions by other code than theirs
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
 _MOST_DTYPES = 2  # of more their number; each row has its own
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
 # Ranks of lines below the table: where there is no room the highest goes first, and what is needed stays.
-NEEDED, COUNTED, COMMANDS, REASONS, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(8)
+NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(9)
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,8 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     troubles: tuple[str, ...]  # what was wrong or failed: one line before anything needed goes
     notes: tuple[tuple[int, str], ...]  # each with its rank
     files: tuple[str, ...]  # lines that are never broken
-    commands: str
+    commands: str = ""
+    command: str = "gpubench report"
     most: int  # lines
 
 
@@ -90,7 +91,8 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw the screen as it is for a terminal and for plain text; in full as sentences and a table."""
     # Alone, nothing follows that says more.
-    screen = _screen(analysis, options, alone=tuple(options.sections) == (KEY,) and not options.full)
+    alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
+    screen = _screen(analysis, options, alone=alone)
     if not options.full:
         return Section(title="", screen=tuple(screen_lines(screen, options.width)))
     below = (*screen.troubles, *(text for _, text in screen.notes), *screen.files)
@@ -99,11 +101,28 @@ def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def answer_screen(
-    analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
-) -> list[Line]:
-    """Return what a run ends with. `saved`: the files; `height`: lines of the terminal, above which the sentence is
-    repeated as the last line. A run without files names no command that reads one."""
-    return screen_lines(_screen(analysis, options, saved, alone=bool(saved)), options.width, height)
+    analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
+    height: int = HEIGHT,
+) -> list[Line]:  # fmt: skip
+    """Return what a run ends with. `saved`: the files; `more`: the sections that `--full` adds; `height`: lines of the
+    terminal, above which the sentence is repeated as the last line. A run without files names no command that reads
+    one."""
+    screen = _screen(analysis, options, saved, more, alone=bool(options.command))
+    return screen_lines(screen, options.width, height)
+
+
+def brief_answer(analysis: Analysis) -> str:
+    """Return the answer in a few words, for a line of a list of runs."""
+    answered = with_own_names(answer(analysis), analysis.run)
+    if answered.absence is None:
+        return brief_text(answered)
+    own = answer_part(analysis, alone=True).sentences
+    if own:
+        return own[0].rstrip(".")
+    kind, forms = answered.absence.kind, {form.op for form in answered.forms}
+    better = {form.op for form in answered.forms if form.ratio is not None}
+    faster = f": faster than {plain_text(answered.cpu)} for {len(better)} of {len(forms)}" if forms else ""
+    return (_BRIEF.get(kind) or _BEGIN[kind].partition(":")[0]) + faster
 
 
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
@@ -132,7 +151,7 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
         room = screen.most - len(head) - len(table)
         kept = sum(len(lines) for rank, lines in notes if rank in (NEEDED, COMMANDS))
         if len(troubles) > 1 and len(troubles) + kept > room:
-            troubles = [cut(f"{len(troubles)} kinds of failures: gpubench report --sections skipped", width)]
+            troubles = [f"{len(troubles)} kinds of failures: {screen.command} --sections skipped"]
         while sum(len(lines) for _, lines in notes) > room - len(troubles):
             last = max((rank for rank, _ in notes), default=NEEDED)
             if last == NEEDED:
@@ -148,8 +167,8 @@ def _plain(texts: Sequence[str]) -> list[Line]:
 
 
 def _screen(
-    analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
-) -> Screen:
+    analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
+) -> Screen:  # fmt: skip
     run, answered = analysis.run, with_own_names(answer(analysis, by_device=options.by_device), analysis.run)
     part = answer_part(analysis, alone=answered.absence is not None)
     needed = [
@@ -157,13 +176,14 @@ def _screen(
         *_on_host(answered),
         *_allocations(answered),
         *_unmeasured(run, answered),
-        *left_out_functions(run, alone=alone),
+        *left_out_functions(run, _short_command(options) if alone else ""),
         *raising_functions(run),
-        *_splits(analysis),
+        *_splits(analysis, _short_command(options)),
         # GPUs that a backend lists several times, and which adapter was measured.
         *(printable(f"{item.message}.") for item in run.warnings if item.code == "listed-twice"),
         *part.needed,
     ]
+    rest = [(MORE, f"--full adds {', '.join(more)}.")] if more else []
     # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(run) if answered.absence is not None and part.table is None else ""
     sides = part.context or sides_line(run, answered, options.width)
@@ -172,9 +192,10 @@ def _screen(
         sentences=_first_lines(analysis, answered), context=tuple(filter(None, (looked, sides))),
         table=part.table if table is None else table,
         troubles=(*_troubles(answered), *_lost(analysis), *_shared_gpus(run)),
-        notes=(*_notes(analysis, answered, options, alone=alone), *((NEEDED, text) for text in needed)),
+        notes=(*_notes(analysis, answered, options, alone=alone), *((NEEDED, text) for text in needed), *rest),
         files=tuple(_ending(run, answered, [printable(path) for path in saved], options.width)),
-        commands=_commands(answered, saved, options.width) if alone else "", most=_most_lines(answered),
+        commands=_command_line(answered, options) if alone else "",
+        command=_short_command(options), most=_most_lines(answered),
     )  # fmt: skip
     drawn: Screen = visible(screen, ascii_only=True) if options.ascii_only else screen
     return drawn
@@ -213,15 +234,18 @@ def _most_lines(answered: MachineAnswer) -> int:
     return _FEW_LINES if len(sizes) <= 2 else HEIGHT
 
 
-def _commands(answered: MachineAnswer, saved: Sequence[str], width: int) -> str:
-    """Return how to see the rest. A command names the file if it would not find it; a narrow screen has no room for the
-    page, nor for the other GPU backends."""
-    file = Path(saved[0]) if saved else None
-    named = file is not None and not file.resolve().is_relative_to(store.default_results_dir().resolve())
-    report = f"gpubench report {printable(quote(str(file)))}" if named else "gpubench report"
+def _short_command(options: RenderOptions) -> str:
+    """Return the command as it fits into a line with an option; the last line of a screen has it whole."""
+    named = options.command or "gpubench report"
+    return named if columns(named) + _OPTION_ROOM <= options.width else "gpubench report FILE"
+
+
+def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
+    """Return how to see the rest; the other GPU backends where there is room."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
-    texts = [f"all: {report}", f"   page: {report} -o r.html", others]
-    return next((text for text in ("".join(texts[:end]) for end in (3, 2)) if columns(text) <= width), texts[0])
+    texts = [f"all: {options.command} --full", "   page: -o r.html", others]
+    lines = ["".join(texts[:end]) for end in (3, 2, 1)]
+    return next((line for line in lines if columns(line) <= options.width), lines[-1])
 
 
 def _best_code(answered: MachineAnswer) -> list[str]:
@@ -294,14 +318,14 @@ def _unmeasured(run: Run, answered: MachineAnswer) -> list[str]:
     return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 
-def _splits(analysis: Analysis) -> list[str]:
+def _splits(analysis: Analysis, command: str) -> list[str]:
     """Say where two sides pay, as far as that was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
     texts = shared_sentences(calls)
     more = len(texts) - _MOST_SPLITS
-    rest = [f"{more} more splits pay: gpubench report --sections hybrid"] if more > 0 else []
+    rest = [f"{more} more splits pay: {command} --sections hybrid"] if more > 0 else []
     return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
@@ -406,12 +430,12 @@ def _notes(
         how = "" if options.full else " (--by-device)"
         texts.append((OTHERS, f"Measured too: {', '.join(map(backend_text, answered.others))}{how}."))
     if overheads(analysis).rows and answered.ops and alone:
-        texts.append((OVERHEADS, "Overheads: gpubench report --sections anatomy"))
+        texts.append((OVERHEADS, f"Overheads: {_short_command(options)} --sections anatomy"))
     limits = _range_line(analysis, answered)
     count = len(merged(findings(analysis)))
     if not (count and alone):
         return [*texts, (RANGE, limits)]
-    notes = f"{count_noun(count, 'note')}: gpubench report --sections warnings"
+    notes = f"{count_noun(count, 'note')}: {_short_command(options)} --sections warnings"
     if columns(f"{limits} {notes}") <= options.width:
         return [*texts, (COUNTED, f"{limits} {notes}")]
     return [*texts, (RANGE, limits), (COUNTED, notes)]
@@ -429,16 +453,14 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Return how closely the thresholds are known: `Thresholds: 9 within 1.5x, 5 within 2x either way.`"""
+    """Return how closely the thresholds are known, up or down: `Thresholds: 9 within 1.5x, 5 within 2x.`"""
     known = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in known)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in known)
     wide = len(known) - sharp - rough
-    either = ", ".join(
-        [*([f"{sharp} within 1.5x"] if sharp else []), *([f"{rough} within 2x"] if rough else [])]
-    )
-    texts = [*([f"{either} either way"] if either else []), *([f"{wide} within a range"] if wide else [])]
-    return [f"Thresholds: {'; '.join(texts)}."] if texts else []
+    counts = {"within 1.5x": sharp, "within 2x": rough, "within a range": wide}
+    texts = [f"{count} {how}" for how, count in counts.items() if count]
+    return [f"Thresholds: {', '.join(texts)}."] if texts else []
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
@@ -464,6 +486,11 @@ MOST_FORMS = 6  # names of ops in the sentence
 _BEGIN = {
     "no-gpu": "No GPU here: compute on the CPU", "not-asked": "No GPU was measured", "no-time": "The GPU gave no time",
     "wrong": "The GPU gave wrong numbers", "hidden": "No case of a GPU is among those shown",
+}  # fmt: skip
+
+_BRIEF = {
+    "checked": "checked, not timed", "nothing": "nothing measured", "overheads": "overheads alone",
+    "no-cpu": "the GPU alone, and no CPU beside it",
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def test_one_machine_gives_one_result(gpubench, folder):
     done = gpubench("merge", "a.json", "b.json", "-o", "all.json", cwd=folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert len(load(folder / "all.json").sessions) == 2
-    assert "2 sessions" in gpubench("report", "all.json", cwd=folder).stdout
+    assert "2 sessions" in gpubench("report", "all.json", "--full", cwd=folder).stdout
 
 
 def test_several_machines_give_a_fleet_that_report_reads(gpubench, folder):

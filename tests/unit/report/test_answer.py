@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from gpubench.analysis.answer import answer
 from gpubench.analysis.thresholds import ROUGHLY, Gain, both_text, cell_text, range_text, size_text
 from gpubench.base.units import parse_sizes
+from gpubench.cli.rendering import report_command
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_screen
@@ -762,16 +763,17 @@ def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_
     analysis = analysed([suite_run()])[0]
 
     def lines(path):
-        drawn = answer_screen(analysis, RenderOptions(), saved=[path])
+        command = report_command(path, store.default_results_dir())
+        drawn = answer_screen(analysis, RenderOptions(command=command), saved=[path])
         return ["".join(cell.text for cell in line) for line in drawn]
 
     assert "saved x.json" in lines("x.json")
-    assert lines("x.json")[-1] == "all: gpubench report x.json   page: gpubench report x.json -o r.html"
+    assert lines("x.json")[-1] == "all: gpubench report x.json --full   page: -o r.html"
     assert lines("a b.json")[-1].startswith("all: gpubench report 'a b.json'")
     kept = str(store.default_results_dir() / "machine" / "run.json")
-    assert lines(kept)[-1] == "all: gpubench report   page: gpubench report -o r.html"
+    assert lines(kept)[-1] == "all: gpubench report --full   page: -o r.html"
     long = f"{'x' * 90}.json"
-    assert lines(long)[-1] == f"all: gpubench report {long}"
+    assert lines(long)[-1] == f"all: gpubench report {long} --full"
 
 
 def test_queued_calls_have_a_line_where_they_pay_earlier():
@@ -828,7 +830,8 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     run = answer_run(list(found.values()), **ending)
     assert not too_large(run, ascii_only=ascii_only)
     (analysis,) = analysed([run])
-    drawn = answer_screen(analysis, RenderOptions(ascii_only=ascii_only), saved=[saved] if saved else [])
+    options = RenderOptions(ascii_only=ascii_only, command=report_command(saved or None))
+    drawn = answer_screen(analysis, options, saved=[saved] if saved else [])
     assert len(drawn) <= 24
     texts = ["".join(cell.text for cell in line) for line in drawn]
     # The name of a file is of no use without its end.

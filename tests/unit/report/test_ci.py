@@ -57,7 +57,13 @@ def test_a_broken_case_outweighs_a_slower_one_and_that_an_unsure_one():
 
 def test_reports_in_a_few_words():
     plain = of_reports(analysed([run_of(curve({64: 0.5, 256: 4.0}))]), 0)
-    assert (plain.verdict, plain.slower, plain.faster, plain.unsure) == ("ok", 1, 1, 0)
+    assert (plain.verdict, plain.slower, plain.faster, plain.unsure, plain.gpu_wins) == (
+        "ok",
+        None,
+        None,
+        None,
+        1,
+    )
     gated = of_reports(analysed([run_of(curve({64: 0.5}))], gates=ci.gates(["matmul=2"], None)), 3)
     assert (gated.verdict, gated.exit_code) == ("failed", 3)
     assert gated.errors[0].startswith("min-speedup matmul=2: FAILED: below 2x: matmul/n=64/")
@@ -114,7 +120,8 @@ def read_back(text):
 def test_outputs_are_read_back_whatever_the_file_is_called(name):
     found = read_back(outputs(QUIET, name))
     assert found == {
-        "verdict": "ok", "slower": "0", "faster": "0", "unsure": "0", "exit-code": "0", "result-file": name,
+        "verdict": "ok", "slower": "0", "faster": "0", "unsure": "0", "gpu_wins": "", "exit-code": "0",
+        "result-file": name,
     }  # fmt: skip
 
 

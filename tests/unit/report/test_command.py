@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,9 +17,10 @@ from tests.unit.report.samples import full_run, interrupted_run
 
 @pytest.fixture
 def gpubench(starter):
-    def run(*arguments, cwd, stdin=None):
+    def run(*arguments, cwd, stdin=None, variables=None):
         folders = {"XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config")}
         environ = environment(cwd, folders)
+        environ = {**environ, **(variables or {})}
         del environ["COLUMNS"]
         return starter.run("report", *arguments, cwd=cwd, env=environ, input=stdin)
 
@@ -40,11 +42,43 @@ def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
         save(run, place / f"2026010{day}T000000Z-0000000{day}.json")
     done = gpubench("results", "--format", "json", cwd=folder)
     assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["1", "2", "3"]
-    assert "3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in gpubench("results", cwd=folder).stdout
+    full = gpubench("results", "--full", cwd=folder).stdout
+    assert "3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in full
+    listed = [line for line in gpubench("results", cwd=folder).stdout.splitlines() if line.startswith("2026")]
+    assert [line.split("  ", 1) for line in listed] == [
+        [f"2026010{day}T000000Z-0000000{day}.json", "GPU wins 1 of 1, 1 of 2 copied"] for day in (3, 2, 1)
+    ]
+
+
+def test_a_result_begins_with_its_answer_and_says_what_the_rest_is(gpubench, folder):
+    lines = gpubench("full.json", cwd=folder).stdout.splitlines()
+    assert len(lines) <= 24
+    assert lines[0].startswith("With data on the GPU the GPU wins matmul;")
+    assert any(line.startswith("--full adds breakeven, ") for line in lines)
+    assert lines[-1] == "all: gpubench report full.json --full   page: -o r.html"
+
+
+@pytest.mark.parametrize("variables", [{"CI": "true", "DISPLAY": ":0"}, {}])
+def test_no_page_is_opened_where_nobody_sees_one(gpubench, folder, variables):
+    done = gpubench("full.json", "--open", "-o", "r.html", cwd=folder, variables=variables)
+    assert done.returncode == 0
+    assert "wrote r.html\n" in done.stderr
+    assert "--open shows no page: " in done.stderr
+    assert "; open r.html yourself" in done.stderr
+
+
+def test_a_page_is_opened_in_the_browser(gpubench, folder):
+    browser = folder / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > shown\n')
+    browser.chmod(0o755)
+    done = gpubench("full.json", "--open", cwd=folder, variables={"BROWSER": str(browser)})
+    shown = (folder / "shown").read_text().strip().removeprefix("file://")
+    assert f"wrote {shown}" in done.stderr
+    assert Path(shown).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_plain_text_where_there_is_no_terminal(gpubench, folder):
-    done = gpubench("full.json", cwd=folder)
+    done = gpubench("full.json", "--full", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("With data on the GPU the GPU wins matmul;")
     assert "\nRun: 2026-01-02T03:04:05Z" in done.stdout
@@ -52,7 +86,7 @@ def test_plain_text_where_there_is_no_terminal(gpubench, folder):
 
 
 def test_standard_input(gpubench, folder):
-    done = gpubench("-", "--format", "json", cwd=folder, stdin=(folder / "full.json").read_text())
+    done = gpubench("-", "--json", cwd=folder, stdin=(folder / "full.json").read_text())
     assert done.returncode == 0
     assert json.loads(done.stdout)["name"] == "gpubench-report"
 
@@ -64,7 +98,8 @@ def test_the_newest_result_is_the_default(gpubench, folder):
     save(interrupted_run(), place / "20260102T000000Z-00000002.json")
     done = gpubench(cwd=folder)
     assert done.returncode == 0
-    assert ", interrupted\n" in done.stdout
+    assert "gpubench report --full" in done.stdout
+    assert "Stopped" in done.stdout
 
 
 def test_no_result_at_all(gpubench, tmp_path):
@@ -76,7 +111,13 @@ def test_no_result_at_all(gpubench, tmp_path):
 def test_output_by_suffix(gpubench, folder):
     done = gpubench("full.json", "-o", "report.md", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "")
-    assert (folder / "report.md").read_text(encoding="utf-8").startswith("## gpubench report\n")
+    assert done.stderr == "wrote report.md\n"
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("## gpubench report\n")
+    assert len(text.splitlines()) < 120
+    assert text.endswith("as a page.\n")
+    assert gpubench("full.json", "-o", "report.md", "--full", "-q", cwd=folder).stderr == ""
+    assert "### Break-even" in (folder / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

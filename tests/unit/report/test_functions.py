@@ -38,7 +38,7 @@ COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seco
 
 def screen(run: Run) -> str:
     (analysis,) = analysed([run])
-    lines = answer_screen(analysis, RenderOptions())
+    lines = answer_screen(analysis, RenderOptions(command=""))
     return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
 
 
@@ -98,8 +98,8 @@ def test_the_screen_of_a_run_without_a_file_names_no_command_that_reads_one():
     shown = msgspec.structs.replace(run(WRITTEN), warnings=LEFT_OUT)
     assert "gpubench report" not in screen(shown)
     (analysis,) = analysed([shown])
-    lines = answer_screen(analysis, RenderOptions(), saved=["x.json"])
-    assert "gpubench report --sections warnings" in "".join(cell.text for line in lines for cell in line)
+    lines = answer_screen(analysis, RenderOptions(command="gpubench report x.json"))
+    assert "gpubench report x.json --sections warnings" in "".join(cell.text for line in lines for cell in line)
 
 
 def test_the_screen_says_from_which_size_on_a_function_raises():
