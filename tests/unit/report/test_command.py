@@ -74,7 +74,7 @@ def test_a_page_is_opened_in_the_browser(gpubench, folder):
     done = gpubench("full.json", "--open", cwd=folder, variables={"BROWSER": str(browser)})
     shown = (folder / "shown").read_text().strip().removeprefix("file://")
     assert f"wrote {shown}" in done.stderr
-    assert Path(shown).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert Path(shown).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_plain_text_where_there_is_no_terminal(gpubench, folder):
