@@ -40,12 +40,12 @@ def sessions(
 ) -> list[list[float]]:
     """The values of so many blocks of k sessions around `true`, noise in percent."""
     between, apart, within = (share / 100 for share in noise)
-    found = []
+    values = []
     for _ in range(k):
         centre = true * draw.lognormvariate(0, between)
         levels = [centre * draw.lognormvariate(0, apart) for _ in range(blocks)]
-        found.append([stats.median(_samples(draw, level, within)) for level in levels])
-    return found
+        values.append([stats.median(_samples(draw, level, within)) for level in levels])
+    return values
 
 
 def _samples(draw: random.Random, level: float, within: float) -> list[float]:
@@ -55,16 +55,16 @@ def _samples(draw: random.Random, level: float, within: float) -> list[float]:
 def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
     """Whether the interval of a time holds the truth, and its width in percent."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
-    found = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
-    return found.low <= TRUE <= found.high, 50 * (found.high - found.low) / TRUE
+    interval = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
+    return interval.low <= TRUE <= interval.high, 50 * (interval.high - interval.low) / TRUE
 
 
 def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """The same of a speedup of 3."""
+    """Whether the interval of a speedup of 3 holds the truth, and its width in percent."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     base, case = (sessions(draw, k, blocks, noise, true) for true in (3 * TRUE, TRUE))
-    found = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))
-    return found.low <= 3 <= found.high, 50 * (found.high - found.low) / 3
+    interval = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))
+    return interval.low <= 3 <= interval.high, 50 * (interval.high - interval.low) / 3
 
 
 def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
@@ -76,9 +76,9 @@ def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
             cells = []
             for blocks in BLOCKS:
                 draw = random.Random(SEED)
-                found = [held(draw, k, blocks, noise) for _ in range(repeats)]
-                share = 100 * sum(hit for hit, _ in found) / repeats
-                cells.append(f"{share:.0f} %, +-{stats.median(width for _, width in found):.1f} %")
+                intervals = [held(draw, k, blocks, noise) for _ in range(repeats)]
+                share = 100 * sum(hit for hit, _ in intervals) / repeats
+                cells.append(f"{share:.0f} %, +-{stats.median(width for _, width in intervals):.1f} %")
             scatter = " / ".join(f"{share:g}" for share in noise)
             print(f"| {scatter} % | {k} | {' | '.join(cells)} |", flush=True)
 
@@ -178,15 +178,15 @@ def simulated_blocks(
         times[n] = []
         for offset in offsets:
             own = rng.gauss(0, noise.size)
-            row = []
+            seconds = []
             for _ in range(1):
                 value = curve(math.log(n)) + offset + own + rng.gauss(0, noise.block)
                 if rng.random() < noise.tails:
                     value += rng.uniform(0, math.log(3))
                 if noise.speeds > 1 and rng.random() < 0.5:
                     value += math.log(noise.speeds)
-                row.append(math.exp(value))
-            times[n].append(row)
+                seconds.append(math.exp(value))
+            times[n].append(seconds)
     return times
 
 
@@ -234,8 +234,8 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
         "gpu": TimedSizes("waited", simulated_blocks(gpu, sizes, noise, rng)),
     }
     fitted = fit(series)
-    found = compare([fitted["gpu"]], [fitted["cpu"]])
-    return None if found is None else (size, found)
+    estimate = compare([fitted["gpu"]], [fitted["cpu"]])
+    return None if estimate is None else (size, estimate)
 
 
 def thresholds(repeats: int, seeds: Sequence[int]) -> None:
@@ -244,10 +244,13 @@ def thresholds(repeats: int, seeds: Sequence[int]) -> None:
     for name, (shape, noise) in ROWS.items():
         draws = [random.Random(f"{seed} {name}") for seed in seeds]
         tried = (threshold_of(shape, noise, rng) for rng in draws for _ in range(repeats))
-        results = [found for found in tried if found is not None]
-        held = sum(found.low <= size <= found.high for size, found in results) / len(results)
-        widths = [found.high / found.low if found.low > 0 else math.inf for _, found in results]
-        off = [abs(math.log(found.n / size)) if 0 < found.n < math.inf else math.inf for size, found in results]
+        results = [threshold for threshold in tried if threshold is not None]
+        held = sum(threshold.low <= size <= threshold.high for size, threshold in results) / len(results)
+        widths = [threshold.high / threshold.low if threshold.low > 0 else math.inf for _, threshold in results]
+        off = [
+            abs(math.log(threshold.n / size)) if 0 < threshold.n < math.inf else math.inf
+            for size, threshold in results
+        ]
         sharp = sum(width <= 2.25 for width in widths) / len(results)
         far, wide = math.exp(stats.median(off)), stats.median(widths)
         print(f"| {name} | {held:.0%} | {wide:.2f} | {far:.2f}x | {sharp:.0%} |", flush=True)
@@ -270,9 +273,9 @@ def labels(repeats: int) -> None:
             cells = []
             for k in (1, 3, 5, 10):
                 draw = random.Random(SEED)
-                found = [_label(draw, k, count, spread) for _ in range(repeats)]
-                noisy = sum("noisy" in marks or "unstable" in marks for marks in found)
-                unstable = sum("unstable" in marks for marks in found)
+                all_marks = [_label(draw, k, count, spread) for _ in range(repeats)]
+                noisy = sum("noisy" in marks or "unstable" in marks for marks in all_marks)
+                unstable = sum("unstable" in marks for marks in all_marks)
                 cells.append(f"{100 * noisy / repeats:.0f} / {100 * unstable / repeats:.0f} %")
             print(f"| {100 * spread:.0f} % | {count} | {' | '.join(cells)} |", flush=True)
 

@@ -63,7 +63,7 @@ def main() -> None:
     record = {
         "machine": _machine(options, pairs[0]),
         "pairs": pairs,
-        "chosen": {case: found["form"] for case, found in prepared["cases"].items()},
+        "chosen": {name: case["form"] for name, case in prepared["cases"].items()},
     }
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -80,7 +80,7 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
     side = Side(options.child, options.threads)
     arrays = _arrays(max(sizes.values()))
     cases = [(name, word) for word in sorted(sizes, key=sizes.__getitem__) for name in names]
-    found = {}
+    cases_by_name = {}
     for number, (name, word) in enumerate(cases):
         case = _case(name, sizes[word])
         op = kernels.load(case.op)
@@ -91,17 +91,17 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
         shape = op.output.shape(case.params)
         output = arrays[-1][: _count(shape)].reshape(shape)
         call, result, form = side.prepare(case, inputs, output)
-        left = options.budget_s - (time.monotonic() - began)
-        seconds = _time(call, left / (len(cases) - number))
+        rest_s = options.budget_s - (time.monotonic() - began)
+        seconds = _time(call, rest_s / (len(cases) - number))
         values = np.asarray(result()).reshape(-1)
         step = max(1, values.size // SEEN)
-        found[f"{name} {word}"] = {
+        cases_by_name[f"{name} {word}"] = {
             "s": seconds,
             "bytes": op.bytes(case.params, case.dtype),
             "form": form,
             "seen": [float(value) for value in values[::step][:SEEN]],
         }
-    print(json.dumps({"cases": found, "side": side.described()}))
+    print(json.dumps({"cases": cases_by_name, "side": side.describe()}))
 
 
 def _time(call: Callable[[int], None], limit_s: float) -> float:
@@ -130,7 +130,7 @@ def _arrays(elements: int) -> list[Any]:
     import numpy as np
 
     generator = np.random.default_rng(1)
-    found = []
+    arrays = []
     for _ in range(4):
         raw = np.empty(elements * 4 + PAGE, np.uint8)
         first = -raw.ctypes.data % PAGE
@@ -139,8 +139,8 @@ def _arrays(elements: int) -> list[Any]:
         for start in range(0, elements, BLOCK):
             part = array[start : start + BLOCK]
             part[:] = drawn[: part.size]
-        found.append(array)
-    return found
+        arrays.append(array)
+    return arrays
 
 
 class Side:
@@ -168,7 +168,7 @@ class Side:
             launch.kernel_name or self.form,
         )
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Version, threads and BLAS."""
         return {
             "version": self._session.device.driver,
@@ -216,15 +216,15 @@ def table(record: Any, names: list[str], sizes: list[str]) -> str:
     ]
     failed, cells = [], 0
     for name in names:
-        row = []
+        line_cells = []
         for word in sizes:
             cell, ok = _ratio_cell(pairs, name, word)
             cells += 1
-            row.append(cell if ok else f"**{cell}**")
+            line_cells.append(cell if ok else f"**{cell}**")
             failed += [] if ok else [f"{name} {word}"]
         share, ok = _share_cell(pairs, name, largest)
         failed += [] if ok else [f"{name} copy share"]
-        lines.append(f"| {name} | {' | '.join(row)} | {share if ok else f'**{share}**'} |")
+        lines.append(f"| {name} | {' | '.join(line_cells)} | {share if ok else f'**{share}**'} |")
     wrong = _different(pairs[0])
     lines += ["", f"{cells} ratios; failed: {', '.join(failed) or 'none'}."]
     return "\n".join([*lines, f"Results differ: {', '.join(wrong)}."] if wrong else lines)
@@ -254,22 +254,22 @@ def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
     return f"{middle:.2f}", middle >= least
 
 
-def _rate(found: Any) -> float:
-    return float(found["bytes"] / found["s"])
+def _rate(case: Any) -> float:
+    return float(case["bytes"] / case["s"])
 
 
 def _different(pair: Any) -> list[str]:
     """The cases whose results differ between the sides. A long sum of numbers of both signs is left out: little is left
     of its terms, so that roundings are a large part of it."""
-    found = []
-    for key, ours in pair["ours"]["cases"].items():
-        theirs = pair["torch"]["cases"][key]["seen"]
-        largest = max(map(abs, theirs))
+    different = []
+    for key, own in pair["ours"]["cases"].items():
+        torch_values = pair["torch"]["cases"][key]["seen"]
+        largest = max(map(abs, torch_values))
         if not all(
-            abs(a - b) <= 1e-3 * largest + 1e-6 for a, b in zip(ours["seen"], theirs, strict=True)
+            abs(a - b) <= 1e-3 * largest + 1e-6 for a, b in zip(own["seen"], torch_values, strict=True)
         ) and not key.startswith(("sum", "dot")):
-            found.append(key)
-    return found
+            different.append(key)
+    return different
 
 
 def _machine(options: Any, pair: Any) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _machine(options: Any, pair: Any) -> dict[str, Any]:
         "cpu": names[0] if names else platform.processor(),
         "threads": options.threads,
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
-        **{name: f"{found['version']}, {found['blas']}" for name in SIDES for found in [pair[name]["side"]]},
+        **{name: f"{side['version']}, {side['blas']}" for name in SIDES for side in [pair[name]["side"]]},
     }
 
 
@@ -292,12 +292,12 @@ def _elements(word: str) -> int:
 
 
 def _options() -> Any:
-    found = parser(__doc__, budget_s=280.0)
-    found.add_argument("--ops", default=OPS, help="an op of rows takes its columns: softmax/64")
-    found.add_argument(
+    options = parser(__doc__, budget_s=280.0)
+    options.add_argument("--ops", default=OPS, help="an op of rows takes its columns: softmax/64")
+    options.add_argument(
         "--sizes", default=SIZES, help="elements of one array, of the whole matrix for transpose"
     )
-    return found.parse_args()
+    return options.parse_args()
 
 
 if __name__ == "__main__":

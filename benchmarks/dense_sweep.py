@@ -49,14 +49,14 @@ def main() -> None:
     options = _options()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    asked: dict[str, list[str]] = {}
+    regimes_of: dict[str, list[str]] = {}
     for word in options.curves.split(","):
         op, _, regime = word.partition("/")
-        asked.setdefault(op, []).append(regime)
+        regimes_of.setdefault(op, []).append(regime)
     rows = []
-    for op, regimes in asked.items():
-        for found in search(op, regimes, options, out):
-            rows.append(row(found, *sweep(found, options, out)))
+    for op, regimes in regimes_of.items():
+        for crossing in search(op, regimes, options, out):
+            rows.append(row(crossing, *sweep(crossing, options, out)))
             print(rows[-1], file=sys.stderr, flush=True)
     print("| curve | search: n [low, high] | dense: n [low, high] | last change of side | inside | search | sweep |"
           " share | of the whole ladder |")  # fmt: skip
@@ -88,51 +88,51 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
     report = subprocess.run(
         [*COMMAND, "report", str(path), "--format", "json"], capture_output=True, check=True
     )
-    found = []
-    for one in json.loads(report.stdout)["break_even"]:
-        forms = _forms(store.load(path), one)
-        name = f"{op}/{one['regime']}"
-        if one["verdict"] != "at" or forms is None:
-            why = one.get("reason") or "no such forms"
-            print(f"{name}: {one['verdict']} ({why}): nothing to sweep around", file=sys.stderr)
+    crossings = []
+    for curve in json.loads(report.stdout)["break_even"]:
+        forms = _forms(store.load(path), curve)
+        name = f"{op}/{curve['regime']}"
+        if curve["verdict"] != "at" or forms is None:
+            why = curve.get("reason") or "no such forms"
+            print(f"{name}: {curve['verdict']} ({why}): nothing to sweep around", file=sys.stderr)
             continue
-        found.append(Found(op, one["regime"], one["n"], one["lo"], one["hi"], forms, seconds))
-    return found
+        crossings.append(Found(op, curve["regime"], curve["n"], curve["lo"], curve["hi"], forms, seconds))
+    return crossings
 
 
-def _forms(run: Run, row: dict[str, Any]) -> tuple[str, str] | None:
+def _forms(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
     """The forms of the CPU and of the device that compete at the measured size next to the crossing."""
-    known = points.rows(run.outcomes, Series(kernels.load(row["op"]), row["dtype"]))
+    times_by_size = points.rows(run.outcomes, Series(kernels.load(curve["op"]), curve["dtype"]))
     sides: dict[int, list[dict[str, float]]] = {}
-    for n, times in known.items():
+    for n, times in times_by_size.items():
         both: list[dict[str, float]] = [{}, {}]
         for (device, form, regime), sessions in times.items():
-            if device == row["baseline_id"] or (device, regime) == (row["device_id"], row["regime"]):
-                both[device != row["baseline_id"]][form] = points.seconds(sessions)
+            if device == curve["baseline_id"] or (device, regime) == (curve["device_id"], curve["regime"]):
+                both[device != curve["baseline_id"]][form] = points.seconds(sessions)
         if all(both):
             sides[n] = both
-    if not sides or row["n"] is None:
+    if not sides or curve["n"] is None:
         return None
-    base, case = sides[min(sides, key=lambda n: abs(math.log(n / row["n"])))]
+    base, case = sides[min(sides, key=lambda n: abs(math.log(n / curve["n"])))]
     return min(base, key=base.__getitem__), min(case, key=case.__getitem__)
 
 
 def sweep(
-    found: Found, options: argparse.Namespace, out: Path
+    crossing: Found, options: argparse.Namespace, out: Path
 ) -> tuple[curves.Threshold | None, float, int, float]:
     """The crossing by a dense sweep, the last change of side of its medians, its sizes, and its seconds."""
     cpu, gpu = options.devices.split(",")
-    granule = kernels.load(found.op).sizes.granule
+    granule = kernels.load(crossing.op).sizes.granule
     steps = round(options.octaves * STEPS)
-    exact = [found.n * 2 ** (i / STEPS) for i in range(-steps, steps + 1)]
+    exact = [crossing.n * 2 ** (i / STEPS) for i in range(-steps, steps + 1)]
     sizes = sorted({max(granule, round(n / granule) * granule) for n in exact})
-    base = f"{found.op}/*/float32/{found.forms[0]}/resident@{cpu}"
-    case = f"{found.op}/*/float32/{found.forms[1]}/{found.regime}@{gpu}"
-    path = out / f"sweep-{found.op}-{found.regime}.json"
+    base = f"{crossing.op}/*/float32/{crossing.forms[0]}/resident@{cpu}"
+    case = f"{crossing.op}/*/float32/{crossing.forms[1]}/{crossing.regime}@{gpu}"
+    path = out / f"sweep-{crossing.op}-{crossing.regime}.json"
     began = time.monotonic()
     subprocess.run(
-        [*COMMAND, "run", "--ops", found.op, "--sizes", ",".join(map(str, sizes)), "--devices", options.devices,
-         "--regimes", found.regime, *SWEEP, "--filter", base, "--filter", case, "-q", "-o", str(path)],
+        [*COMMAND, "run", "--ops", crossing.op, "--sizes", ",".join(map(str, sizes)), "--devices", options.devices,
+         "--regimes", crossing.regime, *SWEEP, "--filter", base, "--filter", case, "-q", "-o", str(path)],
         stdout=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     seconds = time.monotonic() - began
@@ -140,7 +140,7 @@ def sweep(
     ratios = {n: stats.median(base) / stats.median(case) for n, (base, case) in sorted(blocks.items())}
     changes = [(a, b) for a, b in itertools.pairwise(ratios) if (ratios[a] < 1) != (ratios[b] < 1)]
     last = math.sqrt(math.prod(changes[-1])) if changes else 0.0
-    kinds: tuple[curves.Kind, curves.Kind] = ("cpu", curves.kind_of("gpu", found.regime))
+    kinds: tuple[curves.Kind, curves.Kind] = ("cpu", curves.kind_of("gpu", crossing.regime))
     fitted = curves.fit(
         {
             side: curves.TimedSizes(kinds[side], {n: [both[side]] for n, both in blocks.items()})
@@ -151,29 +151,32 @@ def sweep(
 
 
 def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
-    """By size the blocks of the CPU and of the GPU."""
+    """Return the blocks of the CPU and of the GPU by size."""
     sides: dict[int, dict[bool, list[float]]] = {}
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement):
-            kept = [stats.median(block.wall_s[block.warmup :]) for block in outcome.blocks]
-            sides.setdefault(outcome.case.params["n"], {})[outcome.case.device_id == cpu] = kept
+            values = [stats.median(block.wall_s[block.warmup :]) for block in outcome.blocks]
+            sides.setdefault(outcome.case.params["n"], {})[outcome.case.device_id == cpu] = values
     return {n: (pair[True], pair[False]) for n, pair in sides.items() if len(pair) == 2 and all(pair.values())}
 
 
-def row(found: Found, dense: curves.Threshold | None, last: float, sizes: int, seconds: float) -> str:
+def row(crossing: Found, dense: curves.Threshold | None, last: float, sizes: int, seconds: float) -> str:
     """One line of the table. The whole ladder in steps of 1/64 octave is computed from the time of a size."""
-    ladder = kernels.load(found.op).sizes
+    ladder = kernels.load(crossing.op).sizes
     whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)
-    name = f"{found.op}, {found.regime}"
-    ours = f"{found.n:.0f} [{found.low:.0f}, {found.high:.0f}]"
+    name = f"{crossing.op}, {crossing.regime}"
+    by_search = f"{crossing.n:.0f} [{crossing.low:.0f}, {crossing.high:.0f}]"
     if dense is None:
-        theirs, inside = "none", "-"
+        by_sweep, inside = "none", "-"
     else:
         ends = f"{dense.low:.0f}, {dense.high:.0f}"
-        theirs, inside = f"{dense.n:.0f} [{ends}]", "yes" if found.low <= dense.n <= found.high else "no"
-    shares = f"1/{seconds / found.seconds:.1f} | 1/{whole_s / found.seconds:.0f}"
-    took = f"{found.seconds:.0f} s | {seconds:.0f} s"
-    return f"| {name} | {ours} | {theirs} | {last:.0f} | {inside} | {took} | {shares} |"
+        by_sweep, inside = (
+            f"{dense.n:.0f} [{ends}]",
+            "yes" if crossing.low <= dense.n <= crossing.high else "no",
+        )
+    shares = f"1/{seconds / crossing.seconds:.1f} | 1/{whole_s / crossing.seconds:.0f}"
+    took = f"{crossing.seconds:.0f} s | {seconds:.0f} s"
+    return f"| {name} | {by_search} | {by_sweep} | {last:.0f} | {inside} | {took} | {shares} |"
 
 
 if __name__ == "__main__":

@@ -59,24 +59,25 @@ class Pool(NamedTuple):
         return observations(self.run, [i for i in self.extra if self.extra[i] in shares and i in used])
 
 
-def measured(asked: argparse.Namespace, folder: Path) -> Pool:
+def measure(options: argparse.Namespace, folder: Path) -> Pool:
     """One run whose sessions follow ORDER, over and over."""
     site = folder / "site" / "altered-1.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")
     (site / "entry_points.txt").write_text("[gpubench.backends]\naltered = altered_backend:BACKEND\n")
     log, result = folder / "log", folder / "pool.json"
-    largest = max(parse_sizes(asked.sizes))
+    largest = max(parse_sizes(options.sizes))
     paths = [str(site.parent), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "ALTERED_DEVICE": asked.device, "ALTERED_LOG": str(log),
+        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "ALTERED_DEVICE": options.device, "ALTERED_LOG": str(log),
         "ALTERED_EXTRA": ",".join(map(str, ORDER)), "ALTERED_SIZES": str(largest),
     }  # fmt: skip
     command = [
         sys.executable, "-m", "gpubench", "run", "--quick", "--no-progress", "--devices", "altered:0",
-        "--ops", asked.ops, "--sizes", asked.sizes, "--forms", asked.forms, "--regimes", "resident-queued",
-        "--sessions", str(asked.sessions), "--min-samples", str(asked.samples), "--max-samples", str(asked.samples),
-        "--format", "csv", "-o", str(result), *(["--budget", asked.budget] if asked.budget else []),
+        "--ops", options.ops, "--sizes", options.sizes, "--forms", options.forms, "--regimes", "resident-queued",
+        "--sessions", str(options.sessions), "--min-samples", str(options.samples),
+        "--max-samples", str(options.samples),
+        "--format", "csv", "-o", str(result), *(["--budget", options.budget] if options.budget else []),
     ]  # fmt: skip
     subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
     extra = [float(line) for line in log.read_text().splitlines()]
@@ -91,13 +92,13 @@ def measured(asked: argparse.Namespace, folder: Path) -> Pool:
 
 def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> Run:
     """The run with these sessions and these cases alone."""
-    kept = frozenset(sessions)
+    chosen = frozenset(sessions)
     outcomes = [
-        msgspec.structs.replace(row, blocks=[block for block in row.blocks if block.session in kept])
-        for row in run.outcomes
-        if isinstance(row, Measurement) and row.id in ids
+        msgspec.structs.replace(outcome, blocks=[block for block in outcome.blocks if block.session in chosen])
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement) and outcome.id in ids
     ]
-    records = [session for session in run.sessions if session.index in kept]
+    records = [session for session in run.sessions if session.index in chosen]
     return msgspec.structs.replace(run, id=name, sessions=records, outcomes=outcomes)
 
 
@@ -111,26 +112,26 @@ def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
     """For each comparison of unchanged sessions: any SLOWER; any beyond the `raised` thresholds; the share of cases
     called SAME; that of cases which the low ends alone would have called so."""
-    ids = frozenset(row.id for row in pool.run.outcomes)
+    ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
-    for one in itertools.chain.from_iterable(map(permutations, sets)):
-        for base, new in ((one.base, one.new), (one.new, one.base)):
+    for permutation in itertools.chain.from_iterable(map(permutations, sets)):
+        for base, new in ((permutation.base, permutation.new), (permutation.new, permutation.base)):
             sides = part(pool.run, base, ids, "base"), part(pool.run, new, ids, "new")
-            found = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
-            slower = [row for row in found.cases if row.verdict == "SLOWER"]
-            same = [row.verdict == "SAME" for row in found.cases]
-            alone = [row.verdict == "SAME" or _same_but_for_shape(row) for row in found.cases]
+            comparison = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
+            slower = [case for case in comparison.cases if case.verdict == "SLOWER"]
+            same = [case.verdict == "SAME" for case in comparison.cases]
+            alone = [case.verdict == "SAME" or _same_but_for_shape(case) for case in comparison.cases]
             yield (
-                bool(slower), any((row.ratio or 0) > 1 + raised[row.id] for row in slower),
+                bool(slower), any((case.ratio or 0) > 1 + raised[case.id] for case in slower),
                 sum(same) / len(same), sum(alone) / len(alone),
             )  # fmt: skip
 
 
-def _same_but_for_shape(row: JudgedCase) -> bool:
+def _same_but_for_shape(case: JudgedCase) -> bool:
     """Whether the low ends say SAME, and the medians or slow ends contradict."""
-    assert row.threshold is not None
-    return row.reason == "shape" and max(row.ratio or 1, 1 / (row.ratio or 1)) <= 1 + row.threshold
+    assert case.threshold is not None
+    return case.reason == "shape" and max(case.ratio or 1, 1 / (case.ratio or 1)) <= 1 + case.threshold
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
@@ -153,21 +154,21 @@ def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Ite
                 part(pool.run, base, others | {case_id}, "base"),
                 part(pool.run, new, others | {case_id}, "new"),
             )
-            found = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
-            row = next(row for row in found.cases if row.id == case_id)
-            yield row.verdict, row.ratio or float("nan")
+            comparison = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
+            case = next(case for case in comparison.cases if case.id == case_id)
+            yield case.verdict, case.ratio or float("nan")
 
 
 def report(pool: Pool) -> bool:
     """Print the tables; whether every target is met."""
-    rows = [row for row in pool.run.outcomes if isinstance(row, Measurement)]
-    largest = max(row.case.params["n"] for row in rows)
-    changed = [row.id for row in rows if row.case.params["n"] == largest]
-    others = frozenset(row.id for row in rows) - frozenset(changed)
+    rows = [case for case in pool.run.outcomes if isinstance(case, Measurement)]
+    largest = max(case.case.params["n"] for case in rows)
+    changed = [case.id for case in rows if case.case.params["n"] == largest]
+    others = frozenset(case.id for case in rows) - frozenset(changed)
     quiet = noise(part(pool.run, pool.sessions(0.0), others | frozenset(changed), "quiet"))
-    raised = {row.id: row.threshold for row in quiet.cases}
+    raised = {case.id: case.threshold for case in quiet.cases}
     seen = list(false_alarms(pool, raised))
-    alarms, beyond, same, alone = (sum(row[i] for row in seen) / len(seen) for i in range(4))
+    alarms, beyond, same, alone = (sum(case[i] for case in seen) / len(seen) for i in range(4))
     print(
         f"{pool.run.devices[0].name}, {len(pool.sessions(0.0))} unchanged sessions and "
         f"{len(pool.sessions(*SHARES))} with more work, {len(rows)} cases, {SIDE} sessions a side"
@@ -183,14 +184,14 @@ def report(pool: Pool) -> bool:
         + "  ".join(f"{s:+.0%} found  ratio" for s in SHARES)
     )
     totals: dict[float, list[bool]] = {share: [] for share in SHARES}
-    spreads = {row.id: row.spread for row in quiet.cases}
+    spreads = {case.id: case.spread for case in quiet.cases}
     for case_id in changed:
         line = f"{case_id.replace('@altered:0', ''):48}  {spreads[case_id]:5.1%} "
         for share in SHARES:
-            found = list(finds(pool, share, case_id, others))
-            hits = [word == "SLOWER" for word, _ in found]
+            verdicts = list(finds(pool, share, case_id, others))
+            hits = [word == "SLOWER" for word, _ in verdicts]
             totals[share] += hits
-            line += f"  {sum(hits) / len(hits):9.0%}  {stats.median([ratio for _, ratio in found]):5.3f}"
+            line += f"  {sum(hits) / len(hits):9.0%}  {stats.median([ratio for _, ratio in verdicts]):5.3f}"
         print(line)
     met = alarms <= MOST_ALARMS
     for share, hits in totals.items():
@@ -214,18 +215,18 @@ def main() -> None:
     parser.add_argument("--budget", help="as many sessions as fit, such as 230s")
     parser.add_argument("-o", "--output", help="where the sessions are saved, .json or .json.gz")
     parser.add_argument("--from", dest="source", help="a file that -o has saved: measure nothing")
-    asked = parser.parse_args()
-    if asked.source:
-        run = store.load(asked.source)
+    options = parser.parse_args()
+    if options.source:
+        run = store.load(options.source)
         extra = [float(text) for text in run.environment.context["extra"].split(",")]
         pool = Pool(run, dict(zip(sorted(session.index for session in run.sessions), extra, strict=True)))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            pool = measured(asked, Path(folder))
-    if asked.output:
+            pool = measure(options, Path(folder))
+    if options.output:
         shares = ",".join(f"{pool.extra[index]:g}" for index in sorted(pool.extra))
         environment = msgspec.structs.replace(pool.run.environment, context={"extra": shares})
-        store.save(msgspec.structs.replace(pool.run, environment=environment), asked.output)
+        store.save(msgspec.structs.replace(pool.run, environment=environment), options.output)
     sys.exit(not report(pool))
 
 

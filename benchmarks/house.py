@@ -25,11 +25,11 @@ MOST_PARAMETERS = 6
 
 def modules() -> dict[str, Path]:
     """Every module of the product by its dotted name."""
-    found = {}
+    paths = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 @functools.cache
@@ -42,21 +42,21 @@ def lines(path: Path) -> int:
 
 
 def imports(everywhere: bool) -> dict[str, set[str]]:
-    """What each module imports of ours: in any place, or only while it is itself imported."""
-    known = modules()
-    return {name: set(_imported(tree(path), known, everywhere)) - {name} for name, path in known.items()}
+    """Return what each module imports of the product: in any place, or only while it is itself imported."""
+    product = modules()
+    return {name: set(_imports_of(tree(path), product, everywhere)) - {name} for name, path in product.items()}
 
 
-def _imported(node: ast.AST, known: Mapping[str, Path], everywhere: bool) -> Iterator[str]:
+def _imports_of(node: ast.AST, product: Mapping[str, Path], everywhere: bool) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom) and child.module:
             for alias in child.names:
                 whole = f"{child.module}.{alias.name}"
-                yield from (name for name in (whole if whole in known else child.module,) if name in known)
+                yield from (name for name in (whole if whole in product else child.module,) if name in product)
         elif isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names if alias.name in known)
+            yield from (alias.name for alias in child.names if alias.name in product)
         elif everywhere or not (_is_function(child) or _for_types(child)):
-            yield from _imported(child, known, everywhere)
+            yield from _imports_of(child, product, everywhere)
 
 
 def _is_function(node: ast.AST) -> bool:
@@ -90,14 +90,14 @@ def types_defined_twice() -> list[str]:
 
 def long_signatures() -> list[str]:
     """Functions with more than so many parameters, `self` aside."""
-    found = []
+    long = []
     for module, path in modules().items():
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 if len([name for name in names if name not in ("self", "cls")]) > MOST_PARAMETERS:
-                    found.append(f"{module}.{node.name}")
-    return found
+                    long.append(f"{module}.{node.name}")
+    return long
 
 
 def longest_path() -> list[str]:
@@ -123,11 +123,11 @@ def _room(name: str) -> str:
 
 def table() -> str:
     """One row per figure."""
-    known = modules()
+    product = modules()
     rows = [
-        ("modules of the product", len(known)),
-        ("lines of the product", sum(map(lines, known.values()))),
-        ("lines of the longest module", max(map(lines, known.values()))),
+        ("modules of the product", len(product)),
+        ("lines of the product", sum(map(lines, product.values()))),
+        ("lines of the longest module", max(map(lines, product.values()))),
         ("public type names defined twice", len(types_defined_twice())),
         (f"modules under {SMALL} lines with one importer", len(small_with_one_importer())),
         (f"functions of more than {MOST_PARAMETERS} parameters", len(long_signatures())),

@@ -1,4 +1,4 @@
-"""What a default run can decide on a machine: how the stored runs of it scatter, and the passes simulated on them.
+"""Show what a default run can decide on a machine: how the stored runs of it scatter, and the passes simulated on them.
 
 Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,100] (two minutes; no GPU)
 The files are default runs of one machine. The first table takes apart how far their times at the low size lie from each
@@ -88,7 +88,7 @@ def key_of(case: Case) -> Key:
     return (case.op, case.device_id, case.form, case.regime_id)
 
 
-def measured(run: Run) -> Iterator[tuple[Case, list[float]]]:
+def block_values(run: Run) -> Iterator[tuple[Case, list[float]]]:
     """Each plain case with the values of its blocks."""
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement) and not outcome.case.variant and not outcome.case.shared_with:
@@ -101,16 +101,16 @@ def measured(run: Run) -> Iterator[tuple[Case, list[float]]]:
 
 
 def correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Of deviations from 0."""
+    """Return the correlation of deviations from 0."""
     xx, yy = math.fsum(x * x for x, _ in pairs), math.fsum(y * y for _, y in pairs)
     return math.fsum(x * y for x, y in pairs) / math.sqrt(xx * yy) if xx * yy > 0 else 0.0
 
 
 def scatter(runs: Sequence[Run]) -> None:
-    """By device and regime how far runs lie apart at the low and middle sizes, and what that has in common."""
+    """Print by device and regime how far runs lie apart at the low and middle sizes, and what that has in common."""
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        for case, blocks in measured(run):
+        for case, blocks in block_values(run):
             times[key_of(case)][case.params["n"]].append(stats.median(blocks))
     print("| device | form | regime | ops | runs differ by | in common | each op's own | low with middle |")
     print("|---|---|---|---|---|---|---|---|")
@@ -151,7 +151,7 @@ class Truth:
     def __init__(self, runs: Sequence[Run]) -> None:
         pooled: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for run in runs:
-            for case, blocks in measured(run):
+            for case, blocks in block_values(run):
                 pooled[key_of(case)][case.params["n"]].append(math.log(stats.median(blocks)))
         self._curves = {key: _smooth(points) for key, points in pooled.items()}
         self.ops = sorted({key[0] for key in self._curves})
@@ -160,7 +160,7 @@ class Truth:
         return key in self._curves
 
     def seconds(self, key: Key, n: float) -> float:
-        """Of a launch, by the straight line between neighbours."""
+        """Return the seconds of a launch, by the straight line between neighbours."""
         x, y = self._curves[key]
         at = math.log(n)
         if len(x) == 1:
@@ -168,34 +168,36 @@ class Truth:
         i = min(max(bisect.bisect_right(x, at) - 1, 0), len(x) - 2)
         return math.exp(y[i] + (y[i + 1] - y[i]) * (at - x[i]) / (x[i + 1] - x[i]))
 
-    def crossing(self, row: BreakEven) -> float | None:
+    def crossing(self, curve: BreakEven) -> float | None:
         """The last size at which the row's device begins to win; None if it loses again, or wins nowhere."""
-        base = [key for key in self._curves if key[0] == row.op and key[3] == "resident"]
-        case = [key for key in self._curves if (key[0], key[1], key[3]) == (row.op, row.device_id, row.regime)]
-        found, won = None, True
+        base = [key for key in self._curves if key[0] == curve.op and key[3] == "resident"]
+        case = [
+            key for key in self._curves if (key[0], key[1], key[3]) == (curve.op, curve.device_id, curve.regime)
+        ]
+        size, won = None, True
         for i in range(600):
-            n = row.first * (row.last / row.first) ** (i / 599)
+            n = curve.first * (curve.last / curve.first) ** (i / 599)
             wins = min(self.seconds(key, n) for key in base) >= min(self.seconds(key, n) for key in case)
-            found = n if wins and not won else None if won and not wins else found
+            size = n if wins and not won else None if won and not wins else size
             won = wins
-        return found
+        return size
 
 
 def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[float]]:
     sizes = sorted(points)
     x = [math.log(n) for n in sizes]
     y = [math.fsum(points[n]) / len(points[n]) for n in sizes]
-    found = []
+    smooth = []
     for at, middle in zip(x, y, strict=True):
         near = [
             len(points[n]) * math.exp(-(((b - at) / BANDWIDTH) ** 2) / 2) for n, b in zip(sizes, x, strict=True)
         ]
         if sum(weight > 1e-4 for weight in near) < 3:
-            found.append(middle)
+            smooth.append(middle)
             continue
         intercept, slope = _fit_line(x, y, [max(weight, 1e-9) for weight in near])
-        found.append(intercept + slope * at)
-    return x, found
+        smooth.append(intercept + slope * at)
+    return x, smooth
 
 
 def _fit_line(
@@ -245,7 +247,7 @@ class Minute:
 
     def run(self) -> Run:
         """All steps."""
-        known: set[str] = set()
+        answered: set[str] = set()
         steps = self._passes.steps()
         while True:
             chosen = self.choosing_clock()
@@ -260,8 +262,8 @@ class Minute:
             self._measure(step)
             self._passes.note_times(step)
             self._passes.took(step, self._now - began)
-            if not known.issuperset(item.op.name for item in step.workloads):
-                known |= {item.op.name for item in step.workloads}
+            if not answered.issuperset(item.op.name for item in step.workloads):
+                answered |= {item.op.name for item in step.workloads}
                 self.answered_s = self._now
             if step.ends:
                 self.ladder_s = self._now
@@ -303,28 +305,28 @@ class Minute:
         self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
 
     def _size(self, case: Case, deviation: float) -> float:
-        """What a case has of its own in this session; memory that is allocated anew changes half of it."""
-        known = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
-        return (known + self._draw.gauss(0, deviation)) / math.sqrt(2)
+        """Return what a case has of its own in this session; memory that is allocated anew changes half of it."""
+        own = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
+        return (own + self._draw.gauss(0, deviation)) / math.sqrt(2)
 
 
 MOST_EQUAL = 6  # of so many cells `about equal` is an answer
 
 
-def width(row: BreakEven) -> float:
+def width(curve: BreakEven) -> float:
     """Return high / low of a threshold; 1 if one side wins up to the top, infinity if an end is unknown."""
-    if row.verdict in ("all-sizes", "no-size"):
-        return 1.0 if row.last >= kernels.load(row.op).sizes.high else math.inf
-    return row.hi / row.lo if row.lo and row.hi else math.inf
+    if curve.verdict in ("all-sizes", "no-size"):
+        return 1.0 if curve.last >= kernels.load(curve.op).sizes.high else math.inf
+    return curve.hi / curve.lo if curve.lo and curve.hi else math.inf
 
 
-def count_answered(rows: Sequence[BreakEven]) -> int:
+def count_answers(rows: Sequence[BreakEven]) -> int:
     """Count the cells that say something: a threshold within 4, one side at all sizes, or about equal."""
-    equal = sum(row.reason == "about-equal" and width(row) > WIDEST_INTERVAL for row in rows)
-    return sum(width(row) <= WIDEST_INTERVAL for row in rows) + min(equal, MOST_EQUAL)
+    equal = sum(curve.reason == "about-equal" and width(curve) > WIDEST_INTERVAL for curve in rows)
+    return sum(width(curve) <= WIDEST_INTERVAL for curve in rows) + min(equal, MOST_EQUAL)
 
 
-def simulated(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
+def simulate(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
     """Print a row for each engine and budget: the share of cells that are answered and of thresholds within 2.25, the
     share of intervals that hold the threshold, how far guesses lie off (median and 90 %), the seconds until every op
     has an answer, until the ladder is over, and until the run ends, and what choosing a step took here. A budget beyond
@@ -346,20 +348,20 @@ def _row(truth: Truth, like: Run, repeats: int, budget_s: float, engine: str) ->
     for seed in range(repeats):
         minute = Minute(truth, like, seed, budget_s, COSTS[engine], whole=budget_s > QUICK_S)
         cells = analyse.analyse(minute.run()).break_even
-        widths = [width(row) for row in cells]
+        widths = [width(curve) for curve in cells]
         spans = [w for w in widths if 1 < w < math.inf]
         figures.append(
             (
-                count_answered(cells) / len(cells), sum(w <= SHARP for w in spans) / len(spans),
+                count_answers(cells) / len(cells), sum(w <= SHARP for w in spans) / len(spans),
                 minute.answered_s, minute.ladder_s, minute.ended_s, minute.choosing_s / max(minute.steps, 1),
             )
         )  # fmt: skip
-        sure = [row for row, w in zip(cells, widths, strict=True) if 1 < w < math.inf]
-        held += _held(truth, sure)
+        sure = [curve for curve, w in zip(cells, widths, strict=True) if 1 < w < math.inf]
+        held += _hold_truth(truth, sure)
         off += [
-            abs(math.log(row.n / n))
-            for row in sure
-            if row.n is not None and (n := truth.crossing(row)) is not None
+            abs(math.log(curve.n / n))
+            for curve in sure
+            if curve.n is not None and (n := truth.crossing(curve)) is not None
         ]
     answered, sharp, *times = (math.fsum(values) / repeats for values in zip(*figures, strict=True))
     guesses = " and ".join(f"{math.exp(stats.quantile(sorted(off), q)):.2f}" for q in (0.5, 0.9))
@@ -373,13 +375,13 @@ def _row(truth: Truth, like: Run, repeats: int, budget_s: float, engine: str) ->
     return " | ".join(columns)
 
 
-def _held(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
+def _hold_truth(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
     return [
-        (n := truth.crossing(row)) is not None
-        and row.lo is not None
-        and row.hi is not None
-        and row.lo <= n <= row.hi
-        for row in rows
+        (n := truth.crossing(curve)) is not None
+        and curve.lo is not None
+        and curve.hi is not None
+        and curve.lo <= n <= curve.hi
+        for curve in rows
     ]
 
 
@@ -390,12 +392,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--budgets", default="45,300")
     parser.add_argument("--engines", default=",".join(COSTS))
-    asked = parser.parse_args()
-    runs = [files.load(name) for name in asked.files]
+    options = parser.parse_args()
+    runs = [files.load(name) for name in options.files]
     scatter(runs)
     print()
-    budgets = [float(value) for value in asked.budgets.split(",")]
-    simulated(runs, asked.repeats, budgets, asked.engines.split(","))
+    budgets = [float(value) for value in options.budgets.split(",")]
+    simulate(runs, options.repeats, budgets, options.engines.split(","))
 
 
 if __name__ == "__main__":
