@@ -25,7 +25,11 @@ from gpubench.result.case import Case
 
 ChartRow = dict[str, Any]  # numbers for the marks, ready text for tooltips
 ChartRows = dict[str, list[ChartRow]]  # by the name of a picture: a series ("matmul float32") or a dtype
-ROWS, MARKS = "rows", "marks"  # the names of a spec's two data sets
+ROWS, MARKS, ENDS = (
+    "rows",
+    "marks",
+    "ends",
+)  # the names of a spec's data sets; at the ends of lines stand their names
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +128,9 @@ def short(value: float) -> float:
 
 
 HEIGHT = 300
-DASHES = ([1, 0], [7, 4], [2, 3], [10, 3, 2, 3], [4, 2])
+# By situation; what is at home, or stays on the GPU, is drawn through.
+DASHES = {"resident": [1, 0], "waited": [1, 0], "queued": [2, 3], "copied": [9, 5]}
+OTHER_DASH = [10, 3, 2, 3]
 SI = "format(datum.value, '~s')"
 PLAIN = "format(datum.value, '~g')"
 SECONDS = f"{SI} + 's'"
@@ -195,7 +201,7 @@ def curves(
     import altair
 
     names = [name for name, _ in regimes]
-    dashes = altair.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(len(names))])
+    dashes = altair.Scale(domain=names, range=[DASHES.get(name, OTHER_DASH) for name in names])
     dash = altair.StrokeDash("regime:N", scale=dashes, legend=altair.Legend(title="data"))
     line = base.mark_line().encode(color=accent(devices), **({"strokeDash": dash} if names else {}))
     points = base.mark_point(size=40).encode(
@@ -207,10 +213,14 @@ def curves(
 
 def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]) -> list[Any]:
     """Return `value` over size, one curve for each device and regime, with a band from `low` to `high`."""
+    import altair
+
     sides = devices(analysis)
     base = named().encode(x=size_axis(), y=log_axis("value", title, label), detail="regime:N")
     band = base.mark_area(opacity=0.2).encode(y=log_axis("low", title, label), y2="high:Q", color=accent(sides))
-    return [band, *curves(base, sides, columns, regimes(analysis))]
+    names = named(ENDS).mark_text(align="left", dx=8, dy=altair.expr("datum.shift"), fontWeight=600)
+    names = names.encode(x=size_axis(), y=log_axis("value", title, label), text="text:N", color=accent(sides))
+    return [band, *curves(base, sides, columns, regimes(analysis)), names]
 
 
 def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
@@ -231,12 +241,15 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 COLORS = ("#c2570c", "#8a6d00", "#2f7fc4", "#00807a", "#7a6fd0", "#a8438c")
 WARM = 2  # of them
 CPU_COLOR, GPU_COLOR = COLORS[0], COLORS[WARM]
+# The same hues for words, which need more contrast: on a light page and on a dark one.
+WORD_COLORS = {"light": ("#a9480a", "#1f6aa8"), "dark": ("#f0914f", "#6cb2f0")}
+_EVEN = {"light": "#e9ebee", "dark": "#39414d"}
 
 
 def theme(*, dark: bool = False) -> dict[str, Any]:
     """Return Vega-Lite's `config` on a light or a dark background; the background itself is left to the page."""
     ink, quiet, line = ("#e6e9ee", "#a9b1bd", "#39414d") if dark else ("#1d2329", "#5b6470", "#dfe3e8")
-    paper, even = ("#14181d", "#39414d") if dark else ("#ffffff", "#e9ebee")
+    paper, even = ("#14181d", _EVEN["dark"]) if dark else ("#ffffff", _EVEN["light"])
     styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": GPU_COLOR}
     axis = {
         "labelColor": quiet, "titleColor": quiet, "gridColor": line, "domainColor": line, "tickColor": line,
@@ -256,3 +269,12 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
         "style": {name: {"color": shade} for name, shade in styles.items()},
         "line": {"strokeWidth": 2}, "rule": {"color": quiet}, "text": {"color": ink, "fontSize": 12},
     }  # fmt: skip
+
+
+def page_colors() -> str:
+    """Return the colours of both sides as variables of a style sheet."""
+    rules = []
+    for look, (cpu, gpu) in WORD_COLORS.items():
+        rule = f":root{{--cpu:{cpu};--gpu:{gpu};--even:{_EVEN[look]};--cpu-fill:{CPU_COLOR};--gpu-fill:{GPU_COLOR}}}"
+        rules.append(rule if look == "light" else f"@media screen and (prefers-color-scheme:dark){{{rule}}}")
+    return "\n".join(rules)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpubench.base.errors import InputError, UsageError
 from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import fill
-from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, ChartSet, theme
+from gpubench.report.charts import ENDS, MARKS, ROWS, Chart, ChartRow, ChartSet, theme
 from gpubench.report.layout import RenderOptions
 from gpubench.report.vega import results
 
@@ -152,7 +152,7 @@ def drawn(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
     """Return the spec of the picture `name` as it is drawn without a page: all devices and situations. `origin`: lines
     below the title."""
     return _alone(chart.spec) | {
-        "datasets": {ROWS: chart.rows[name], MARKS: chart.marks.get(name, [])}, "width": PICTURE_WIDTH,
+        "datasets": {ROWS: chart.rows[name], MARKS: chart.marks.get(name, []), ENDS: []}, "width": PICTURE_WIDTH,
         "title": {"text": chart.title, "subtitle": [name, *origin], "anchor": "start"},
     }  # fmt: skip
 

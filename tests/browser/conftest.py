@@ -61,7 +61,7 @@ def _opened(contexts: dict[bool, Any], folder: Path) -> Iterator[Callable[..., A
             "request", lambda asked: asked.url == file.as_uri() or complaints.append(f"asked for {asked.url}")
         )
         page.goto(file.as_uri())
-        if script and page.locator("[data-charts]:not(details.one *)").count():
+        if script and page.locator("[data-run]:not(:has(details.one))").count():
             page.locator("[data-ready]").last.wait_for()
         return page
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import msgspec
@@ -11,15 +10,20 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.report import render
+from gpubench.report.charts import CPU_COLOR, GPU_COLOR
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
 from gpubench.result import store
 from tests.unit.report.answer_runs import (
+    ALWAYS,
+    VECTOR,
     WAITED,
+    WEBGPU,
     answer_run,
     no_gpu_run,
     one_op_run,
     op_rows,
+    rising,
     suite_run,
 )
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
@@ -45,6 +49,11 @@ def points(page, name):
     return page.locator(f"#r0-chart-{name} svg .mark-symbol.role-mark path").count()
 
 
+def names(page, name):
+    """The names at the ends of the lines."""
+    return set(page.locator(f"#r0-chart-{name} svg .mark-text.role-mark text").all_text_contents())
+
+
 def charted(run, name):
     """How many points the chart begins with."""
     charts = chart_set(analyse(run), RenderOptions())
@@ -52,7 +61,7 @@ def charted(run, name):
 
 
 def choose(page, act):
-    """Do something to the controls and wait until everything is drawn anew."""
+    """Do something to the page and wait until everything is drawn anew."""
     part = page.locator("[data-ready]").first
     before = part.get_attribute("data-ready")
     act()
@@ -69,55 +78,166 @@ def whole(open_pages):
 
 
 def test_every_chart_is_drawn_without_a_network(whole):
+    """The best of both sides first, named at the ends of their lines; on request every device and situation."""
     page = whole
-    assert {part.get_attribute("id") for part in page.locator(".chart").all()} == {
-        f"r0-chart-{name}" for name in CHARTS
-    }
+    page.locator("[id$=group-roofline] > summary").click()
+    page.locator("#r0-chart-roofline svg").wait_for()
     for name in CHARTS:
         assert page.locator(f"#r0-chart-{name} svg").count() == 1, name
-        assert page.locator(f"#r0-chart-{name} svg path").count() > 5, name
-    assert points(page, "time") == charted(full_run(), "time") > 8
+        assert page.locator(f"#r0-chart-{name} svg path").count() > 3, name
+    assert names(page, "time") == {"CPU", "CuPy", "CuPy copied"}
+    assert names(page, "speedup") == {"CuPy", "CuPy copied"}
+    page.locator("[id$=group-roofline] > summary").click()
 
 
 @pytest.mark.parametrize(
-    ("run", "said"), [(suite_run, "wins all 14"), (one_op_run, "pays from"), (no_gpu_run, "No GPU here")]
+    ("run", "said", "panels"),
+    [(suite_run, "wins all 14", 2), (one_op_run, "pays from", 2), (no_gpu_run, "No GPU here", 0)],
 )
-def test_the_page_begins_with_the_sentence_the_map_and_the_table(opened, run, said):
-    """It does so in two seconds, and its table fits a phone."""
+def test_the_page_begins_with_the_sentence_the_tiles_and_the_map_with_its_table(opened, run, said, panels):
     page = opened(run())
-    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    assert painted < 2000
     sentence = page.locator(".sentence").first
     assert said in sentence.inner_text()
     assert sentence.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") >= 20
-    places = [".sentence", "figure.map", ".thresholds table", "[data-charts]", ".details"]
+    assert page.locator(".tiles li").count() == (3 if panels else 0)
+    assert page.locator(".lanes svg").count() == panels
+    places = [".sentence", ".tiles", ".steps", ".lanes", ".thresholds table", ".charts", ".details"]
     tops = [page.locator(place).first.bounding_box()["y"] for place in places if page.locator(place).count()]
     assert tops == sorted(tops)
-    assert page.locator("figure.map").count() == (run is not no_gpu_run)
-    assert page.locator("figure.map .panel svg").count() == 2 * (run is suite_run) + (run is one_op_run) * 2
-    assert all(not one.get_attribute("open") for one in page.locator(".details details").all())
-    page.set_viewport_size({"width": 400, "height": 900})
-    table = "(t => t.scrollWidth - t.parentElement.clientWidth)(document.querySelector('table'))"
-    assert page.evaluate(table) <= 0
+    assert not page.locator(".details details[open]").count()
+    assert not page.evaluate(
+        "[...document.querySelectorAll('.details details')].some(e => !e.querySelector('section'))"
+    )
+
+
+def test_a_lane_stands_beside_its_row(opened):
+    """In the order of the thresholds, and after a click on a heading in that of its column."""
+    page = opened(suite_run())
+
+    def offsets():
+        return page.evaluate(
+            """() => [...document.querySelectorAll('.lanes')].flatMap(table => {
+            const marks = [...table.querySelectorAll('svg .mark-rect path')].map(e => e.getBoundingClientRect());
+            return [...table.tBodies[0].rows].map(row => {
+                const box = row.getBoundingClientRect(), middle = (box.top + box.bottom) / 2;
+                return Math.min(...marks.filter(m => m.height).map(m => Math.abs((m.top + m.bottom) / 2 - middle)));
+            });
+        })"""
+        )
+
+    assert max(offsets()) < 3
+    first = page.locator(".lanes").first
+    ops = first.locator("tbody th").all_inner_texts()
+    first.get_by_role("button", name="op").click()
+    page.wait_for_function("() => document.querySelector('[data-lanes]').dataset.drawn === '2'")
+    assert first.locator("tbody th").all_inner_texts() == sorted(ops) != ops
+    assert max(offsets()) < 3
+    first.get_by_role("button", name="pays from").click()
+    page.wait_for_function("() => document.querySelector('[data-lanes]').dataset.drawn === '3'")
+    assert first.locator("tbody th").all_inner_texts()[1:] == [op for op in ops if op != "matmul"]
+
+
+def two_backends():
+    """WebGPU wins less than CuPy, and later."""
+    runs = [op_rows(op, {WAITED: rising(VECTOR, at), ALWAYS: rising(VECTOR, 40 * at)}, device=device, cpu=not place)
+            for place, (device, at) in enumerate((("cupy:0", 3e3), ("wgpu:0", 3e6))) for op in ("add", "mul", "sub", "tanh")]  # fmt: skip
+    return answer_run([outcome for rows in runs for outcome in rows], devices=(CPU, GPU, WEBGPU))
+
+
+def answer_words(page):
+    places = (".sides", ".sentence", ".tiles", ".lanes tbody")
+    return [
+        [text for one in page.locator(place).all() if one.is_visible() for text in [one.inner_text()]]
+        for place in places
+    ]
+
+
+def test_a_menu_changes_everything_that_depends_on_it(opened):
+    page = opened(two_backends())
+    before = answer_words(page)
+    choose(page, lambda: page.get_by_label("GPU through").select_option("WebGPU"))
+    after = answer_words(page)
+    assert all(a != b for a, b in zip(before, after, strict=True))
+    assert "CuPy" not in str(after)
+    assert page.locator(".lanes svg:visible").count() == 2
+    assert names(page, "time") == {"CPU", "WebGPU", "WebGPU copied"}
+    choose(page, lambda: page.get_by_label("Data").select_option("copied at every call"))
+    assert page.locator(".lanes:visible").count() == 1
+    assert page.locator(".tiles li:visible").count() == 2
+    assert "With data on the GPU" not in page.locator(".sentence:visible").inner_text()
+    assert names(page, "time") == {"CPU", "WebGPU copied"}
+
+
+def test_an_address_opens_what_its_sender_saw(opened):
+    page = opened(two_backends())
+    choose(page, lambda: page.get_by_label("GPU through").select_option("WebGPU"))
+    choose(page, lambda: page.locator(".lanes:visible a", has_text="sub").first.click())
+    choose(page, lambda: page.get_by_label("Data").select_option("copied at every call"))
+    address = page.url
+    assert address.endswith("#sub&gpu=wgpu&data=copied")
+    words = answer_words(page)
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_function(
+        "() => Number((document.querySelector('[data-ready]') || {dataset: {}}).dataset.ready) > 1"
+    )
+    assert answer_words(page) == words
+    assert page.get_by_label("Operation").input_value() == "sub float32"
+    assert page.locator(".lanes tr.chosen:visible").inner_text().startswith("sub")
+    # A click on a lane itself, too.
+    box = page.locator(".lanes:visible .lane").bounding_box()
+    choose(page, lambda: page.mouse.click(box["x"] + 40, box["y"] + 15))
+    assert page.get_by_label("Operation").input_value() == "add float32"
+
+
+def hue(page, place):
+    """Blue or orange, of a text."""
+    red, _, blue = _colours(page, [place.evaluate("e => getComputedStyle(e).color")])[0]
+    return "blue" if blue > red else "orange"
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+def test_the_cpu_is_orange_and_the_gpu_blue_in_words_map_and_charts(opened, look):
+    page = opened(suite_run())
+    if look == "dark":
+        choose(page, lambda: page.emulate_media(color_scheme="dark"))
+    for side, colour in (("cpu", "orange"), ("gpu", "blue")):
+        for place in (f".lanes td.{side}", f".key .{side}"):
+            assert hue(page, page.locator(place).first) == colour
+    fills = page.evaluate(
+        """() => ['CPU', 'GPU'].map(side => [...document.querySelectorAll('#r0-chart-time svg .mark-text.role-mark text')]
+        .find(text => (text.textContent === 'CPU') === (side === 'CPU')).getAttribute('fill'))"""
+    )
+    assert fills == [CPU_COLOR, GPU_COLOR]
+    tints = page.evaluate(
+        "[...document.querySelectorAll('.lanes svg .mark-rect path')].map(e => e.getAttribute('fill'))"
+    )
+    shades = [
+        [int(part) for part in tint[4:-1].split(",")] for tint in tints if tint and tint.startswith("rgb(")
+    ]
+    assert {red > blue for red, _, blue in shades if abs(red - blue) > 60} == {True, False}
 
 
 def test_warnings_are_announced_below_the_answer(opened):
     page = opened(run_of(curve({64: 0.25, 256: 0.5, 1024: 3.0, 4096: 9.0}, sessions=3), sessions=3))
-    assert "warning" in page.locator(".notice").inner_text()
+    notice = page.locator(".notice a")
+    assert "warning" in notice.inner_text()
+    notice.click()
+    page.locator("#r0-warnings table").wait_for()
 
 
 def test_the_map_is_there_before_any_script_has_run(opened):
     page = opened(suite_run(), script=False)
-    lines = page.locator("figure.map pre").inner_text().splitlines()
+    lines = page.locator(".lanes pre").first.inner_text().splitlines()
     assert sum("▆" in line for line in lines) > 5
-    assert any(line.startswith("gelu") for line in lines)
+    assert page.locator(".lanes tbody tr").count() == 28
+    assert hue(page, page.locator(".lanes pre .gpu").first) == "blue"
 
 
 def test_the_map_has_the_colours_that_its_reader_prefers(opened):
     page = opened(suite_run())
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function("() => document.getElementById('r0-map').dataset.drawn === '2'")
-    assert page.locator("#r0-map .panel svg .mark-rule line[stroke='#e6e9ee']").count() > 14
+    choose(page, lambda: page.emulate_media(color_scheme="dark"))
+    assert page.locator(".lanes svg .mark-rule line[stroke='#e6e9ee']").count() > 14
 
 
 def test_without_script_the_numbers_are_there_and_nothing_is_offered_that_would_do_nothing(opened):
@@ -125,51 +245,37 @@ def test_without_script_the_numbers_are_there_and_nothing_is_offered_that_would_
     assert "JavaScript" in page.locator("noscript p").inner_text()
     assert page.locator("#r0-breakeven table tbody tr").count() > 0
     assert page.locator("#r0-speedup table tbody tr").count() > 0
-    for control in page.locator("button, select, input").all():
+    for control in page.locator("button, select, input, .lanes a").all():
         assert not control.is_visible()
 
 
-def test_the_controls_filter_the_rows_of_the_details_too(opened):
-    page = opened(full_run())
-    page.evaluate("document.querySelectorAll('.details details').forEach(e => { e.open = true; })")
-
-    def ops(section):
-        return {one.inner_text() for one in page.locator(f"#r0-{section} tbody th").all() if one.is_visible()}
-
-    assert ops("speedup-2") == {"copy", "matmul", "relu"}
-    choose(page, lambda: page.get_by_label("Operation", exact=True).select_option("relu float32"))
-    assert ops("speedup-2") == ops("speedup") == ops("breakeven") == {"relu"}
-    choose(page, lambda: page.get_by_role("checkbox", name="wgpu:0").uncheck())
-    assert "wgpu:0" not in page.locator("#r0-speedup-2 tbody").first.inner_text()
-    choose(page, lambda: page.get_by_role("checkbox", name=re.compile("^copied")).uncheck())
-    assert "copied" not in page.locator("#r0-speedup-2 tbody").first.inner_text()
-    # What is chosen below does not change the answer above.
-    assert page.locator(".thresholds tbody tr:visible").count() == page.locator(".thresholds tbody tr").count()
-
-
 @pytest.mark.parametrize("script", [True, False])
-def test_print_unfolds_everything_and_shows_every_column(opened, script):
-    page = opened(full_run(), script=script, width=720)
+def test_on_paper_the_first_page_is_the_answer_then_come_thresholds_and_problems(opened, script):
+    page = opened(suite_run(), script=script)
     page.emulate_media(media="print")
-    if script:
-        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    for table in page.locator(".details table").all():
-        box = table.bounding_box()
-        assert box is not None
-        assert box["height"] > 10
-        assert box["x"] + box["width"] <= 721
     assert not page.locator("select").first.is_visible()
+    sheets = page.evaluate("document.querySelectorAll('.details > details').length")
+    shown = [one.inner_text() for one in page.locator(".details > details:visible > summary").all()]
+    assert sheets > len(shown)
+    assert shown[0] == "Thresholds"
+    page.set_viewport_size({"width": 703, "height": 1000})  # A4 without its margins
+    page.evaluate("document.body.classList.add('paper')") if script else None
+    answer = page.locator(".answer").bounding_box()
+    assert answer["y"] + answer["height"] < 1040
+    for cell in page.locator("#r0-breakeven td:visible").all()[:40]:
+        assert cell.evaluate("e => e.textContent.length < 4 || e.getBoundingClientRect().width > 30")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 704
 
 
 def test_several_machines_lie_over_each_other_and_unfold_one_by_one(opened):
     machines = [on_machine(suite_run(), i) for i in range(3)]
     page = opened(*machines)
     page.locator("#all-map[data-drawn]").wait_for()
-    assert all(f"{name} GPU" in page.locator("#all-map .panel").first.text_content() for name in "ABC")
+    assert all(f"{name} GPU" in page.locator("#all-map .picture").first.text_content() for name in "ABC")
     assert page.locator("details.one").count() == 3
     assert page.locator("details.one[open]").count() == 0
     page.locator("details.one > summary").nth(2).click()
-    page.locator("#r2-charts[data-ready]").wait_for()
+    page.locator("[data-run=r2-][data-ready]").wait_for()
     assert page.locator("#r2-chart-time svg").count() == 1
     assert page.locator("#r1-chart-time svg").count() == 0
 
@@ -210,26 +316,19 @@ def test_the_split_over_cpu_and_gpu_is_a_curve_over_the_share(opened):
     assert points(page, "hybrid") == sweeps + 1 > 3, "the sweep, and the diamond of the share chosen"
 
 
-def test_the_toggles_choose_what_charts_show(opened):
+def test_every_device_and_situation_is_drawn_on_request(opened):
     page = opened(full_run())
-    before = points(page, "time")
-    choose(page, lambda: page.get_by_role("checkbox", name="cupy:0").uncheck())
-    assert 0 < points(page, "time") < before
-    assert not page.locator("#r0-chart-speedup-figure").is_visible()
-    choose(page, lambda: page.get_by_role("checkbox", name="cupy:0").check())
-    assert points(page, "time") == before
-    for name in ("waited", "queued", "10 calls", "copied"):
-        choose(page, lambda name=name: page.get_by_role("checkbox", name=re.compile(f"^{name}")).uncheck())
-    # The CPU's data is at home in every situation: its curve stays.
-    assert points(page, "time") == 4
-    choose(page, lambda: page.get_by_label("Operation", exact=True).select_option("relu float32"))
+    few = points(page, "time")
+    choose(page, lambda: page.get_by_label("every device and situation").check())
+    assert points(page, "time") == charted(full_run(), "time") > few
+    assert not names(page, "time")
+    choose(page, lambda: page.get_by_label("Operation").select_option("relu float32"))
     assert page.get_by_role("status").inner_text() == "The charts show relu float32."
-    assert points(page, "time") == 3
 
 
 def test_the_last_choice_wins(opened):
     page = opened(full_run())
-    names = page.get_by_label("Operation", exact=True).locator("option").all_inner_texts()[1:]
+    names = page.get_by_label("Operation").locator("option").all_inner_texts()
     page.evaluate(
         """names => { const select = document.querySelector('select[name=series]');
         for (const name of names) { select.value = name; select.dispatchEvent(new Event('change', { bubbles: true })); } }""",
@@ -257,27 +356,30 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
         seen = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert not name or seen != "none", name
         reached.add(name)
-    for name in ("SELECT series ", "INPUT device cupy:0", "INPUT regime copied"):
-        assert name in reached
-    assert any(name.startswith("BUTTON Save") for name in reached)
-
-    box = page.get_by_role("checkbox", name="cupy:0")
-    box.focus()
-    choose(page, lambda: page.keyboard.press("Space"))
-    assert not box.is_checked()
-    assert points(page, "time") == 4
+    for name in (
+        "SELECT series",
+        "INPUT every on",
+        "A matmul",
+        "SELECT data",
+        "BUTTON pays from",
+        "BUTTON Save",
+    ):
+        assert any(other.startswith(name) for other in reached), name
+    page.locator(".lanes a", has_text="relu").first.focus()
+    choose(page, lambda: page.keyboard.press("Enter"))
+    assert page.get_by_role("status").inner_text() == "The charts show relu float32."
 
 
 def test_a_screen_reader_finds_its_way(whole):
     page = whole
     for role in ("main", "banner", "contentinfo", "article"):
         assert page.get_by_role(role).count() == 1, role
-    for heading in ("Charts over size", "Result file"):
+    for heading in ("Time over size", "Result file"):
         assert page.get_by_role("heading", name=heading, exact=True).count() == 1
-    assert page.get_by_role("form", name="What charts and tables of 2026-01-02T03:04:05Z show").count() == 1
-    assert page.get_by_role("group", name="Devices").count() == 1
-    assert page.get_by_role("img").count() == page.locator(".chart").count() + 1 == len(CHARTS) + 1, (
-        "and the map"
+    assert page.get_by_role("form", name="What the charts of 2026-01-02T03:04:05Z show").count() == 1
+    assert page.get_by_role("navigation", name="Details").count() == 1
+    assert page.get_by_role("img").count() == len(CHARTS) - 1, (
+        "the roofline is folded; of the map its table is read"
     )
     for chart in page.get_by_role("img").all():
         described = chart.get_attribute("aria-describedby")
@@ -314,6 +416,7 @@ def test_axe_finds_nothing_to_complain_about(opened):
 
     assert not complaints()
     choose(page, lambda: page.emulate_media(color_scheme="dark"))
+    page.wait_for_timeout(300)
     assert not complaints(runOnly=["color-contrast"])
 
 
@@ -381,24 +484,40 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_a_narrow_page_cuts_no_letter_of_the_map_and_no_long_name_of_an_operation(opened):
-    gains = {64: 2.0, 1024: 9.0}
-    rows = [row for op in ("multi_head_attention", "add", "ffn") for row in op_rows(op, {WAITED: gains})]
-    for device in ("numpy:0", "cupy:0"):
-        long = msgspec.structs.replace(
-            case("matmul", device=device), params={"n": 64, "k": 1048576, "middle": 268435456}
-        )
-        rows.append(measured(long, 1e-3))
-    page = opened(answer_run(rows), width=400)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    beyond = """() => [...document.querySelectorAll('#r0-map svg')].flatMap(svg => {
+@pytest.mark.parametrize("width", [400, 360])
+def test_a_narrow_page_breaks_no_word_of_the_answer(opened, width):
+    """Op, threshold and gain are in sight, and a long name goes on behind one of its underscores."""
+    gains = {64: 2.0, 1024: 9.0, 65536: 40.0}
+    ops = ("multi_head_attention", "softmax_cross_entropy", "add", "matmul", "sigmoid")
+    rows = [
+        row for op in ops for row in op_rows(op, {WAITED: gains, ALWAYS: {n: r / 8 for n, r in gains.items()}})
+    ]
+    page = opened(answer_run(rows), width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    words = page.evaluate(
+        """() => [...document.querySelectorAll('.lanes th, .lanes td:not(.lane)')].flatMap(cell => {
+        const box = cell.getBoundingClientRect();
+        const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), cuts = [];
+        for (let text; (text = texts.nextNode());) for (const word of text.data.matchAll(/\\S+/g)) {
+            const range = new Range();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            const at = range.getBoundingClientRect();
+            if (range.getClientRects().length > 1 || at.left < box.left - 1 || at.right > box.right + 1) cuts.push(word[0]);
+        }
+        return cuts;
+    })"""
+    )
+    assert not words
+    lane = page.locator(".lane").first.bounding_box()
+    assert lane["width"] > 60
+    beyond = """() => [...document.querySelectorAll('.lanes svg')].flatMap(svg => {
         const box = svg.getBoundingClientRect();
         return [...svg.querySelectorAll('text')].filter(text => {
             const at = text.getBoundingClientRect();
             return at.width && (at.left < box.left - 1.5 || at.right > box.right + 1.5);
         }).map(text => text.textContent);
     })"""
-    assert page.locator("#r0-map svg").count()
     assert not page.evaluate(beyond)
 
 
@@ -410,6 +529,7 @@ def test_hostile_names_stay_text(opened, names):
     page = opened(run, width=400)
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     shown = page.locator("body").inner_text()
     for name in names:
         assert name[:20].replace("\u202e", "").replace("\u202c", "").replace("\u2066", "").strip() in shown
@@ -428,9 +548,6 @@ def test_a_forged_file_is_drawn_as_text(opened):
     assert page.evaluate("window.pwned") is None
     assert page.locator("#r0-chart-time svg").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    for box in page.get_by_role("checkbox").all():
-        choose(page, box.uncheck)
-    assert page.locator("#r0-chart-time svg").count() == 0
 
 
 def test_no_script_but_the_pages_own_runs(contexts, tmp_path):
@@ -469,7 +586,7 @@ def test_a_browser_that_lacks_something_says_so(contexts, tmp_path):
     status = page.get_by_role("status")
     status.filter(has_text="could not be drawn").wait_for()
     assert "DecompressionStream" in status.inner_text()
-    assert "tables below" in status.inner_text()
+    assert "The tables hold" in status.inner_text()
     page.close()
 
 

@@ -92,7 +92,7 @@ def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw the screen as it is for a terminal and for plain text; in full as sentences and a table."""
     # Alone, nothing follows that says more.
     alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
-    screen = _screen(analysis, options, alone=alone)
+    screen = make_screen(analysis, options, alone=alone)
     if not options.full:
         return Section(title="", screen=tuple(screen_lines(screen, options.width)))
     below = (*screen.troubles, *(text for _, text in screen.notes), *screen.files)
@@ -107,7 +107,7 @@ def answer_screen(
     """Return what a run ends with. `saved`: the files; `more`: the sections that `--full` adds; `height`: lines of the
     terminal, above which the sentence is repeated as the last line. A run without files names no command that reads
     one."""
-    screen = _screen(analysis, options, saved, more, alone=bool(options.command))
+    screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 
 
@@ -125,10 +125,14 @@ def brief_answer(analysis: Analysis) -> str:
     return (_BRIEF.get(kind) or _BEGIN[kind].partition(":")[0]) + faster
 
 
-def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """Return what the run says in words: of the machine, then of splits and placements that pay."""
+def answer_sentences(
+    analysis: Analysis, backend: str | None = None, regimes: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return what the run says in words: of the machine, then of splits and placements that pay. `backend` and
+    `regimes`: of these instead of the fastest GPU backend and of the two situations of the table."""
+    answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     return (
-        *_first_lines(analysis, with_own_names(answer(analysis), analysis.run))[0],
+        *_first_lines(analysis, answered, regimes or answered.regimes)[0],
         *shared_sentences(shared_calls(analysis)),
     )
 
@@ -166,10 +170,13 @@ def _plain(texts: Sequence[str]) -> list[Line]:
     return [(Cell(text),) for text in texts]
 
 
-def _screen(
+def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
+    backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    run, answered = analysis.run, with_own_names(answer(analysis, by_device=options.by_device), analysis.run)
+    """Return the parts of the screen. `alone`: nothing follows that says more; `backend`: as for `answer`."""
+    run = analysis.run
+    answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
     needed = [
         *_best_code(answered),
@@ -189,7 +196,7 @@ def _screen(
     sides = part.context or sides_line(run, answered, options.width)
     table = None if answered.times and part.times_below else answer_table(answered)
     screen = Screen(
-        sentences=_first_lines(analysis, answered), context=tuple(filter(None, (looked, sides))),
+        sentences=_first_lines(analysis, answered, answered.regimes), context=tuple(filter(None, (looked, sides))),
         table=part.table if table is None else table,
         troubles=(*_troubles(answered), *_lost(analysis), *_shared_gpus(run)),
         notes=(*_notes(analysis, answered, options, alone=alone), *((NEEDED, text) for text in needed), *rest),
@@ -201,16 +208,18 @@ def _screen(
     return drawn
 
 
-def _first_lines(analysis: Analysis, answered: MachineAnswer) -> tuple[tuple[str, ...], ...]:
+def _first_lines(
+    analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
     """Return what a wing says of a run without a GPU beside a CPU, else the answer, in wordings that get shorter."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         return (own,) if own else absence_sentences(answered, answered.absence)
     first = [entry for entry in answered.rows if entry.device_id == answered.devices[0]]
     if len(first) > 1 or (len(answered.rows) > 1 and not first):
-        return tuple(tuple(machine_sentences(answered, detail)) for detail in DETAILS)
+        return tuple(tuple(machine_sentences(answered, detail, regimes)) for detail in DETAILS)
     sentence = sizes_sentence if answered.named else op_sentence
-    return ((sentence(first[0], answered.regimes),),)
+    return ((sentence(first[0], regimes),),)
 
 
 def answer_table(answered: MachineAnswer) -> Table | None:

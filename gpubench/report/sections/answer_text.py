@@ -111,9 +111,11 @@ DETAILS: tuple[Detail, ...] = ("names", "counts", "least")
 MOST_DTYPES = 3
 
 
-def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[str]:
+def machine_sentences(
+    answer: MachineAnswer, detail: Detail = "names", regimes: Sequence[str] | None = None
+) -> list[str]:
     """Return what a GPU gains over all ops: a sentence for each dtype, at most three, each op at the largest size
-    measured.
+    measured. `regimes`: the situations, if not those of the table.
 
     Rows of the first GPU count, without wrong results and what has no number."""
     dtypes = sorted({entry.dtype for entry in answer.rows})
@@ -121,7 +123,8 @@ def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[s
     for dtype in dtypes[:MOST_DTYPES]:
         rows = [entry for entry in answer.rows if entry.dtype == dtype and entry.device_id == answer.devices[0]]
         clauses = _Clauses(rows, detail, thresholds=not answer.named)
-        text = clauses.least(answer.regimes) if detail == "least" else clauses.sentence(answer.regimes)
+        shown = regimes or answer.regimes
+        text = clauses.least(shown) if detail == "least" else clauses.sentence(shown)
         sentences.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
     if len(dtypes) > MOST_DTYPES:
         more = len(dtypes) - MOST_DTYPES

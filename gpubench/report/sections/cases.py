@@ -95,7 +95,7 @@ def _samples(result: CaseResult) -> int:
 
 
 COLUMNS = (
-    ("device", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("time", "wall time"),
+    ("who", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("time", "wall time"),
     ("interval", "95 % interval"), ("label", "label"),
 )  # fmt: skip
 CAPTION = (

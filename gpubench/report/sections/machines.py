@@ -16,9 +16,11 @@ from gpubench.analysis.analyse import (
     histories,
     machine_runs,
 )
+from gpubench.analysis.answer import answer
 from gpubench.analysis.speedup import BreakEven, Speedup, earliest
-from gpubench.analysis.thresholds import threshold_text
+from gpubench.analysis.thresholds import ALWAYS, threshold_text
 from gpubench.base import units
+from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
@@ -38,8 +40,9 @@ from gpubench.report.wording import (
     time_text,
     where_legend,
     with_params,
+    with_text,
 )
-from gpubench.result.case import SeriesKey
+from gpubench.result.case import WAITED, SeriesKey
 
 MACHINES, HISTORY = "machines", "history"
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"
@@ -53,14 +56,66 @@ def letter(index: int) -> str:
 
 
 def names(sides: Sequence[MachineRuns]) -> list[str]:
-    """Return `A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for."""
-    return [f"{letter(i)}: {printable(side.newest.machine)}{_label(side)}" for i, side in enumerate(sides)]
+    """Return `A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for. Machines of the
+    same words have the time of day and the host's tag, too."""
+    words = [f"{printable(side.newest.machine)}{_label(side)}" for side in sides]
+    texts = []
+    for i, (text, side) in enumerate(zip(words, sides, strict=True)):
+        if words.count(text) > 1:
+            run = side.newest.run
+            tag = f"{run.started_at[11:16]}, host {run.fingerprint.machine.hash[-6:]}"
+            text = f"{text.removesuffix(')')} {tag})"
+        texts.append(f"{letter(i)}: {text}")
+    return texts
 
 
 def _label(side: MachineRuns) -> str:
     run = side.newest.run
     label = f", {shorten(run.label, 30)}" if run.label else ""
     return f"{label} ({run.started_at[:10]})"
+
+
+def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
+    """Return on how many machines a GPU was compared, where it wins every op, and where thresholds differ most."""
+    answers = [answer(side.newest) for side in sides]
+    compared = [answered for answered in answers if answered.rows]
+    if len(sides) < 2 or not compared:
+        return ()
+    clauses = []
+    for regime in (WAITED, ALWAYS):
+        gains = [
+            [cell.gain for entry in answered.rows if (cell := entry.cells.get(regime)) and cell.gain]
+            for answered in compared
+        ]
+        winners = sum(bool(own) and all(gain.winner == "gpu" for gain in own) for own in gains)
+        if any(gains):
+            clauses.append(
+                f"{with_text(regime)} the GPU wins every op on {winners} of {len(compared)} machines"
+            )
+    text = "; ".join(clauses)
+    missing = len(sides) - len(compared)
+    text += f"; {count_noun(missing, 'machine')} compared no GPU with a CPU" if missing else ""
+    return (f"{text[:1].upper()}{text[1:]}.", *_farthest_apart(sides))
+
+
+def _farthest_apart(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
+    """Return the op whose thresholds differ most from machine to machine, with data on the GPU."""
+    places: dict[SeriesKey, list[tuple[int, str, str]]] = {}
+    for i, side in enumerate(sides):
+        curves = group_by(
+            (curve for curve in side.newest.break_even if curve.regime == WAITED and curve.n),
+            lambda curve: curve.case.series,
+        )
+        for series, own in curves.items():
+            first = earliest(own)
+            if first is not None and first.n:
+                places.setdefault(series, []).append((first.n, threshold_text(first), letter(i)))
+    apart = {series: max(sizes)[0] / min(sizes)[0] for series, sizes in places.items() if len(sizes) > 1}
+    if not apart:
+        return ()
+    series = max(apart, key=lambda key: apart[key])
+    (_, low, first_machine), (_, high, last_machine) = min(places[series]), max(places[series])
+    return (f"Thresholds differ most for {series[0]}: {low} on {first_machine}, {high} on {last_machine}.",)
 
 
 @section("machines", order=10, together=True, help="Machines side by side, where the files are of several")

@@ -367,8 +367,8 @@ def _panel(
             rows[kind].append({"lane": name, **part})
     tall, low = round(step * 0.75), step * 0.45
     blur = {"color": _color(legend)}
-    span = {"x": _size("x", ends, strips), "x2": {"field": "x2"}}
-    at = {"x": _size("x", ends, strips)}
+    at = {"x": _size("x", ends, strips, titled=bool(situation))}
+    span = at | {"x2": {"field": "x2"}}
     tips = [{"lane": entry["lane"], "x": entry[end]} for entry in rows["spans"] for end in ("x", "x2")]
     tick: dict[str, Any] = {"type": "tick", "orient": "vertical", "opacity": 1}
     ops_axis, gains_axis = (
@@ -411,13 +411,13 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
     return {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": axis}}
 
 
-def _size(field: str, ends: RatioMap, strips: Sequence[MapRow]) -> ChartRow:
+def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
     """Return the sizes below the lanes. A single one stands in the middle."""
     alone = ends.high <= ends.low
     named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
     axis = {
-        "title": axis_text(strips).split("; "),
+        "title": axis_text(strips).split("; ") if titled else None,
         "values": list(named),
         "labelExpr": f"{text} : ''",
         "grid": False,

@@ -234,7 +234,7 @@ def _gain_cell(ratio: Speedup, style: GainStyle) -> Cell:
 
 
 COLUMNS = (
-    ("device", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("baseline", "baseline"),
+    ("who", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("baseline", "baseline"),
     ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
 )  # fmt: skip
 MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))

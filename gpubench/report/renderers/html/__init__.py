@@ -1,44 +1,45 @@
-"""HTML: the whole report as one file that asks nothing of any network. The map and the tables need no script; charts
+"""HTML: the whole report as one file that asks nothing of any network. The answer and the tables need no script; charts
 need altair and vl_convert."""
 
 from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
-from xml.etree.ElementTree import Element
+from typing import Any
 
+import jinja2
 import msgspec
+from markupsafe import Markup, escape
 
 from gpubench import __version__
 from gpubench.analysis.analyse import Analysis, machine_runs
+from gpubench.analysis.winners import FULL
 from gpubench.base.errors import GpubenchError
 from gpubench.base.installation import install_command
 from gpubench.base.plugins.sections import usual
-from gpubench.report.charts import COLORS, theme
+from gpubench.base.streams import visible
+from gpubench.base.table import Cell, Column, Table, line_text
+from gpubench.report.charts import ChartRow, ChartSet, page_colors, theme
 from gpubench.report.contents import chart_set, document, overview
 from gpubench.report.layout import RenderOptions, Section, TextDocument
-from gpubench.report.renderers.html.elements import (
-    block,
-    charts_section,
-    element,
-    history_figure,
-    lines,
-    map_figure,
-    page_text,
-    section,
-    table,
-    verbatim,
-)
+from gpubench.report.renderers.html.answer import View, origin, situations, views
 from gpubench.report.sections.answer import KEY as ANSWER
-from gpubench.report.sections.answer import answer_sentences
-from gpubench.report.sections.machines import HISTORY, MACHINES, history_chart, letter, names
+from gpubench.report.sections.machines import (
+    HISTORY,
+    MACHINES,
+    history_chart,
+    letter,
+    names,
+    overview_sentences,
+)
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.sections.map import map_view, overlay_view
+from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_specs, overlay_view
 from gpubench.report.vega import missing_libraries, page_script
 from gpubench.result import store
 
@@ -46,14 +47,79 @@ MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000  # in a page: to pack more would take half a minute, and they could not fit
 MOST_CASES = 3_000  # with charts; of more the page would take half a minute
 MANY = 3  # runs on one page: each of them unfolds on demand
-LONG = 40  # rows of a section that is left out where the page would be too large
-_LIBRARIES = "Charts: Vega, Vega-Lite and Vega-Embed, which are in this file under their BSD-3-Clause license."
-_NO_PLOTS = "There are no charts in this page because {}"
-_NO_RESULT = (
-    "The result is not in this page, which would be too large: it is the file that the page is made from."
-)
-_NO_DETAILS = "These tables are not in this page, which would be too large: gpubench report --sections {}"
+MOST_ROWS = 60  # of a table that needs no script; longer ones are packed
+FEW_TABLES = 3  # of one section; more of them become one
+_WHOLE, _ID = 32, 80  # characters of a cell, and of a single word in it, up to which it is not broken
+_LETTERS = 110  # of a line of a map in characters
+_NO_TABLES = "These tables are not in this page, which would be too large: gpubench report --sections {}"
 _UNIT = re.compile(r"(\d) ([KMG])\b")  # a line does not end between a number and its unit
+# The headings of the details, each with the keys of its sections; what has another key stands under the last one.
+_GROUPS = {
+    "Thresholds": ("breakeven", "reuse"), "Gains": ("speedup", "hybrid"),
+    "Where the time goes": ("anatomy", "stages", "collectives", "scaling"), "Roofline": ("roofline",),
+    "Problems": ("warnings", "skipped"), "Environment": ("environment", "raw"), "More": (),
+}  # fmt: skip
+
+
+class PageSection(msgspec.Struct, frozen=True, kw_only=True):
+    """A section with its id on the page."""
+
+    id: str
+    key: str
+    title: str
+    lines: tuple[str, ...]
+    tables: tuple[Table, ...]
+    picture: str
+    folded: bool  # a detail
+
+
+class FoldedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Sections that fold together."""
+
+    id: str
+    title: str
+    lines: tuple[str, ...]
+    sections: tuple[PageSection, ...]
+
+
+class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """A drawing, which to a screen reader is one image."""
+
+    id: str
+    kind: str  # map or history
+    title: str
+    lines: tuple[str, ...] = ()  # below the title
+    name: str
+    caption: str
+    letters: str = ""  # stand in its place where nothing draws
+    specs: list[ChartRow]
+
+
+class Article(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    prefix: str  # of its ids
+    heading: str
+    started_at: str
+    origin: str
+    views: tuple[View, ...]
+    situations: dict[str, str]  # in a word, with their names
+    warnings: str  # how many there are, in words
+    asked: tuple[PageSection, ...]
+    groups: tuple[FoldedGroup, ...]
+    charts: ChartSet | None
+    without: str  # why there are no charts
+    file: str
+    result: bytes | None
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the page that several files share."""
+
+    heading: str
+    sentences: tuple[str, ...]
+    figures: tuple[PageFigure, ...]
+    sections: tuple[PageSection, ...]
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -62,41 +128,30 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
         )
-    page = Page(analyses, msgspec.structs.replace(options, full=True))
+    page = _Page(analyses, msgspec.structs.replace(options, full=True))
     text = page.text()
-    for spare in (page.results, page.details):
+    for lighten in (page.without_results, page.without_long_tables):
         if len(text.encode()) >= MAX_BYTES:
-            for part, note in spare:
-                del part[1:]  # the heading stays
-                part.append(element("p.note", note))
+            lighten()
             text = page.text()
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 
 def draw(documents: Sequence[TextDocument], title: str) -> str:
     """Return any documents as a page of text and tables, below `title`. It runs no script."""
-    articles = []
-    for i, report in enumerate(documents):
-        parts = [section(*pair) for pair in zip(report.sections, _ids(report, f"d{i}-"), strict=True)]
-        head = element("div.run", *(element("p", line) for line in report.headings))
-        articles.append(element("article", parts[0], head, *parts[1:], aria_label=report.headings[0]))
-    body = element(
-        "body",
-        element("header", element("h1", title)),
-        element("main", *articles, id="main"),
-        element("footer", element("p", f"Written by gpubench {__version__}.")),
-    )
-    return page_text(element("html", _head(title, "'none'"), body, lang="en"))
+    parts = [
+        {"lines": report.headings, "sections": [*_sections(report, f"d{i}-")]}
+        for i, report in enumerate(documents)
+    ]
+    return _fill(title=title, heading=title, documents=parts, digests=Markup("'none'"))
 
 
-class Page:
-    """The page of some runs. `results`, then `details` may be left out where it would be too large: elements, each with
-    what is said in its place. The answer, the maps and the charts always stay."""
+class _Page:
+    """The page of some runs. Where it would be too large it loses the results, then the long tables; the answers, the
+    maps and the charts always stay."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
-        self.results: list[tuple[Element, str]] = []
-        self.details: list[tuple[Element, str]] = []
         self.without = self.library = ""
         missing = missing_libraries()
         if missing:
@@ -107,170 +162,234 @@ class Page:
             self.library = "" if missing else _library()
         except GpubenchError as error:  # a page without charts is better than none
             self.without = f"{error.why}. To have them, install gpubench anew"
-        self.main = element("main", *self._together(), *map(self._article, range(len(analyses))), id="main")
+        self.together = self._together()
+        self.articles = [self._article(place) for place in range(len(analyses))]
 
     def text(self) -> str:
         """Return the page as it is now."""
-        drawn = any("data-drawing" in part.attrib or "data-charts" in part.attrib for part in self.main.iter())
-        library = self.library if drawn else ""
-        embedded = [block("themes", msgspec.json.encode({"light": theme(), "dark": theme(dark=True)}))]
-        script = _text("page.js")
-        body = element(
-            "body",
-            element("a.skip", "Skip to the report", href="#main"),
-            element("header", element("h1", "gpubench report")),
-            self.main,
-            element(
-                "footer", element("p", f"Written by gpubench {__version__}. {_LIBRARIES if library else ''}")
-            ),
-            *([*embedded, _library_block()] if library else []),
-            verbatim("script", script),
-        )
-        scripts = " ".join(map(digest, filter(None, (script, library))))
+        drawn = any(article.charts or any(view.panels for view in article.views) for article in self.articles)
+        library = self.library if drawn or (self.together and self.together.figures) else ""
+        script = verbatim("script", _file("page.js"))
         machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
-        return page_text(element("html", _head(f"gpubench report: {machines}", scripts), body, lang="en"))
+        return _fill(
+            title=f"gpubench report: {machines}", heading="gpubench report", script=script, full=f"{FULL:.0f}",
+            library=_pack_library() if library else "", together=self.together, articles=self.articles,
+            digests=Markup(" ").join(map(_digest, filter(None, (script, library)))), meaning=MEANING,
+            themes={"light": theme(), "dark": theme(dark=True)}, folded=len(self.articles) >= MANY, most_rows=MOST_ROWS,
+        )  # fmt: skip
 
-    def _together(self) -> list[Element]:
-        """Return what several files say together: machines over each other, and each machine over time."""
+    def without_results(self) -> None:
+        """Leave the result files out."""
+        self.articles = [msgspec.structs.replace(article, result=None) for article in self.articles]
+
+    def without_long_tables(self) -> None:
+        """Leave out sections with a table of many rows, and say how to see them."""
+        self.articles = [
+            msgspec.structs.replace(
+                article,
+                groups=tuple(
+                    msgspec.structs.replace(group, sections=tuple(map(_without_tables, group.sections)))
+                    for group in article.groups
+                ),
+            )
+            for article in self.articles
+        ]
+
+    def _together(self) -> Together | None:
         if len(self.analyses) < 2:
-            return []
+            return None
         sides = machine_runs(self.analyses)
         figures = []
         if MACHINES in self.options.sections and len(sides) > 1:
             view = overlay_view([side.newest for side in sides], names(sides))
-            figures += [map_figure(view, "all-map", draws=bool(self.library), origin=True)] if view else []
+            figures += [self._map_figure(view)] if view else []
         if HISTORY in self.options.sections and self.library:
             charts = [history_chart(side, letter(i)) for i, side in enumerate(sides)]
-            figures += [history_figure(chart, f"all-history{i}") for i, chart in enumerate(charts) if chart]
+            figures += [
+                PageFigure(
+                    id=f"all-history{i}", kind="history", title=chart.title, name="Time over the runs",
+                    caption=chart.caption, specs=[chart.spec],
+                )
+                for i, chart in enumerate(charts) if chart
+            ]  # fmt: skip
         report = overview(self.analyses, self.options)
-        parts = [section(part, name) for part, name in zip(report.sections, _ids(report, "all-"), strict=True)]
-        head = element("div.run", *(element("p", line) for line in report.headings))
-        return [element("article", head, *figures, *parts, aria_label=report.headings[0])]
+        return Together(
+            heading=report.headings[0], sentences=overview_sentences(sides), figures=tuple(figures),
+            sections=tuple(_sections(report, "all-")),
+        )  # fmt: skip
 
-    def _article(self, place: int) -> Element:
-        """Return one run: the sentence, the map and the table below it; then charts, and folded whatever else."""
+    def _map_figure(self, view: MapView) -> PageFigure:
+        return PageFigure(
+            id="all-map", kind="map", title=view.title, lines=view.origin, name=TITLE, caption=MEANING,
+            letters="\n".join(map(line_text, draw_map(view, _LETTERS, ascii_only=False))),
+            specs=map_specs(view) if self.library else [],
+        )  # fmt: skip
+
+    def _article(self, place: int) -> Article:
         analysis, prefix = self.analyses[place], f"r{place}-"
         report = document(analysis, self.options)
-        view = map_view(analysis) if MAP in self.options.sections else None
-        figure = [map_figure(view, f"{prefix}map", draws=bool(self.library))] if view else []
-        lead: list[Element] = []
-        asked: list[Element] = []
-        rest: list[Element] = []
-        for part, name in zip(report.sections, _ids(report, prefix), strict=True):
-            if part.key == ANSWER:
-                lead = _answer(analysis, part, name, figure)
-            elif part.key == MAP:
-                lead = lead or figure
-            elif part.asked:
-                asked.append(section(part, name))
-            else:
-                rest.append(section(part, name, folded=True))
-                if sum(len(table.rows) for table in part.tables) > LONG:
-                    self.details.append((rest[-1][0], _NO_DETAILS.format(part.key)))
-        head = element("div.run", *(element("p", line) for line in report.headings))
-        parts = [
-            *lead, _notice(report, prefix), *asked, self._charts(analysis, prefix),
-            element("div.details", *rest) if rest else None, self._result(analysis, prefix),
-        ]  # fmt: skip
-        if len(self.analyses) >= MANY:
-            content: list[Element | None] = [element("details.one", element("summary", head), *parts)]
-        else:
-            content = [head, *parts]
-        return element("article", *content, aria_label=report.headings[0])
+        sections = {part.id: part for part in _sections(report, prefix)}
+        urgent = {part_id for part_id, part in zip(sections, report.sections, strict=True) if part.asked}
+        shown = (
+            views(analysis, self.options, prefix, draws=bool(self.library), maps=MAP in self.options.sections)
+            if {ANSWER, MAP} & {*self.options.sections} else ()
+        )  # fmt: skip
+        details = [
+            part for part in sections.values() if part.key not in (ANSWER, MAP) and part.id not in urgent
+        ]
+        return Article(
+            prefix=prefix, heading=report.headings[0] if report.headings else "", views=shown,
+            started_at=analysis.run.started_at, origin=origin(analysis), situations=dict(situations(shown)),
+            warnings=_warnings_text(details),
+            asked=tuple(part for part_id, part in sections.items() if part_id in urgent),
+            groups=tuple(_groups(details, prefix, report.headings)), charts=self._charts(analysis),
+            without=self.without, file=store.result_name(analysis.run), result=self._result(analysis),
+        )  # fmt: skip
 
-    def _charts(self, analysis: Analysis, prefix: str) -> Element | None:
-        if not self.without:
-            try:
-                charts = chart_set(analysis, self.options)
-                return charts_section(charts, prefix, analysis.run.started_at) if charts.charts else None
-            except GpubenchError as error:
-                self.without = f"{error.why}. To have them, install gpubench anew"
-        return element("section", element("p.note", _NO_PLOTS.format(self.without)))
+    def _charts(self, analysis: Analysis) -> ChartSet | None:
+        if self.without:
+            return None
+        try:
+            charts = chart_set(analysis, self.options)
+        except GpubenchError as error:
+            self.without = f"{error.why}. To have them, install gpubench anew"
+            return None
+        return charts if charts.charts else None
 
-    def _result(self, analysis: Analysis, prefix: str) -> Element:
-        name = store.result_name(analysis.run)
-        part = element("section", element("h2", "Result file"), id=f"{prefix}file")
-        if sum(row.sample_count for one in self.analyses for row in one.cases) > MOST_SAMPLES:
-            part.append(element("p.note", _NO_RESULT))
-            return part
-        part.append(element("p", "All samples as JSON, as gpubench report and gpubench compare read them."))
-        data = {"data_download": f"{prefix}result", "data_name": name}
-        part.append(element("button", f"Save {name}", type="button", hidden="hidden", **data))
-        part.append(block(f"{prefix}result", store.dumps(analysis.run)))
-        self.results.append((part, _NO_RESULT))
-        return part
+    def _result(self, analysis: Analysis) -> bytes | None:
+        samples = sum(case.sample_count for other in self.analyses for case in other.cases)
+        return None if samples > MOST_SAMPLES else store.dumps(analysis.run)
 
 
-def _answer(analysis: Analysis, part: Section, name: str, figure: Sequence[Element]) -> list[Element]:
-    """Return the sentence in large words, the map, the table right below it, and what limits them."""
-    sentences = answer_sentences(analysis)
-    large = [element("p.sentence", _UNIT.sub("\\1\u00a0\\2", text)) for text in part.lines if text in sentences]
-    below = [text for text in part.lines if text not in sentences]
-    # The title of the map says what the first of these lines would.
-    below = below[1:] if figure else below
-    tables = [table(item, part.title) for item in part.tables]
-    return [
-        element("section.answer", *large, id=name), *figure, element("section.thresholds", *tables, *lines(below)),
-    ]  # fmt: skip
-
-
-def _head(title: str, scripts: str) -> Element:
-    """Return the head of a page whose policy allows these `scripts`."""
-    # Styles may stand in attributes: the chart library writes them. Nothing can be fetched that they could name.
-    policy = (
-        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    metas = {
-        "viewport": "width=device-width, initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer",
-    }  # fmt: skip
-    swatches = "".join(f".s{i}{{background:{color}}}" for i, color in enumerate(COLORS))
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        *(element("meta", name=name, content=content) for name, content in metas.items()),
-        element("title", title),
-        element("link", rel="icon", href="data:,"),
-        verbatim("style", _text("page.css") + swatches),
-    )
-
-
-def _ids(report: TextDocument, prefix: str) -> list[str]:
-    """Return an id for each section: its key, numbered where it has several."""
+def _sections(report: TextDocument, prefix: str) -> Iterator[PageSection]:
+    """Yield the sections, each with an id: its key, numbered where it has several."""
     seen: Counter[str] = Counter()
-    ids = []
     for part in report.sections:
         seen[part.key] += 1
-        ids.append(f"{prefix}{part.key}" + (f"-{seen[part.key]}" if seen[part.key] > 1 else ""))
-    return ids
+        yield PageSection(
+            id=f"{prefix}{part.key}" + (f"-{seen[part.key]}" if seen[part.key] > 1 else ""), key=part.key,
+            title=part.title, lines=part.lines, tables=_join(part),
+            picture="\n".join(map(line_text, part.picture)), folded=part.folded,
+        )  # fmt: skip
 
 
-def _notice(report: TextDocument, prefix: str) -> Element | None:
+def _join(part: Section) -> tuple[Table, ...]:
+    """Return the tables of a section; of many with titles one, whose first column says whose rows they are."""
+    if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
+        return part.tables
+    keys = dict.fromkeys(
+        (column.group, column.name, column.right) for table in part.tables for column in table.columns
+    )
+    rows = []
+    for table in part.tables:
+        places = [(column.group, column.name, column.right) for column in table.columns]
+        for line in table.rows:
+            cells = dict(zip(places, line, strict=True))
+            title = Cell(" ".join(filter(None, (table.title, table.note))))
+            rows.append((title, *(cells.get(key, Cell("")) for key in keys)))
+    columns = (Column("of"), *(Column(name, right, group=group) for group, name, right in keys))
+    legends = dict.fromkeys(table.legend for table in part.tables if table.legend)
+    return (Table(columns, tuple(rows), legend="; ".join(legends) if len(legends) <= FEW_TABLES else ""),)
+
+
+def _groups(sections: Sequence[PageSection], prefix: str, headings: Sequence[str]) -> Iterator[FoldedGroup]:
+    """Yield the headings that have something below them; the run and its machine stand with the environment."""
+    homes = {key: title for title, keys in _GROUPS.items() for key in keys}
+    for title in _GROUPS:
+        members = tuple(part for part in sections if homes.get(part.key, "More") == title)
+        if members:
+            name = title.lower().replace(" ", "-")
+            yield FoldedGroup(
+                id=f"{prefix}group-{name}", title=title, sections=members,
+                lines=tuple(headings) if title == "Environment" else (),
+            )  # fmt: skip
+
+
+def _without_tables(part: PageSection) -> PageSection:
+    if sum(len(table.rows) for table in part.tables) <= MOST_ROWS:
+        return part
+    return msgspec.structs.replace(part, tables=(), lines=(*part.lines, _NO_TABLES.format(part.key)))
+
+
+def _warnings_text(sections: Sequence[PageSection]) -> str:
     """Return that there are warnings, where nobody can miss it."""
-    count = sum(len(table.rows) for part in report.sections if part.key == "warnings" for table in part.tables)
-    if not count:
-        return None
+    count = sum(len(table.rows) for part in sections if part.key == "warnings" for table in part.tables)
     words = "1 warning limits" if count == 1 else f"{count} warnings limit"
-    return element("p.notice", element("a", f"{words} what these numbers say", href=f"#{prefix}warnings"))
+    return f"{words} what these numbers say" if count else ""
+
+
+# ---------------------------------------------------------------- the template
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """Return the page's template. Foreign text is escaped, and loses what is not shown."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_finalize)
+    environment.filters |= {
+        "packed": _pack, "json": msgspec.json.encode, "cells": _cells, "breakable": _breakable,
+        "unbroken": lambda text: _UNIT.sub("\\1\u00a0\\2", text),
+    }  # fmt: skip
+    return environment.from_string(_file("page.html"))
+
+
+def _fill(**content: Any) -> str:
+    style = verbatim("style", _file("page.css").replace("/* colours */", page_colors()))
+    page: str = _template().render(style=style, version=__version__, **content)
+    return page + "\n"
+
+
+def _finalize(part: Any) -> Any:
+    return visible(part) if isinstance(part, str) and not isinstance(part, Markup) else part
+
+
+def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
+    """Return the cells of a row, the first as its heading; without `columns` they are numbers beside one."""
+    parts = []
+    for i, cell in enumerate(line):
+        text = cell.text
+        tag, scope = ("th", ' scope="row"') if columns and not i and text else ("td", "")
+        kinds = ["n"] if not columns or columns[i].right else []
+        kinds += ["whole"] if len(text) <= _WHOLE or (len(text) <= _ID and " " not in text) else []
+        kinds.append("again" if cell.again else cell.tone)
+        parts.append(f'<{tag}{scope} class="{" ".join(kinds)}">{_breakable(text)}</{tag}>')
+    return Markup("".join(parts))
+
+
+def _breakable(text: str) -> Markup:
+    """Return the text with places where a long name may go on in the next line."""
+    return Markup(str(escape(visible(text))).replace("_", "_<wbr>"))
+
+
+def _pack(part: str | bytes) -> Markup:
+    """Return what a block holds, which no browser runs: the page's script reads it by its id."""
+    content = part if isinstance(part, bytes) else str(part).encode()
+    return Markup(base64.b64encode(gzip.compress(content, mtime=0)).decode())
 
 
 @functools.cache
 def _library() -> str:
     """Return the script that draws, and its license. Raises GpubenchError."""
-    return f"/*\n{_text('vega.LICENSE')}*/\n{page_script()}"
+    return f"/*\n{_file('vega.LICENSE')}*/\n{page_script()}"
 
 
 @functools.cache
-def _library_block() -> Element:
-    """Return what is the same in each page of a process: to pack it takes as long as all the rest."""
-    return block("library", _library().encode())
+def _pack_library() -> Markup:
+    """Return the library as the pages of a process share it: to pack it takes as long as all the rest."""
+    return _pack(_library())
 
 
-def _text(name: str) -> str:
+def verbatim(tag: str, text: str) -> Markup:
+    """Return the text of a script or a style, which no browser unescapes. Raises ValueError if it could end its own
+    element."""
+    if f"</{tag}" in text.lower() or "<!--" in text:
+        raise ValueError(f"the text would end or change its {tag} element")
+    return Markup(text)
+
+
+def _file(name: str) -> str:
     return (resources.files("gpubench.report.renderers.html") / name).read_text(encoding="utf-8")
 
 
-def digest(text: str) -> str:
+def _digest(text: str) -> Markup:
     """Return a source for the page's policy: the one script text that it allows."""
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+    return Markup("'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'")

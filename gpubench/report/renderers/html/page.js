@@ -1,16 +1,21 @@
 "use strict";
-// Draws the maps and the charts of each run, keeps all tables in step with the charts, and saves the embedded result.
+// Lets a reader choose the GPU, the situation and the op; draws maps and charts; sorts tables; saves the embedded result.
 // What needs a script is hidden until this one runs.
+
+/** @typedef {{gpu: string, data: string, series: string, every: boolean}} State */
+
 (async () => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const all = (/** @type {ParentNode} */ part, /** @type {string} */ what) => [...part.querySelectorAll(what)];
 
+  /** @param {string} id @returns {Promise<string>} what the block holds */
   async function embedded(id) {
     const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   }
 
-  for (const button of document.querySelectorAll("[data-download]")) {
+  for (const button of all(document, "[data-download]")) {
     button.hidden = false;
     button.addEventListener("click", async () => {
       const file = new Blob([await embedded(button.dataset.download)], { type: "application/json" });
@@ -22,51 +27,74 @@
     });
   }
 
-  // Paper has no folds.
-  let opened = [];
-  addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("details:not([open])")];
-    for (const one of opened) one.open = true;
-  });
-  addEventListener("afterprint", () => { for (const one of opened) one.open = false; });
+  // ---------------------------------------------------------------- tables
 
-  function choice(form, set) {
-    const checked = (name) =>
-      new Set([...form.querySelectorAll(`input[name=${name}]:checked`)].map((box) => box.value));
-    const picked = form.elements.series.value;
-    return { picked, series: picked || set.chosen, devices: checked("device"), regimes: checked("regime") };
+  const UNITS = { ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, k: 1e3, T: 1e12 };
+
+  /** @param {string} text @returns {number | null} the first number; a gain of the CPU is below 1 */
+  function numberIn(text) {
+    const match = /(\d[\d.,]*)(?:-[\d.]+)?\s*(ns|us|ms|s\b|[KMGkT])?/.exec(text);
+    if (!match) return null;
+    const number = Number(match[1].replaceAll(",", "")) * (UNITS[match[2]] || 1);
+    return text.startsWith("CPU") ? 1 / number : number;
   }
 
-  // A row without the field passes; the data of a CPU is at home in every regime.
-  function shown(rows, wanted) {
-    return (rows || []).filter((row) =>
-      (row.devices || [row.device]).some((device) => wanted.devices.has(device)) &&
-      (row.regime === undefined || row.home || wanted.regimes.has(row.regime)));
-  }
-
-  function filterTable(table, wanted, set) {
-    const names = [...[...table.tHead.rows].pop().cells].map((cell) => cell.textContent);
-    const regimes = set.regimes.map((one) => one[0]);
-    const devices = set.devices.map((one) => one.id);
-    const gone = (name) =>
-      (regimes.includes(name) && !wanted.regimes.has(name)) || (devices.includes(name) && !wanted.devices.has(name));
-    const [op, dtype, ...params] = wanted.picked.split(" ");
-    const tests = {
-      op: (text) => !op || text === [op, ...params].join(" ") || text === op,
-      dtype: (text) => !op || text === dtype,
-      device: (text) => !gone(text),
-      data: (text) => !gone(text),
-      case: (id) => (!op || (id.startsWith(`${op}/`) && id.includes(`/${dtype}/`))) && !gone(id.split("@").pop()),
-    };
-    for (const row of table.tBodies[0].rows) {
-      row.hidden = !names.every((name, i) => !Object.hasOwn(tests, name) || tests[name](row.cells[i].textContent));
+  /** @param {HTMLTableElement} table @param {(rows: HTMLTableRowElement[]) => void} [moved] */
+  function sortable(table, moved) {
+    const head = [...table.tHead.rows].pop();
+    const body = table.tBodies[0];
+    // A cell over several rows is in the first of them alone.
+    const column = (row, i) => row.cells[i - (head.cells.length - row.cells.length && i > 1 ? 1 : 0)];
+    for (const title of all(head, "th")) {
+      const button = Object.assign(document.createElement("button"), { className: "sort", type: "button" });
+      button.append(...title.childNodes);
+      title.append(button);
+      button.addEventListener("click", () => {
+        const up = title.getAttribute("aria-sort") !== "ascending";
+        for (const other of all(head, "[aria-sort]")) other.removeAttribute("aria-sort");
+        title.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const keys = new Map([...body.rows].map((row) => {
+          const text = column(row, title.cellIndex).textContent;
+          return [row, title.cellIndex ? numberIn(text) ?? Infinity : text];
+        }));
+        const sorted = [...keys.keys()].sort((a, b) => {
+          const [one, other] = [keys.get(a), keys.get(b)];
+          return (one < other ? -1 : one > other ? 1 : 0) * (up ? 1 : -1);
+        });
+        body.append(...sorted);
+        if (moved) moved(sorted);
+      });
     }
-    const left = table.tBodies[0].querySelector("tr:not([hidden])");
-    table.closest(".table").hidden = !left && table.tBodies[0].rows.length > 0;
+  }
+  for (const table of all(document, ".details table")) sortable(table);
+
+  // Long tables are packed until somebody unfolds them.
+  for (const place of all(document, "[data-table]")) {
+    place.closest("details, article").addEventListener("toggle", async () => {
+      place.innerHTML = await embedded(place.dataset.table);
+      sortable(place.querySelector("table"));
+    }, { once: true });
   }
 
-  function embed(place, spec, themes) {
-    return vegaEmbed(place, spec, {
+  // ---------------------------------------------------------------- drawings
+
+  const canDraw = Boolean(document.getElementById("library"));
+  let themes;
+  let library;
+  function load() {
+    library = library || (async () => {
+      const script = document.createElement("script");
+      script.textContent = await embedded("library");
+      document.head.append(script);
+      themes = JSON.parse(await embedded("themes"));
+    })();
+    return library;
+  }
+
+  /** @param {Element} place @param {object} spec @param {boolean} [bare] without a legend */
+  function embed(place, spec, bare) {
+    const whole = bare ? JSON.parse(JSON.stringify(spec, (key, part) => (key === "legend" ? null : part))) : spec;
+    return vegaEmbed(place, whole, {
       ast: true, actions: false, defaultStyle: false, renderer: "svg", config: dark.matches ? themes.dark : themes.light,
       logLevel: 1,  // errors: it would warn of every data set that is empty
       tooltip: { theme: dark.matches ? "dark" : "light" },
@@ -76,76 +104,281 @@
   // One drawing after the other: the last choice is the one that stays.
   function inTurn(update) {
     let queue = Promise.resolve();
-    const later = () => (queue = queue.then(update));
+    const later = () => (queue = queue.then(update).catch(failed));
     dark.addEventListener("change", later);
     return later;
   }
 
-  // A map or a history: what stands in its place goes once it is drawn.
-  async function show(figure, themes) {
+  // A map of several machines, or a history: what stands in its place goes once it is drawn.
+  async function show(figure) {
+    await load();
     const specs = JSON.parse(await embedded(`${figure.dataset.drawing}-data`));
     let drawn = [];
     return inTurn(async () => {
       for (const one of drawn) one.finalize();
-      const places = specs.map(() => Object.assign(document.createElement("div"), { className: "panel" }));
+      const places = specs.map(() => Object.assign(document.createElement("div"), { className: "picture" }));
       figure.querySelector(".panels").replaceChildren(...places);
-      drawn = await Promise.all(places.map((place, i) => embed(place, specs[i], themes)));
+      drawn = await Promise.all(places.map((place, i) => embed(place, specs[i])));
       figure.dataset.drawn = String(Number(figure.dataset.drawn || 0) + 1);
     })();
   }
 
-  async function run(part, themes) {
-    const prefix = part.dataset.charts;
-    const set = JSON.parse(await embedded(`${prefix}charts-data`));
-    const form = part.querySelector("form");
-    const drawn = new Map();
-    part.querySelector(".live").hidden = false;
+  /** The lanes of one table: as tall as its rows, and in their order. */
+  class Lanes {
+    constructor(cell, open) {
+      this.cell = cell;
+      this.open = open;
+      this.body = cell.closest("tbody");
+      this.place = Object.assign(document.createElement("div"), { className: "picture" });
+      [...this.body.rows].forEach((row, i) => { row.dataset.lane = String(i); });
+      sortable(cell.closest("table"), (rows) => {
+        rows[0].insertBefore(cell, rows[0].cells[rows[0].cells.length - 2]);
+        this.draw();
+      });
+    }
 
-    const later = inTurn(async () => {
-      const wanted = choice(form, set);
-      for (const table of part.closest("article").querySelectorAll(".details table")) filterTable(table, wanted, set);
-      for (const chart of set.charts) {
-        const place = document.getElementById(`${prefix}chart-${chart.id}`);
-        const dtype = wanted.series.split(" ")[1];
-        const name = Object.hasOwn(chart.rows, wanted.series) ? wanted.series : dtype;
-        const rows = shown(chart.rows[name], wanted);
-        const marks = shown(chart.marks[name], wanted);
-        if (drawn.has(chart.id)) drawn.get(chart.id).finalize();
-        drawn.delete(chart.id);
-        place.closest("figure").hidden = !rows.length;
-        place.textContent = "";
-        // The page says itself what the chart is; a second description inside it would be read twice.
-        const spec = { ...chart.spec, description: undefined, datasets: { rows, marks } };
-        if (rows.length) drawn.set(chart.id, await embed(place, spec, themes));
+    async draw() {
+      await load();
+      this.spec = this.spec || JSON.parse(await embedded(this.cell.dataset.lanes));
+      this.names = this.names || this.spec.encoding.y.scale.domain;
+      const rows = [...this.body.rows];
+      if (this.drawn) this.drawn.finalize();
+      this.cell.replaceChildren(this.place);
+      for (const row of rows) row.style.height = "";
+      const step = Math.ceil(Math.max(...rows.map((row) => row.getBoundingClientRect().height)));
+      for (const row of rows) row.style.height = `${step}px`;
+      const domain = rows.map((row) => this.names[Number(row.dataset.lane)]);
+      const y = { ...this.spec.encoding.y, scale: { domain, paddingInner: 0, paddingOuter: 0 } };
+      const spec = { ...this.spec, height: step * rows.length, encoding: { ...this.spec.encoding, y } };
+      this.drawn = await embed(this.place, spec, true);
+      this.drawn.view.addEventListener("click", (_, item) => {
+        const lane = this.names.indexOf(item && item.datum && item.datum.lane);
+        const row = rows.find((one) => one.dataset.lane === String(lane));
+        if (row) this.open(row.dataset.op);
+      });
+      this.cell.dataset.drawn = String(Number(this.cell.dataset.drawn || 0) + 1);
+    }
+
+    fit() {
+      if (this.drawn) this.drawn.view.width(this.cell.clientWidth).run();
+    }
+  }
+
+  // ---------------------------------------------------------------- one run
+
+  /** The curves that a reader sees first: the best CPU and the best of the GPU in the chosen situations, each once a size.
+   *  @param {object[]} rows @param {State} state */
+  function best(rows, state, set, names) {
+    const lines = new Map();
+    for (const row of rows) {
+      const chosen = row.home || (row.device.startsWith(`${state.gpu}:`) && names.has(row.regime));
+      if (!chosen) continue;
+      const line = row.home ? "CPU" : [set.gpu, row.regime === "waited" ? "" : row.regime].join(" ").trim();
+      const sizes = lines.get(line) || lines.set(line, new Map()).get(line);
+      const other = sizes.get(row.n);
+      if (!other || row.value < other.value) sizes.set(row.n, row);
+    }
+    // Both sides in their colours, whichever of their devices it is.
+    const [cpu, gpu] = [true, false].map((home) => set.devices.find((device) => set.home.has(device.id) === home));
+    const curves = [];
+    const ends = [];
+    for (const [text, sizes] of lines) {
+      const points = [...sizes.values()].sort((a, b) => a.n - b.n)
+        .map((row) => (row.home ? { ...row, device: cpu.id, regime: "resident" } : { ...row, device: (gpu || cpu).id }));
+      curves.push(...points);
+      ends.push({ ...points.at(-1), text, shift: 0 });
+    }
+    return [curves, apart(ends, curves)];
+  }
+
+  // Names at the ends of lines, apart from each other by the height of a letter.
+  function apart(ends, rows) {
+    const logs = rows.map((row) => Math.log(row.value));
+    const scale = 300 / (Math.max(...logs) - Math.min(...logs) || 1);
+    ends.sort((a, b) => b.value - a.value);
+    let last = -Infinity;
+    for (const end of ends) {
+      const at = (Math.max(...logs) - Math.log(end.value)) * scale;
+      end.shift = Math.max(0, last + 15 - at);
+      last = at + end.shift;
+    }
+    return ends;
+  }
+
+  const pages = [];
+
+  class Page {
+    constructor(article) {
+      this.article = article;
+      this.prefix = article.dataset.run;
+      this.views = all(article, ".view");
+      this.set = { charts: [], series: [], chosen: "", devices: [] };
+      this.drawn = new Map();
+      this.lanes = (canDraw ? all(article, "[data-lanes]") : []).map((cell) => new Lanes(cell, (op) => this.open(op)));
+      this.forms = all(article, "form.controls");
+      for (const form of this.forms) {
+        form.hidden = !form.querySelector("label");
+        form.addEventListener("submit", (event) => event.preventDefault());
+        form.addEventListener("change", () => this.change());
       }
-      document.getElementById(`${prefix}status`).textContent = `The charts show ${wanted.series}.`;
-      part.dataset.ready = String(Number(part.dataset.ready || 0) + 1);
-    });
-    form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("change", later);
-    return later();
+      this.later = inTurn(() => this.draw());
+    }
+
+    field(name) {
+      return this.article.querySelector(`.controls [name=${name}]`);
+    }
+
+    /** @returns {State} */
+    state() {
+      const text = (name, otherwise) => (this.field(name) ? this.field(name).value : otherwise);
+      return {
+        gpu: text("gpu", this.views.length ? this.views[0].dataset.gpu : ""), data: text("data", ""),
+        series: text("series", ""), every: Boolean(this.field("every") && this.field("every").checked),
+      };
+    }
+
+    /** @param {string} series show this op, and say so in the address */
+    open(series) {
+      const field = this.field("series");
+      if (!field) return;
+      field.value = series;
+      this.change();
+      document.getElementById(`${this.prefix}charts`).scrollIntoView({ block: "nearest", behavior: "smooth" });
+    }
+
+    change() {
+      const state = this.state();
+      const [op] = state.series.split(" ");
+      const alone = this.set.series.filter((name) => name.split(" ")[0] === op).length < 2;
+      const parts = [encodeURIComponent(alone ? op : state.series)];
+      for (const name of ["gpu", "data"]) if (this.field(name) && state[name]) parts.push(`${name}=${encodeURIComponent(state[name])}`);
+      if (state.every) parts.push("every=1");
+      if (this !== pages[0]) parts.push(`run=${pages.indexOf(this)}`);
+      history.replaceState(null, "", `#${parts.join("&")}`);
+      return this.later();
+    }
+
+    /** @param {string} op @param {URLSearchParams} options */
+    follow(op, options) {
+      const series = this.set.series.find((name) => [name, name.split(" ")[0], name.split(" ")[0].split(".").pop()].includes(op));
+      if (!series) return;
+      this.field("series").value = series;
+      for (const name of ["gpu", "data"]) {
+        const field = this.field(name);
+        const value = options.get(name) || "";
+        if (field && [...field.options].some((one) => one.value === value)) field.value = value;
+      }
+      this.field("every").checked = options.has("every");
+      return this.later();
+    }
+
+    choose(state) {
+      for (const view of this.views) {
+        view.hidden = view.dataset.gpu !== state.gpu;
+        for (const part of all(view, "[data-sentence]")) part.hidden = part.dataset.sentence !== state.data;
+        for (const part of all(view, "[data-situation]")) part.hidden = Boolean(state.data) && part.dataset.situation !== state.data;
+        for (const row of all(view, "tr[data-op]")) row.classList.toggle("chosen", row.dataset.op === state.series);
+      }
+    }
+
+    async draw() {
+      const state = this.state();
+      this.choose(state);
+      for (const lanes of this.lanes) if (lanes.cell.offsetParent) await lanes.draw();
+      if (this.set.charts.length) {
+        await load();
+        for (const chart of this.set.charts) await this.chart(chart, state);
+        document.getElementById(`${this.prefix}status`).textContent = `The charts show ${state.series}.`;
+      }
+      this.article.dataset.ready = String(Number(this.article.dataset.ready || 0) + 1);
+    }
+
+    async chart(chart, state) {
+      const place = document.getElementById(`${this.prefix}chart-${chart.id}`);
+      if (place.closest("details:not([open])")) return;
+      const known = (rows) => rows[state.series] || rows[state.series.split(" ")[1]] || [];
+      let rows = known(chart.rows).map((row) => ({ ...row, who: row.device }));
+      let marks = known(chart.marks);
+      let ends = [];
+      const lines = ["time", "speedup"].includes(chart.id) && !state.every;
+      if (lines) {
+        const view = this.views.find((one) => !one.hidden);
+        const names = new Set(all(view || document, "[data-lanes]").filter((cell) => cell.offsetParent)
+          .map((cell) => cell.closest("[data-situation]").dataset.situation));
+        const gpu = view ? view.dataset.name : "GPU";
+        const home = new Set(this.set.charts.flatMap((one) => Object.values(one.rows).flat()).filter((row) => row.home).map((row) => row.device));
+        const first = this.set.devices.find((device) => !home.has(device.id));
+        [rows, ends] = best(rows, state, { ...this.set, gpu, home }, names);
+        marks = marks.filter((mark) => mark.device.startsWith(`${state.gpu}:`) && names.has(mark.regime))
+          .map((mark) => ({ ...mark, device: first.id }));
+      }
+      if (this.drawn.has(chart.id)) this.drawn.get(chart.id).finalize();
+      this.drawn.delete(chart.id);
+      place.closest("figure").hidden = !rows.length;
+      place.textContent = "";
+      // The page says itself what the chart is; a second description inside it would be read twice.
+      const spec = { ...chart.spec, description: undefined, datasets: { rows, marks, ends } };
+      if (ends.length) spec.padding = { left: 5, top: 5, bottom: 5, right: 12 + 7 * Math.max(...ends.map((end) => end.text.length)) };
+      if (rows.length) this.drawn.set(chart.id, await embed(place, spec, lines));
+    }
+
+    async start() {
+      if (document.getElementById(`${this.prefix}charts-data`)) this.set = JSON.parse(await embedded(`${this.prefix}charts-data`));
+      for (const heading of all(this.article, ".charts h2")) heading.hidden = false;
+      if (this.set.series.length) {
+        for (const row of all(this.article, "tr[data-op]")) {
+          const link = document.createElement("a");
+          link.append(...row.cells[0].childNodes);
+          link.href = `#${encodeURIComponent(row.dataset.op)}`;
+          link.addEventListener("click", (event) => { event.preventDefault(); this.open(row.dataset.op); });
+          row.cells[0].append(link);
+        }
+      }
+      for (const fold of all(this.article, "details")) {
+        if (fold.querySelector(".chart")) fold.addEventListener("toggle", this.later);
+      }
+      return this.later();
+    }
   }
 
-  let library;
-  async function start(part) {
-    library = library || (async () => {
-      const script = document.createElement("script");
-      script.textContent = await embedded("library");
-      document.head.append(script);
-      return JSON.parse(await embedded("themes"));
-    })();
-    await (part.dataset.drawing ? show : run)(part, await library);
+  function follow() {
+    const [op, ...rest] = location.hash.slice(1).split("&");
+    const place = op && document.getElementById(decodeURIComponent(op));
+    const options = new URLSearchParams(rest.join("&"));
+    if (place) {
+      const fold = place.closest("details");
+      if (fold) fold.open = true;
+      place.scrollIntoView();
+    } else if (op) {
+      const page = pages[Number(options.get("run") || 0)];
+      if (page) page.follow(decodeURIComponent(op), options);
+    }
   }
-  const parts = document.getElementById("library") ? document.querySelectorAll("[data-drawing], [data-charts]") : [];
-  for (const part of parts) {
-    const fold = part.closest("details.one:not([open])");
-    if (fold) fold.addEventListener("toggle", () => start(part).catch(failed), { once: true });
-    else await start(part);
+
+  // Paper is narrower than a screen: the lanes are drawn anew for it.
+  addEventListener("beforeprint", () => {
+    document.body.classList.add("paper");
+    for (const page of pages) for (const lanes of page.lanes) lanes.fit();
+  });
+  addEventListener("afterprint", () => {
+    document.body.classList.remove("paper");
+    for (const page of pages) for (const lanes of page.lanes) lanes.fit();
+  });
+
+  for (const article of all(document, "[data-run]")) pages.push(new Page(article));
+  for (const figure of canDraw ? all(document, "[data-drawing]") : []) await show(figure);
+  for (const page of pages) {
+    const fold = page.article.querySelector("details.one:not([open])");
+    if (fold) fold.addEventListener("toggle", () => page.start().catch(failed), { once: true });
+    else await page.start();
   }
+  addEventListener("hashchange", follow);
+  follow();
 })().catch(failed);
 
+/** @param {Error} error */
 function failed(error) {
   for (const status of document.querySelectorAll("[role=status]")) {
-    status.textContent = `The charts could not be drawn (${error.message}). The tables below hold the same numbers.`;
+    status.textContent = `The charts could not be drawn (${error.message}). The tables hold the same numbers.`;
   }
 }

@@ -1,0 +1,282 @@
+"""The answer as a page and a notebook show it: for each GPU backend the sentence, three tiles, what to do, and the map
+with its table as one object."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
+from gpubench.analysis.samples import count_sessions
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, cell_text, size_text
+from gpubench.base.table import Cell, Table, Tone
+from gpubench.base.units import count_noun, list_words
+from gpubench.report.charts import ChartRow
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer import OTHERS, QUEUED_GAIN, RANGE, answer_sentences, make_screen
+from gpubench.report.sections.answer_text import (
+    CLOSE_GAIN,
+    factor_text,
+    gain_cell,
+    gain_text,
+    series_text,
+    threshold_cell,
+    with_own_names,
+)
+from gpubench.report.sections.map import (
+    MapRow,
+    MapView,
+    axis_text,
+    lane_specs,
+    map_view,
+    origin_text,
+    sides_text,
+    strip_cells,
+)
+from gpubench.report.wording import backend_text, short_text, situation_text
+from gpubench.result.case import WAITED
+
+_LETTERS = 24  # of a lane in characters, which stands where no script draws it
+_MOST_NAMES = 3
+_ALIKE = 1.5  # a smaller factor is not worth a line of advice
+_HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
+
+
+class AnswerTile(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the three things to know first."""
+
+    head: str
+    figure: str  # in large letters
+    text: str
+    situation: str = ""  # that it is of, in a word; empty: of all
+    tone: Tone = "plain"
+
+
+class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One op on one GPU, with its lane in characters."""
+
+    op: str
+    series: str  # the name of its charts
+    side: str
+    numbers: tuple[Cell, Cell]  # the threshold and the gain
+    letters: tuple[Cell, ...]
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
+    """The map and the table of one situation."""
+
+    id: str
+    situation: str  # in a word
+    title: str
+    several: bool  # GPUs
+    heading: str  # of the gains
+    rows: tuple[LaneRow, ...]
+    spec: ChartRow | None  # Vega-Lite; None where nothing draws
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one GPU backend."""
+
+    id: str
+    backend: str
+    name: str
+    sides: str
+    sentences: dict[str, tuple[str, ...]]  # by situation; under the empty text those of both situations
+    tiles: tuple[AnswerTile, ...]
+    steps: tuple[str, ...]  # what to do
+    panels: tuple[Panel, ...]
+    axis: str  # what the sizes of the map count
+    tables: tuple[Table, ...]  # of what no map shows
+    notes: tuple[str, ...]
+    situations: dict[str, str]  # in a word, with their names
+
+
+def views(
+    analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool
+) -> tuple[View, ...]:
+    """Return the answer for each GPU backend, the fastest first; one without a backend where no GPU was compared.
+    `draws`: with specs; `maps`: with the map."""
+    first = answer(analysis)
+    names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
+    backends: list[str | None] = [*names] or [None]
+    return tuple(
+        _view(
+            analysis,
+            options,
+            backend,
+            f"{prefix}map" + (f"-{backend}" if place else ""),
+            draws=draws,
+            maps=maps,
+        )
+        for place, backend in enumerate(backends)
+    )
+
+
+def _view(
+    analysis: Analysis, options: RenderOptions, backend: str | None, name: str, *, draws: bool, maps: bool
+) -> View:
+    answered = with_own_names(answer(analysis, backend=backend), analysis.run)
+    screen = make_screen(analysis, options, alone=False, backend=backend)
+    drawing = map_view(analysis, backend) if maps else None
+    panels = tuple(_panels(analysis, drawing, name, draws=draws)) if drawing else ()
+    shown = panels and not answered.named and len(answered.rows) > 1
+    regimes = answered.regimes if answered.rows else ()
+    choices = ("", *regimes) if len(regimes) > 1 else ("",)
+    notes = [text for rank, text in screen.notes if rank not in (QUEUED_GAIN, OTHERS, RANGE)]
+    return View(
+        id=name, backend=backend or "", name=backend_text(backend or ""),
+        sides=drawing.title if drawing else sides_text(analysis, answered.devices),
+        sentences={
+            regime and short_text(regime): answer_sentences(analysis, backend, (regime,) if regime else None)
+            for regime in choices
+        },
+        tiles=tuple(_tiles(analysis, answered)), steps=tuple(_steps(answered)), panels=panels,
+        axis=axis_text(next(iter(drawing.panels.values()))) if drawing else "",
+        tables=() if shown or screen.table is None or not screen.table.rows else (screen.table,),
+        notes=(*(() if regimes else screen.context), *screen.troubles, *notes),
+        situations={short_text(regime): situation_text(regime) for regime in regimes} if panels else {},
+    )  # fmt: skip
+
+
+def _panels(analysis: Analysis, view: MapView, name: str, *, draws: bool) -> Iterator[Panel]:
+    specs = lane_specs(view) if draws else [None] * len(view.panels)
+    for regime, (title, rows), spec in zip(view.ends.situations, view.panels.items(), specs, strict=True):
+        situation = short_text(regime)
+        yield Panel(
+            id=f"{name}-{situation}", situation=situation, title=title, spec=spec, heading=_gain_heading(rows),
+            several=any(entry.side for entry in rows), rows=tuple(_lane_row(entry, view) for entry in rows),
+        )  # fmt: skip
+
+
+def _gain_heading(rows: Sequence[MapRow]) -> str:
+    """Return `at 16 M` where all gains are of one size."""
+    gains = [(entry.lane.row, entry.strip.cell.gain) for entry in rows if entry.strip and entry.strip.cell.gain]
+    sizes = {op.elements(gain.n) for op, gain in gains}
+    plain = all(op.extent == "plain" for op, _ in gains)
+    return f"at {size_text(sizes.pop(), 'plain' if plain else 'elements')}" if len(sizes) == 1 else "gain"
+
+
+def _lane_row(entry: MapRow, view: MapView) -> LaneRow:
+    lane = entry.lane.row
+    cell = entry.strip.cell if entry.strip else None
+    params = "".join(f" {name}={size}" for name, size in sorted(lane.params.items()))
+    return LaneRow(
+        op=entry.op, side=entry.side, series=f"{lane.op} {lane.dtype}{params}",
+        numbers=(
+            threshold_cell(cell, cell_text(cell, lane.extent)) if cell else Cell("-", "muted"),
+            gain_cell(cell.gain if cell and not cell.tied else None),
+        ),
+        letters=tuple(strip_cells(entry.strip, view.ends, _LETTERS)),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- tiles, and what to do
+
+
+def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
+    """Return row, cell and gain of the first GPU's rows that have a number, by name."""
+    return {
+        series_text(entry): (entry, cell, cell.gain)
+        for entry in answered.rows
+        if entry.device_id == answered.devices[0] and (cell := entry.cells.get(regime)) and cell.gain
+        and cell.kind not in ("wrong", "failed")
+    }  # fmt: skip
+
+
+def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
+    for regime in answered.regimes if answered.rows else ():
+        gains = _gains(answered, regime)
+        wins = {name: entry for name, entry in gains.items() if entry[2].winner == "gpu"}
+        losses = [gain for _, _, gain in gains.values() if gain.winner == "cpu"]
+        text = f"CPU {_between(losses)}" if losses else ""
+        if wins:
+            text = f"GPU {_between([gain for _, _, gain in wins.values()])}"
+        if len(wins) < len(gains) and 0 < len(wins) <= _MOST_NAMES:
+            starts = [
+                name if answered.named else f"{name} from {cell_text(cell, entry.extent)}"
+                for name, (entry, cell, _) in wins.items()
+            ]
+            text = f"{list_words(starts)}: {text}"
+        figure = f"{len(wins)} of {count_noun(len(gains), 'op')}" if gains else "not measured"
+        if len(gains) == 1:
+            ((entry, cell, gain),) = gains.values()
+            figure = gain_text(gain)
+            text = f"at {size_text(gain.n, entry.extent)}"
+            text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.extent)}"
+        yield AnswerTile(
+            head=_HEADS.get(regime, situation_text(regime).capitalize()), situation=short_text(regime), text=text,
+            figure=figure, tone="gpu" if 2 * len(wins) >= len(gains) else "cpu",
+        )  # fmt: skip
+    if answered.rows:
+        yield _sureness_tile(analysis, answered)
+
+
+def _between(gains: Sequence[Gain]) -> str:
+    """Return `~14x to 33x`: the least and the largest factor of the side that wins."""
+    factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
+    ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
+    return " to ".join(ends)
+
+
+def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
+    cells = [cell for regime in answered.regimes for _, cell, _ in _gains(answered, regime).values()]
+    thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
+    sharp, near = sum(cell.sharp for cell in thresholds), sum(cell.kind == "at" for cell in thresholds)
+    rough = sum(cell.gain is not None and cell.gain.within > CLOSE_GAIN for cell in cells)
+    texts = [f"{sharp} within 1.5x"] if sharp else []
+    texts += [f"{len(thresholds) - near} within a range"] if len(thresholds) > near else []
+    texts += [f"{rough} of {count_noun(len(cells), 'gain')} may be off by more than 15 % (~)"] if rough else []
+    texts.append(count_noun(count_sessions(analysis.run), "session"))
+    figure = f"{near} of {count_noun(len(thresholds), 'threshold')} within 2x" if thresholds else "no threshold"
+    if answered.named:
+        figure = f"{len(cells) - rough} of {count_noun(len(cells), 'gain')} within 15 %"
+    return AnswerTile(head="How sure", figure=figure, text="; ".join(texts))
+
+
+def _steps(answered: MachineAnswer) -> Iterator[str]:
+    """Yield what to do with the answer, one line each, as far as the numbers say it."""
+    if not answered.rows:
+        return
+    by_regime = {
+        regime: {name: gain for name, (_, _, gain) in _gains(answered, regime).items()}
+        for regime in answered.regimes
+    }
+    resident, copied = by_regime.get(WAITED, {}), by_regime.get(ALWAYS, {})
+    winners = {
+        regime: {name for name, gain in gains.items() if gain.winner == "gpu"}
+        for regime, gains in by_regime.items()
+    }
+    only_resident = winners.get(WAITED, set()) & copied.keys() - winners.get(ALWAYS, set())
+    if only_resident:
+        yield f"Keep data on the GPU between calls: only then does the GPU win {_names(only_resident, 'op')}."
+    elif winners.get(ALWAYS):
+        yield "The GPU pays even where every call copies."
+    slower = [copied[name].gpu_s / gain.gpu_s for name, gain in resident.items() if name in copied
+              and copied[name].n == gain.n]  # fmt: skip
+    if slower and (middle := statistics.median(slower)) >= _ALIKE:
+        yield f"Copy seldom: a call that copies takes about {factor_text(middle)} as long at the largest size."
+    if (queued := answered.queued_gain) is not None and queued >= _ALIKE:
+        yield f"Queue calls and wait once: then the GPU pays from about {factor_text(queued)} smaller sizes."
+    losers = {
+        name for name in set().union(*by_regime.values())
+        if all(name in gains and gains[name].winner == "cpu" for gains in by_regime.values())
+    }  # fmt: skip
+    if losers:
+        yield f"Leave {_names(losers, 'op')} on the CPU."
+
+
+def _names(names: set[str], noun: str) -> str:
+    return list_words(sorted(names)) if len(names) <= _MOST_NAMES else count_noun(len(names), noun)
+
+
+def situations(shown: Sequence[View]) -> Mapping[str, str]:
+    """Return the situations that a reader may choose among, with their names."""
+    return shown[0].situations if shown else {}
+
+
+def origin(analysis: Analysis) -> str:
+    """Return date, version, label and host: what a page says once."""
+    return origin_text(analysis, sorted({entry.case.dtype for entry in analysis.cases}))
