@@ -96,7 +96,7 @@ def _traces(
     if not asked.launches:
         return
     session = backend.open(asked.device)
-    for name in asked.ops.split(",") if asked.ops else kernels.computed():
+    for name in asked.ops.split(",") if asked.ops else kernels.computing_ops():
         op = kernels.load(name)
         n = _size(op, cpu=session.device.kind == "cpu")
         for form in FORMS:

@@ -15,7 +15,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from gpubench.kernels.tokens import RANKS, TEXT, merged, words
+from gpubench.kernels.tokens import RANKS, TEXT, join_pair, words
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = (
@@ -42,7 +42,7 @@ def train(text: bytes) -> list[bytes]:
                 pairs[pair] += counts[word]
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         entries.append(b"".join(best))
-        parts = {word: merged(split, best) for word, split in parts.items() if len(split) > 1}
+        parts = {word: join_pair(split, best) for word, split in parts.items() if len(split) > 1}
     return entries
 
 

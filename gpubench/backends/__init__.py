@@ -101,8 +101,8 @@ def drivers(gpus: Iterable[Device]) -> dict[str, str]:
 
 def may_drive_cpu(name: str) -> bool:
     """Return False for one that is known to have no CPU."""
-    told = facts(name)
-    return told is None or "cpu" in told.kinds
+    facts_of = facts(name)
+    return facts_of is None or "cpu" in facts_of.kinds
 
 
 def is_hidden(device_id: str) -> bool:
@@ -118,7 +118,7 @@ def names_of(device_id: str) -> tuple[str, ...]:
     return (own,) if inner is None else (own, *names_of(inner))
 
 
-def known(name: str) -> bool:
+def has(name: str) -> bool:
     """True if `load` would find it; entry points are looked up, not loaded, and only for a foreign name."""
     if name in _ours():
         return True

@@ -148,7 +148,7 @@ class TorchSession(
 
     def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
         """Zeros; what the host reads is no tensor."""
-        shape, stored = operand.shape(params), operand.stored(dtype)
+        shape, stored = operand.shape(params), operand.stored_dtype(dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
         array = aligned_array(shape, host_dtype(stored))

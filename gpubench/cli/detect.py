@@ -213,7 +213,7 @@ def _require_word(text: str) -> None:
 
     head, colon, _ = text.partition(":")
     address = colon and re.fullmatch(r"[0-9a-f]{4,8}", head, re.I)
-    if not address and not re.match(r"(GPU|MIG)-|(pci|api):", text, re.I) and not backends.known(head):
+    if not address and not re.match(r"(GPU|MIG)-|(pci|api):", text, re.I) and not backends.has(head):
         require_choice(head, ("cpu", "gpu", *backends.usual()), "--require")
 
 

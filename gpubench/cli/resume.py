@@ -321,7 +321,7 @@ def require_words(plan: Run, source: str) -> None:
                 _refuse_word(source, kind, word, possible)
     for device in dict.fromkeys([*chosen.devices, *(outcome.case.device_id for outcome in plan.outcomes)]):
         backend, _, number = device.partition(":")
-        if not backends.known(backend):
+        if not backends.has(backend):
             _refuse_word(source, "backend", backend, [*backends.names(), *backends.foreign()])
         if not number:
             _refuse_word(source, "device", device, ())

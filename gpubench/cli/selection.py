@@ -152,7 +152,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     optional: list[str] = []
     for word in words(backend_text, "--backends"):
         name = word.removesuffix("?")
-        if name != "auto" and not backends.known(name):
+        if name != "auto" and not backends.has(name):
             _require_backend(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
@@ -161,7 +161,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
         name, colon, index = device.partition(":")
-        if not backends.known(name):
+        if not backends.has(name):
             _require_backend(name, [*backends.names(), *backends.foreign()], "--devices")
         if not colon or not index:
             raise UsageError(

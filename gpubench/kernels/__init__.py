@@ -52,7 +52,7 @@ class ListedOp(NamedTuple):
 
 
 @cache
-def _declared(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
+def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
     """The module of each op that a folder of gpubench declares, and its line in a listing."""
     files = (_ROOT / package).glob("*.py")
     return {
@@ -65,7 +65,7 @@ def _declared(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
 @cache
 def names() -> tuple[str, ...]:
     """The built-in ops and those of wings, sorted; nothing is imported."""
-    return tuple(sorted((*_declared(), *OVERHEADS, *wings.brought("ops"))))
+    return tuple(sorted((*_declarations(), *OVERHEADS, *wings.brought("ops"))))
 
 
 @cache
@@ -75,7 +75,7 @@ def listing() -> dict[str, ListedOp]:
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
     packages = {place.split(".")[1] for place in wings.brought("ops").values()}
     for package in ("kernels", *packages):
-        entries |= {name: line for name, (_, line) in _declared(package).items()}
+        entries |= {name: line for name, (_, line) in _declarations(package).items()}
     for name in set(names()) - entries.keys():
         try:
             entries[name] = ListedOp(load(name).group, load(name).summary)
@@ -84,7 +84,7 @@ def listing() -> dict[str, ListedOp]:
     return {name: entries[name] for name in names() if name in entries}
 
 
-def computed() -> tuple[str, ...]:
+def computing_ops() -> tuple[str, ...]:
     """The built-in ops that compute something: all but the overheads."""
     return tuple(name for name in listing() if load(name).overhead is None)
 
@@ -119,30 +119,30 @@ def own() -> dict[str, Op]:
     return {name: op for ops in _own.values() for name, op in ops.items()}
 
 
-def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
+def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
     """The ops of these names, and what is wrong with the others. Raises KeyError for a name that no op has."""
-    found: dict[str, Op] = {}
+    ops: dict[str, Op] = {}
     broken: dict[str, BadPlugin] = {}
-    others = [name for name in wanted if name not in names() and name not in own()]
+    others = [name for name in requested if name not in names() and name not in own()]
     if others:
         from gpubench.kernels.contract import foreign
 
         foreign.try_out(others)
-    for name in wanted:
+    for name in requested:
         try:
-            found[name] = load(name)
+            ops[name] = load(name)
         except BadPlugin as error:
             broken[name] = error
-    return found, broken
+    return ops, broken
 
 
-def load_untried(name: str) -> Op:
+def load_without_trial(name: str) -> Op:
     """Load an op in a process that may break: no trial comes first. Raises KeyError and PluginError."""
     if name in names():
         return _built_in(name)
     from gpubench.kernels.contract import foreign
 
-    return foreign.load_untried(name)
+    return foreign.load_without_trial(name)
 
 
 def _built_in(name: str) -> Op:
@@ -150,8 +150,8 @@ def _built_in(name: str) -> Op:
         from gpubench.kernels.contract.op import overhead
 
         return overhead(name, OVERHEADS[name])
-    if name in _declared():
-        ops: tuple[Op, ...] = importlib.import_module(_declared()[name][0]).OPS
+    if name in _declarations():
+        ops: tuple[Op, ...] = importlib.import_module(_declarations()[name][0]).OPS
         return next(op for op in ops if op.name == name)
     of_wing: Op = wings.find(wings.brought("ops")[name])
     return of_wing
@@ -159,10 +159,10 @@ def _built_in(name: str) -> Op:
 
 def groups() -> dict[str, tuple[str, ...]]:
     """Group -> names of its built-in ops, groups in listing order, names sorted."""
-    found: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
+    members: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name, op in listing().items():
-        found.setdefault(op.group, []).append(name)
-    return {group: tuple(members) for group, members in found.items() if members}
+        members.setdefault(op.group, []).append(name)
+    return {group: tuple(members) for group, members in members.items() if members}
 
 
 def foreign() -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def _by_blocks(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[int, slice, 
             yield head, slice(start, stop), powers, xp.sum(powers, axis=-1, keepdims=True)
 
 
-def _weighted(xp: Array, qkv: Array, heads: int, v: Array) -> Array:
+def _weigh(xp: Array, qkv: Array, heads: int, v: Array) -> Array:
     """The sums of the rows of v, heads x n x e, with the weights of each query: n x heads x e."""
     out = xp.empty((v.shape[1], heads, v.shape[2]), dtype=qkv.dtype)
     for head, rows, powers, total in _by_blocks(xp, qkv, heads):
@@ -101,7 +101,7 @@ def _weighted(xp: Array, qkv: Array, heads: int, v: Array) -> Array:
 
 
 def _reference(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
-    return xp.reshape(_weighted(xp, qkv, heads, _cut(xp, qkv, heads)[2]), (len(qkv), qkv.shape[1] // 3))
+    return xp.reshape(_weigh(xp, qkv, heads, _cut(xp, qkv, heads)[2]), (len(qkv), qkv.shape[1] // 3))
 
 
 def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
@@ -109,7 +109,7 @@ def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     q, k, v = _cut(xp, qkv, heads)
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest, axis=-1, initial=0.0)[:, None] / math.sqrt(q.shape[-1])
-    return xp.reshape(_weighted(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
+    return xp.reshape(_weigh(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
 
 
 def _by_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:
@@ -124,7 +124,7 @@ _QUERIES = 4
 _WORK = 8  # elements of an elementwise op that a pair of tokens costs as much as, for the number of threads
 
 
-def _compiled(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Keys and values copied, then the queries, on each number of threads worth a trial."""
     blocks, size = ceil_div(max(of.n, 1), _KEYS), max(4, ITEMSIZE[dtype])
     pairs = ceil_div(ceil_div(of.n, _QUERIES), 2)
@@ -152,8 +152,8 @@ def _four(line: str, indentation: int) -> str:
     queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
                ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
     return "\n".join(
-        " " * indentation + line.format(q=name, row=row, scores=scores, sum=place)
-        for name, row, scores, place in queries
+        " " * indentation + line.format(q=name, row=r, scores=scores, sum=place)
+        for name, r, scores, place in queries
     )
 
 
@@ -315,6 +315,6 @@ OPS = (
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=_scale),
         slow=SLOW_HALVES,
-        tuned=by_backend(compiled_kernel(_by_heads(_compiled)), _by_heads(build_cuda), _by_heads(build_wgsl)),
+        tuned=by_backend(compiled_kernel(_by_heads(_compile)), _by_heads(build_cuda), _by_heads(build_wgsl)),
     ),
 )

@@ -291,7 +291,7 @@ def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str
         place = f"head + share + {i * shares}u"
         queries.append(f"  let query{i} = qkv_[{place}];")
         products.append(f"      let key{i} = row_at(j, count - 1u, 0u, {place});")
-        pairs = zip(storage.decoded(f"query{i}"), storage.decoded(f"key{i}"), strict=True)
+        pairs = zip(storage.decode(f"query{i}"), storage.decode(f"key{i}"), strict=True)
         products += [f"      part += {storage.product(a, b)};" for a, b in pairs]
     score = " + ".join(f"scores[{shares}u * i + {s}u]" for s in range(shares))
     new = f"  if (j == last) {{ return qkv_[(1u + which) * {across}u + place]; }}\n" * append
@@ -304,7 +304,7 @@ def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str
     lines = {
         "begin": "\n".join(f"  var own{i} = {storage.part}();" for i in parts),
         "less": " ".join(f"own{i} *= less;" for i in parts),
-        "add": " ".join(f"own{i} += power * {v};" for i, v in enumerate(storage.decoded("value"))),
+        "add": " ".join(f"own{i} += power * {v};" for i, v in enumerate(storage.decode("value"))),
         "hand": " ".join(f"sums[thread * {storage.parts}u + {i}u] = own{i} * less;" for i in parts),
     }
     handed = f"sums[(i * {units}u + lane) * {storage.parts}u + {{}}u]"
@@ -368,7 +368,7 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
   var all = 0.0;
 {chr(10).join(f"  var sum{i} = {storage.part}();" for i in parts)}
   for (var i = 0u; i < {group.teams}u; i++) {{ all += totals[i]; {ended} }}
-  out_[head + thread] = {storage.encoded(*(f"sum{i} / all" for i in parts))};
+  out_[head + thread] = {storage.encode(*(f"sum{i} / all" for i in parts))};
 """
     buffers = {"qkv_": storage.unit, "position": "i32", "cache_": storage.unit, "out_": storage.unit}
     return shader(
@@ -437,7 +437,7 @@ def _new_rows(params: Params) -> Shape:
     return (params["n"], 3 * _width(params))
 
 
-def _appended(params: Params) -> Shape:
+def _append_cache(params: Params) -> Shape:
     return (_cache_append_room(params), 2 * _width(params))
 
 
@@ -533,9 +533,9 @@ OPS = (
                 Ids(lambda params: _cache_append_room(params) - params["n"] + 1),
                 dtype="int32",
             ),
-            Operand("cache", _appended, "normal", role="state"),
+            Operand("cache", _append_cache, "normal", role="state"),
         ),
-        output=Operand("cache", _appended, role="state"),
+        output=Operand("cache", _append_cache, role="state"),
         flops=lambda params: 0,
         traffic=_cache_append_traffic,
         fits=_cache_append_fits,

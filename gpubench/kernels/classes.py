@@ -94,7 +94,7 @@ def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
 # ---------------------------------------------------------------- CPU
 
 
-def _compiled(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+def _compile(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     n, classes = _logits(params)
     source = _NUMBA.format(prelude=numba_prelude(dtype), dtype=dtype)
 
@@ -206,13 +206,13 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
   var top = f32(z_[row + min(lane, p.columns - 1u)]);
   for (var i = lane + {_LANES}u; i < p.columns; i += {_LANES}u) {{ top = max(top, f32(z_[row + i])); }}
   folded[thread] = top;
-{_folded("max({a}, {b})")}
+{_fold("max({a}, {b})")}
   top = folded[thread - lane];
   workgroupBarrier();
   var total = 0.0;
   for (var i = lane; i < p.columns; i += {_LANES}u) {{ total += exp(f32(z_[row + i]) - top); }}
   folded[thread] = total;
-{_folded("{a} + {b}")}
+{_fold("{a} + {b}")}
   total = folded[thread - lane];
   if (index >= p.rows) {{ return; }}
   let label = min(u32(labels[index]), p.columns - 1u);
@@ -231,7 +231,7 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return WgslProgram((step,) if n else ())
 
 
-def _folded(joined: str) -> str:
+def _fold(joined: str) -> str:
     return "\n".join(fold_lanes("folded", joined, _LANES))
 
 
@@ -358,7 +358,7 @@ OPS = (
         expr=_expr,
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=_loss_scale),
-        tuned=by_backend(compiled_kernel(_compiled), _cuda, _wgsl),
+        tuned=by_backend(compiled_kernel(_compile), _cuda, _wgsl),
     ),
     Op(
         name="argmax",

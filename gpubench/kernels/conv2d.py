@@ -58,7 +58,7 @@ def _fits(params: Params) -> str | None:
     return None if min(_sides(params)) >= 1 else "channels, filters and side are at least 1"
 
 
-def _shifted(xp: Array, x: Array) -> list[Array]:
+def _shift(xp: Array, x: Array) -> list[Array]:
     """The images as each tap sees them."""
     side = x.shape[2]
     padded = xp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -69,7 +69,7 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
     """Nine products, one for each tap."""
     n, channels, side, _ = x.shape
     out = 0
-    for (dy, dx), image in zip(_TAPS, _shifted(xp, x), strict=True):
+    for (dy, dx), image in zip(_TAPS, _shift(xp, x), strict=True):
         out = out + w[:, :, dy, dx] @ xp.reshape(image, (n, channels, side * side))
     return xp.reshape(out, (n, w.shape[0], side, side))
 
@@ -82,7 +82,7 @@ def _reference(xp: Array, x: Array, w: Array) -> Array:
 
 def _scale(xp: Array, x: Array, w: Array) -> Array:
     """The norm of the patch times the norm of the filter."""
-    patches = sum(_shifted(xp, xp.sum(x * x, axis=1, keepdims=True)))
+    patches = sum(_shift(xp, xp.sum(x * x, axis=1, keepdims=True)))
     return xp.sqrt(patches) * xp.reshape(xp.sqrt(xp.sum(w * w, axis=(1, 2, 3))), (1, w.shape[0], 1, 1))
 
 
@@ -124,10 +124,10 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
         part, first = patches[:, dy, dx], top + dy - 1
         above, below = max(0, -first), max(0, first + count - side)
         part[:, :above], part[:, count - below :] = 0, 0
-        left, right = max(0, 1 - dx), max(0, dx - 1)
-        part[:, :, :left], part[:, :, side - right :] = 0, 0
-        inside = image[:, first + above : first + count - below, left + dx - 1 : side - right + dx - 1]
-        part[:, above : count - below, left : side - right] = inside
+        before, right = max(0, 1 - dx), max(0, dx - 1)
+        part[:, :, :before], part[:, :, side - right :] = 0, 0
+        inside = image[:, first + above : first + count - below, before + dx - 1 : side - right + dx - 1]
+        part[:, above : count - below, before : side - right] = inside
 
 
 # ---------------------------------------------------------------- GPU
@@ -321,11 +321,11 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Winograd's products where a group of the device can hold what they need and groups are many, else the tiled ones.
     On an H200 Winograd's took 0.55 to 0.75 of the best tile's time from 8 images on, so few tiles are tried beside."""
-    found = wgsl.candidates(_product(params, dtype), limits)
+    products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
-        return found
+        return products
     build = partial(winograd.wgsl_program, params["n"], *_sides(params), dtype, limits)
-    return (Candidate(winograd.NAME, build), *found[:_TILES_BESIDE])
+    return (Candidate(winograd.NAME, build), *products[:_TILES_BESIDE])
 
 
 OPS = (

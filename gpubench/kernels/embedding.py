@@ -182,10 +182,10 @@ def _wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProg
     require_bindings({name: size * ITEMSIZE[dtype] for name, size in sizes.items()}, limits)
     storage = whole_units(dtype, width)
     across = width // storage.width
-    parts = (f"{a} + {b}" for a, b in zip(storage.decoded("a"), storage.decoded("b"), strict=True))
+    parts = (f"{a} + {b}" for a, b in zip(storage.decode("a"), storage.decode("b"), strict=True))
     functions = [
         f"alias Unit = {storage.unit};", *storage.functions,
-        f"fn sum_of(a: Unit, b: Unit) -> Unit {{ return {storage.encoded(*parts)}; }}",
+        f"fn sum_of(a: Unit, b: Unit) -> Unit {{ return {storage.encode(*parts)}; }}",
     ]  # fmt: skip
     kernel, latest = _kernel(started, wgsl="\n".join(functions)), _context(params) - n if started else 0
     grid = fold(ceil_div(max(n * across, 1), kernel.threads), limits)

@@ -120,9 +120,9 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
     row_lanes = min(most, power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)))
     rows = 4 if m >= 4 and row_lanes >= 32 and (half or width < lanes(dtype)) else 1
     row_blocks = ceil_div(m, _THREADS // row_lanes * rows)
-    wanted = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
+    threads_a_row = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
     longest = max(1, units // (row_lanes * _UNITS_A_PART))
-    return CudaGemv(width, row_lanes, rows, max(1, min(wanted, longest, _MOST_PARTS)))
+    return CudaGemv(width, row_lanes, rows, max(1, min(threads_a_row, longest, _MOST_PARTS)))
 
 
 def _cuda_program(layout: CudaGemv, m: int, n: int, dtype: str) -> CudaProgram:
@@ -281,9 +281,9 @@ def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
 def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, int]:
     """(units of a chunk, chunks of a row): more than one chunk where the rows alone leave the device idle."""
     groups = ceil_div(m, layout.group_rows)
-    wanted = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
+    most = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
     longest = units // (layout.lanes * _UNITS_A_LANE)
-    count = max(1, min(wanted, longest, limits.max_groups_per_dimension))
+    count = max(1, min(most, longest, limits.max_groups_per_dimension))
     span = max(1, ceil_div(ceil_div(units, count), layout.lanes) * layout.lanes)
     return span, max(1, ceil_div(units, span))
 
@@ -315,8 +315,8 @@ def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> st
     lines += ["    let x = x_[u];"] if weighted else []
     lines += [f"    let a{r} = a_[start{r} + u];" for r in rows]
     for r in rows:
-        for i, a in enumerate(storage.decoded(f"a{r}")):
-            added = f"fma({a}, {storage.decoded('x')[i]}, total{r})" if weighted else f"total{r} + {a}"
+        for i, a in enumerate(storage.decode(f"a{r}")):
+            added = f"fma({a}, {storage.decode('x')[i]}, total{r})" if weighted else f"total{r} + {a}"
             lines.append(f"    total{r} = {added};")
     lines.append("  }")
     lines += [f"  sums[thread + {r * threads}u] = {storage.across('', f'total{r}')};" for r in rows]

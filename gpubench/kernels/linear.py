@@ -245,25 +245,25 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
     """The op `plain`, a linear layer with that epilogue, of layernorm(x). `slope` is the largest of what the layer does
     to its product: so much of the norm's error it lets through."""
     x, *weights = plain.inputs
-    given = (
+    normed = (
         Operand("x", rows_in, "normal"),
         Operand("g", _across, "normal", role="weight"),
         Operand("c", _across, "normal", role="weight"),
     )
 
     def of_norm(formula: Callable[[Op], Any]) -> Any:
-        return partial(_composed, formula(_NORM), formula(plain))
+        return partial(_compose, formula(_NORM), formula(plain))
 
     return Op(
         params=plain.params, options=plain.options, sizes=plain.sizes,
-        dtypes=plain.dtypes, inputs=(*given, *weights), output=Operand("out", rows_out),
+        dtypes=plain.dtypes, inputs=(*normed, *weights), output=Operand("out", rows_out),
         flops=partial(_normed_flops, plain), split=Split({x.name: 0}, counted_by("n")),
         fits=plain.fits, tf32=plain.tf32, blas=plain.blas, slow=plain.slow,
         expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
         library={"torch": of_norm(lambda op: op.library["torch"])},
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_normed_scale, plain, slope)),
         tuned=by_backend(
-            compiled_kernel(partial(_compiled, epilogue)),
+            compiled_kernel(partial(_compile, epilogue)),
             partial(_normed_cuda, epilogue),
             wgsl.chosen_from(partial(_candidates, epilogue)),
         ),
@@ -271,7 +271,7 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
     )  # fmt: skip
 
 
-def _composed(norm_of: Any, layer_of: Any, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
+def _compose(norm_of: Any, layer_of: Any, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
     return layer_of(xp, norm_of(xp, x, g, c), *weights)
 
 
@@ -293,7 +293,7 @@ def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Arr
 # ---------------------------------------------------------------- CPU
 
 
-def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+def _compile(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """The norm by so many threads, and the layer by NumPy."""
 
     def build(norm: Candidate) -> Any:
@@ -302,14 +302,14 @@ def _compiled(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) ->
     operands = (*_NAMES, *epilogue.operands)
     layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)
     n, _, k = sides(params)
-    found = cpu.candidates(_ROW, n, k, dtype, limits, into=_NORMED)
-    return tuple(Candidate(one.name, partial(build, one)) for one in found)
+    norms_of = cpu.candidates(_ROW, n, k, dtype, limits, into=_NORMED)
+    return tuple(Candidate(norm.name, partial(build, norm)) for norm in norms_of)
 
 
 # ---------------------------------------------------------------- GPU
 
 
-def _weighted(epilogue: Epilogue, params: Params, dtype: str) -> few_rows.WeightedRows:
+def _weighted_rows(epilogue: Epilogue, params: Params, dtype: str) -> few_rows.WeightedRows:
     return few_rows.WeightedRows(("x", "w"), *sides(params), dtype, epilogue=epilogue, normed=True)
 
 
@@ -322,7 +322,7 @@ def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits)
     n, _, k = sides(params)
     if n == 0:
         return CudaProgram(())
-    if few := few_rows.cuda_pass(_weighted(epilogue, params, dtype), limits):
+    if few := few_rows.cuda_pass(_weighted_rows(epilogue, params, dtype), limits):
         return CudaProgram((few,))
     before = cuda.program(_NORM.name, _ROW, n, k, dtype, limits, into=_NORMED)
     layer = build_cuda(_NAMES, False, epilogue, params, dtype, limits)
@@ -332,16 +332,18 @@ def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits)
 def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Return the candidates of the layer. Raises Unsupported."""
     product(("x", "w"), False, epilogue, params, dtype).require(limits)
-    found = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
-    return tuple(Candidate(one.name, partial(_wgsl, epilogue, params, dtype, limits, one)) for one in found)
+    layers = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
+    return tuple(
+        Candidate(layer.name, partial(_wgsl, epilogue, params, dtype, limits, layer)) for layer in layers
+    )
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
     """One dispatch for few rows whose norm each group makes; else the norm's before those of the layer."""
     if of.name == few_rows.NAME:
-        found = few_rows.wgsl_program(_weighted(epilogue, params, dtype), limits)
-        if found is not None:
-            return found
+        program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
+        if program is not None:
+            return program
     n, _, k = sides(params)
     before, layer = wgsl_rows.program(_ROW, n, k, dtype, limits, into=_NORMED), of.build()
     return WgslProgram((*before.passes, *layer.passes), {**layer.scratch, **_scratch(params, dtype)})

@@ -69,9 +69,9 @@ def _torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 def _scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
     """Return the scale of a product, where each element of the row has the error of its norm."""
-    row = _NORM.tolerance.scale
-    assert row is not None
-    return norms(xp, row(xp, x[-1:], g, c), w)
+    of_row = _NORM.tolerance.scale
+    assert of_row is not None
+    return norms(xp, of_row(xp, x[-1:], g, c), w)
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:

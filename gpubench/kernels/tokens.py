@@ -54,27 +54,27 @@ def ranks() -> dict[bytes, int]:
     return {base64.b64decode(entry): int(rank) for entry, rank in (line.split() for line in lines)}
 
 
-def merged(parts: Sequence[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
+def join_pair(parts: Sequence[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
     """The parts with each such pair joined, from the left."""
-    found: list[bytes] = []
+    joined: list[bytes] = []
     i = 0
     while i < len(parts):
         width = 2 if tuple(parts[i : i + 2]) == pair else 1
-        found.append(b"".join(parts[i : i + width]))
+        joined.append(b"".join(parts[i : i + width]))
         i += width
-    return found
+    return joined
 
 
 @cache
 def _ids(word: bytes) -> tuple[int, ...]:
-    known = ranks()
+    numbers = ranks()
     parts = [bytes([value]) for value in word]
     while len(parts) > 1:
-        pair = min(pairwise(parts), key=lambda pair: known.get(pair[0] + pair[1], ENTRIES))
-        if pair[0] + pair[1] not in known:
+        pair = min(pairwise(parts), key=lambda pair: numbers.get(pair[0] + pair[1], ENTRIES))
+        if pair[0] + pair[1] not in numbers:
             break
-        parts = merged(parts, pair)
-    return tuple(known[part] for part in parts)
+        parts = join_pair(parts, pair)
+    return tuple(numbers[part] for part in parts)
 
 
 def encode(text: bytes) -> list[int]:
@@ -105,18 +105,18 @@ class Beginning(NamedTuple):
 def beginning(count: int) -> Beginning:
     """Return the beginning of `count` tokens."""
     text = _text()
-    times, left = 0, count
+    times, rest = 0, count
     if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once
-        times, left = divmod(count, _tokens())
+        times, rest = divmod(count, _tokens())
     size, beside = times * len(text), 0
-    for found in _WORD.finditer(text):
-        if left <= 0:
+    for match in _WORD.finditer(text):
+        if rest <= 0:
             break
-        word = found[0]
+        word = match[0]
         ids = _ids(word)
-        if left < len(ids):
-            beside = len(decode(ids[left:]))
-        left -= len(ids)
+        if rest < len(ids):
+            beside = len(decode(ids[rest:]))
+        rest -= len(ids)
         size += len(word)
     return Beginning(size, beside)
 

@@ -45,20 +45,20 @@ def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tup
         step = NumbaPass("run", ("x", None, None, "out"), units, m=rows, s=columns)
         return NumbaProgram(_numba_source(dtype, down, across, streaming), (step,) * (units > 0), threads)
 
-    found = numba_candidates(
+    plain = numba_candidates(
         rows * columns, limits, lambda threads, _: program(threads, _SQUARE, _SQUARE, False), False
     )
     # A tile of halves is half of a line, which no streaming store writes.
     if rows * columns * size < STREAMED_BYTES // 4 or rows * size % 64 or dtype == "float16":
-        return found
+        return plain
     short, long = _SHORT_BYTES // size, _LONG_BYTES // size
     threads = thread_counts(rows * columns, limits)[0]
 
-    def streamed(down: int, across: int) -> Candidate:
-        name = f"{found[0].name}, streaming stores by {down} x {across}"
+    def stream(down: int, across: int) -> Candidate:
+        name = f"{plain[0].name}, streaming stores by {down} x {across}"
         return Candidate(name, lambda: program(threads, down, across, True))
 
-    return (*found, streamed(short, long), streamed(long, short))
+    return (*plain, stream(short, long), stream(long, short))
 
 
 _SQUARE = 128
@@ -285,7 +285,7 @@ def choose_tile(storage: Storage, limits: Limits) -> WgslTile | None:
     return None
 
 
-def _turned(storage: Storage, names: list[str]) -> list[str]:
+def _turn(storage: Storage, names: list[str]) -> list[str]:
     """The transpose of a square of vectors: one expression for each of its columns."""
     if storage.stored != "f16":
         return [
@@ -314,7 +314,7 @@ def _vector_source(storage: Storage, tile: WgslTile) -> str:
     loads = "\n".join(f"    let {name} = x_[start + {i}u * across];" for i, name in enumerate(names))
     puts = "\n".join(
         f"    tile[({width}u * c + {j}u) * {tile.down}u + (r ^ (c & {tile.down - 1}u))] = {text};"
-        for j, text in enumerate(_turned(storage, names))
+        for j, text in enumerate(_turn(storage, names))
     )
     stores = "\n".join(
         f"""  let k{j} = k + {j * tile.across}u;

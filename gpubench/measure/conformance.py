@@ -21,7 +21,7 @@ from gpubench import backends, kernels
 from gpubench.backends import contract
 from gpubench.backends.contract import Backend, Buffer, Launch, Session, Transfers, protocols
 from gpubench.backends.contract.protocols import FreshMemory, SharesBuffers
-from gpubench.backends.shared.host import random_inputs, repeated
+from gpubench.backends.shared.host import random_inputs, repeat_values
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, UsageError, require_choice, suggest
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.op import Array, Dtype, Form, Op
@@ -126,7 +126,7 @@ def members_of(kind: type) -> dict[str, object]:
 def _draw(count: int, dtype: Dtype = "float32") -> Array:
     """Random values for a transfer. They repeat after a prime number of them, so that no two pieces of it are alike."""
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
-    return repeated(period, count)
+    return repeat_values(period, count)
 
 
 class _Trial:
@@ -430,7 +430,7 @@ def main(name: str) -> int:
     require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")
     for error in (kernels.find_namesakes() | backends.find_namesakes()).values():
         print(f"left out {error.message}: {error.why}")
-    report = check_op(kernels.load_untried(name)) if name in ops else check_backend(backends.load(name))
+    report = check_op(kernels.load_without_trial(name)) if name in ops else check_backend(backends.load(name))
     for case_id in dict.fromkeys(report.checked):
         print(f"checked {case_id}")
     for text in dict.fromkeys(f"{re.sub('/n=[^/]*', '', key)}: {why}" for key, why in report.refused.items()):

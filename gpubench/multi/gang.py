@@ -220,7 +220,7 @@ class GangBackend(Backend):
 def _members(name: str) -> list[Device]:
     backend = backends.load(name)
     with contextlib.suppress(BackendUnavailable):
-        return backend.joined() if isinstance(backend, Joins) else []
+        return backend.joinable() if isinstance(backend, Joins) else []
     return []
 
 
@@ -437,7 +437,7 @@ class CollectiveTimer(Timed):
         """Every element, and the guards. Raises Wrong with the rank and the first element that differs."""
         links, xp, held = self._links, self._links.xp, self.held[rank]
         if held.nbytes <= FETCHED_BYTES:
-            xp, held = links.fetched(held)
+            xp, held = links.fetch(held)
         got = held[GUARD:-GUARD]
         for guard in (held[:GUARD], held[-GUARD:]):
             if not bool((guard != guard).all()):  # NaN alone differs from itself

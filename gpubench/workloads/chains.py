@@ -180,7 +180,7 @@ class Chain:
         """Every value by its name; those between stages are taken at the first call."""
         for operand in self._op.between:
             if operand.name not in self._between:
-                shape, stored = operand.shape(self._case.params), operand.stored(self._case.dtype)
+                shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
                 self._between[operand.name] = self._session.allocate(shape, stored)
         names = [operand.name for operand in self._op.operands]
         return {**self._between, **dict(zip(names, (*inputs, *each(output)), strict=True))}
@@ -189,7 +189,7 @@ class Chain:
         """Fill what lies between the stages with sentinels: a stage that reads what nobody wrote fails."""
         for operand in self._op.between:
             if operand.name in self._between:
-                shape, stored = operand.shape(self._case.params), operand.stored(self._case.dtype)
+                shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
                 self._session.fill(self._between[operand.name], shape, stored, sentinel_of(stored, sentinel))
 
     def check(
@@ -208,7 +208,7 @@ class Chain:
                     fetched[name] = values[name]
                 elif name not in fetched:
                     shape = operand.shape(stage.params(self._case.params))
-                    fetched[name] = sentinels(shape, operand.stored(self._case.dtype))
+                    fetched[name] = sentinels(shape, operand.stored_dtype(self._case.dtype))
                     self._session.download(values[name], fetched[name])
                 if name in weights and name not in wide:
                     wide[name] = widen(fetched[name])

@@ -181,14 +181,14 @@ class _Stages:
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
-        own = self.ops[last.op].judged(self.ops[last.op].outputs[last.writes.index(value)])
+        own = self.ops[last.op].tolerance_of(self.ops[last.op].outputs[last.writes.index(value)])
         names = tuple(operand.name for operand in inputs)
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
             want, *read = self.results(names, (value, *last.reads), Op.exact, xp, *arrays, **params)
             largest = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
-            bound = op.judged(op.outputs[last.writes.index(value)]).scale
+            bound = op.tolerance_of(op.outputs[last.writes.index(value)]).scale
             spread = bound(xp, *read) if bound is not None else want
             return xp.maximum(largest, xp.max(spread)) if spread.size else largest
 

@@ -33,7 +33,7 @@ VERBS = {
     "hundred",
 }
 # Functions that are still named by a participle, in rooms that are not done yet. The numbers only fall.
-NOT_DONE = {"backends": 20, "cli": 8, "kernels": 34, "report": 22}
+NOT_DONE = {"cli": 8, "report": 22}
 
 
 Definition = tuple[str, str, ast.Module | ast.ClassDef | ast.FunctionDef]

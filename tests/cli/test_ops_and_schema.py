@@ -19,7 +19,7 @@ REQUIRED = {
 }  # fmt: skip
 
 
-ON_THE_HOST = {name for name in kernels.computed() if kernels.load(name).host is not None}
+ON_THE_HOST = {name for name in kernels.computing_ops() if kernels.load(name).host is not None}
 
 
 def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gpubench: Any) -> None:

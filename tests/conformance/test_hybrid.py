@@ -23,7 +23,7 @@ from gpubench.result.case import Case, RegimeKind
 SIZES = {"matrix": (2, 17, 130), "layers": (2, 17, 130), "network": (2, 17)}
 WIDTH = 8  # of rows and images, where an op says how wide they are
 OPS = {name: kernels.load(name) for name in kernels.usual()}
-SPLIT = {op.name: op for op in map(kernels.load, kernels.computed()) if op.split is not None}
+SPLIT = {op.name: op for op in map(kernels.load, kernels.computing_ops()) if op.split is not None}
 FRACTIONS = (0.0, 0.03, 0.5, 0.77, 1.0)
 REGIMES: tuple[RegimeKind, ...] = ("resident-waited", "resident-queued", "transfer-once", "transfer-always")
 

@@ -154,7 +154,7 @@ class Links(ABC):
         with self.on(rank):
             return self.xp.full(count, float("nan"), dtype="float32")
 
-    def fetched(self, array: Array) -> tuple[Any, Array]:
+    def fetch(self, array: Array) -> tuple[Any, Array]:
         """Return the array in host memory, behind the library that has it there."""
         return self.xp, array
 
@@ -314,7 +314,7 @@ class Joins(Protocol):
     """A backend whose devices make gangs."""
 
     @abstractmethod
-    def joined(self) -> list[Device]:
+    def joinable(self) -> list[Device]:
         """List those of `devices` that make gangs, by ordinal. Raises BackendUnavailable."""
 
     @abstractmethod

@@ -341,7 +341,7 @@ def no_expression(cupy: Any, op: Op, case: Case) -> str:
     """
     two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
     try:
-        zeros = (cupy.zeros(x.shape(two), host_dtype(x.stored(case.dtype))) for x in op.inputs)
+        zeros = (cupy.zeros(x.shape(two), host_dtype(x.stored_dtype(case.dtype))) for x in op.inputs)
         results = each(op.at(two).expr(cupy, *zeros))
     except (TypeError, ValueError, NotImplementedError) as error:
         return f"CuPy cannot compute this expression in {case.dtype}: {error}"
@@ -400,7 +400,7 @@ class CupyBackend(Backend, Joins):
         with contextlib.suppress(BackendUnavailable):
             _import_cupy()
 
-    def joined(self) -> list[Device]:
+    def joinable(self) -> list[Device]:
         """All of them."""
         return self.devices()
 
@@ -499,16 +499,16 @@ def vendor_ceilings(attribute: Callable[[int], int], capability: tuple[int, int]
     dtypes have no ceiling here.
     """
 
-    def known(number: int) -> int:
+    def attribute_value(number: int) -> int:
         try:
             return max(0, int(attribute(number)))
         except Exception:  # each version of the runtime has its own words for an attribute that it dropped
             return 0
 
-    bus = 0 if capability in BOARDS else known(MEMORY_BUS_BITS)
-    bytes_per_s = DATA_RATE * known(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
-    units = FLOAT32_UNITS.get(capability, 0) * known(MULTIPROCESSORS)
-    flops_per_s = 2 * units * known(CLOCK_KHZ) * 1e3
+    bus = 0 if capability in BOARDS else attribute_value(MEMORY_BUS_BITS)
+    bytes_per_s = DATA_RATE * attribute_value(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
+    units = FLOAT32_UNITS.get(capability, 0) * attribute_value(MULTIPROCESSORS)
+    flops_per_s = 2 * units * attribute_value(CLOCK_KHZ) * 1e3
     return Theoretical(
         bytes_per_s=bytes_per_s or None, flops_per_s={"float32": flops_per_s} if flops_per_s else {},
         source=SOURCE if bytes_per_s or flops_per_s else None,

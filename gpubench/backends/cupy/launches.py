@@ -93,12 +93,12 @@ class CudaPrograms:
             if isinstance(step, CudaPass) and _text(step) not in self._functions
         }
 
-        def compiled(step: CudaPass) -> bytes:
+        def compile_step(step: CudaPass) -> bytes:
             enter()
             return self._compile(step)
 
         with ThreadPoolExecutor(usable_cpus()) as threads:
-            for step, binary in zip(missing.values(), threads.map(compiled, missing.values()), strict=True):
+            for step, binary in zip(missing.values(), threads.map(compile_step, missing.values()), strict=True):
                 self._load(step, binary)
 
     def _make(self, op: Op, case: Case) -> CudaProgram:
@@ -171,22 +171,22 @@ class CublasProduct:
 
         cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
         wide, kind = dtype == "float64", _CUDA_TYPES[dtype]
-        one, zero = (np.array(value, np.float64 if wide else np.float32) for value in (1, 0))
+        alpha, beta = (np.array(value, np.float64 if wide else np.float32) for value in (1, 0))
         a, b, out = (buffers[name] for name in (step.a, step.b, step.out))
-        self._held = (one, zero, a, b, out)  # cuBLAS has their addresses only
+        self._held = (alpha, beta, a, b, out)  # cuBLAS has their addresses only
         sums, algorithm = _COMPUTE_64F if wide else _COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
-        sides = (handle, int(step.tb), int(step.ta), step.n, step.m, step.k, one.ctypes.data)
+        sides = (handle, int(step.tb), int(step.ta), step.n, step.m, step.k, alpha.ctypes.data)
         of_b = (b.data.ptr, kind, step.k if step.tb else step.n)
         of_a = (a.data.ptr, kind, step.m if step.ta else step.k)
         of_out = (out.data.ptr, kind, step.n)
         self.batched = step.batch > 1
         self.arguments = (
             (
-                *sides, *of_b, step.k * step.n, *of_a, step.m * step.k, zero.ctypes.data, *of_out, step.m * step.n,
+                *sides, *of_b, step.k * step.n, *of_a, step.m * step.k, beta.ctypes.data, *of_out, step.m * step.n,
                 step.batch, sums, algorithm,
             )
             if self.batched
-            else (*sides, *of_b, *of_a, zero.ctypes.data, *of_out, sums, algorithm)
+            else (*sides, *of_b, *of_a, beta.ctypes.data, *of_out, sums, algorithm)
         )  # fmt: skip
         self._call = partial(cublas.gemmStridedBatchedEx if self.batched else cublas.gemmEx, *self.arguments)
 

@@ -64,7 +64,7 @@ class CudaLinks(Links):
         for stream in self._streams:
             stream.synchronize()
 
-    def fetched(self, array: Array) -> tuple[Any, Array]:
+    def fetch(self, array: Array) -> tuple[Any, Array]:
         import numpy
 
         return numpy, self.xp.asnumpy(array)

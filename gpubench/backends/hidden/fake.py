@@ -217,7 +217,7 @@ class FakeSession(
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * _slower(word)
-        self._hot_s = _read_scripted("GPUBENCH_FAKE_HEAT").get(word, math.inf)
+        self._hot_s = _read_scripted_time("GPUBENCH_FAKE_HEAT").get(word, math.inf)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
@@ -288,12 +288,12 @@ class FakeSession(
         np = self._np
 
         def compute() -> Buffer:
-            asked = [op.expr, *(buffer.array for buffer in inputs)]
-            if not inputs or len(asked) != len(self._asked) or not all(map(_is_same, asked, self._asked)):
+            request = [op.expr, *(buffer.array for buffer in inputs)]
+            if not inputs or len(request) != len(self._asked) or not all(map(_is_same, request, self._asked)):
                 with np.errstate(all="ignore"):
-                    results = [np.asarray(x) for x in each(op.expr(np, *asked[1:]))]
+                    results = [np.asarray(x) for x in each(op.expr(np, *request[1:]))]
                 answers = tuple(FakeBuffer(x + 1 if self._word == "wrong" else x) for x in results)
-                self._asked, self._answer = asked, answers if op.more_outputs else answers[0]
+                self._asked, self._answer = request, answers if op.more_outputs else answers[0]
             return self._answer
 
         call_s, bytes_per_s, flops_per_s = self._rates
@@ -418,7 +418,7 @@ class FakeLinks(HostLinks):
     def __init__(self, ordinals: Sequence[int], word: str) -> None:
         super().__init__(len(ordinals))
         self._word, self._now = word, 0.0
-        rates = _read_scripted("GPUBENCH_FAKE_LINK")
+        rates = _read_scripted_time("GPUBENCH_FAKE_LINK")
         self._rate = min(
             rates.get(f"{a}+{b}", LINK_BYTES_PER_S) / max(_slower(f"gpu{a}"), _slower(f"gpu{b}"))
             for a, b in itertools.combinations(sorted(ordinals), 2)
@@ -450,7 +450,7 @@ def _sleep_for_ever() -> NoReturn:
         time.sleep(60)
 
 
-def _read_scripted(name: str) -> dict[str, float]:
+def _read_scripted_time(name: str) -> dict[str, float]:
     """Read numbers by name from a variable: `gpu2=1.15 gpu3=2`."""
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}
@@ -458,7 +458,7 @@ def _read_scripted(name: str) -> dict[str, float]:
 
 def _slower(gpu: str) -> float:
     """Return how many times as long a scripted GPU takes."""
-    return _read_scripted("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
+    return _read_scripted_time("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
 
 
 # Throttling and the share of the full clock of actors whose clock is not steady: in the first block, and later.
@@ -486,7 +486,7 @@ class FakeBackend(Backend, Observed, Joins):
     def devices(self) -> list[Device]:
         return [_actor(word) for word in (*WORDS, *_twins())]
 
-    def joined(self) -> list[Device]:
+    def joinable(self) -> list[Device]:
         """The equal GPUs."""
         return [_actor(word) for word in _twins()]
 

@@ -106,9 +106,11 @@ class NumpySession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Refuse a tuned form that the op does not declare, or that numba does not compile."""
-        return (no_kernel(op, case) or self._refuse_uncompiled(op, case)) if case.form == "tuned" else None
+        return (
+            (no_kernel(op, case) or self._refuse_without_compiler(op, case)) if case.form == "tuned" else None
+        )
 
-    def _refuse_uncompiled(self, op: Op, case: Case) -> Unsupported | None:
+    def _refuse_without_compiler(self, op: Op, case: Case) -> Unsupported | None:
         """Refuse a compiled kernel where numba does not work: the plain expression is the library form."""
         if tuned_kernel(op, case).language == "numba":
             self._load_compiler()
@@ -402,7 +404,7 @@ class NumpyBackend(Backend, Joins):
         """Open the CPU with `threads` threads (None: all usable ones)."""
         return NumpySession(self.devices()[0], threads, autotune)
 
-    def joined(self) -> list[Device]:
+    def joinable(self) -> list[Device]:
         """Return none: a gang in host memory is named by the number of its ranks."""
         return []
 

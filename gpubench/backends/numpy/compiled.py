@@ -205,14 +205,14 @@ class NumbaThreads:
             return lambda kept=(buffers, module): alone(plan)  # type: ignore[misc]
         share = self._native.share
 
-        def shared(kept: Any = (buffers, module)) -> None:
+        def run(held: Any = (buffers, module)) -> None:
             threads = min(program.threads, self.limit)
             if self._active != threads:
                 self._numba.set_num_threads(threads)
                 self._active = threads
             share(plan)
 
-        return shared
+        return run
 
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
         """Return the largest error of each block of flat arrays, as `reference.judge` asks for it. Returns None for

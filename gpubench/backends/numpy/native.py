@@ -48,26 +48,26 @@ def kernel(*dtypes: str) -> Any:
     """The decorator of a kernel whose four arrays hold these dtypes."""
     arguments = (*(_POINTERS[dtype] for dtype in dtypes), *[types.intp] * 5)
 
-    def compiled(function: Any) -> Any:
+    def compile_function(function: Any) -> Any:
         made = CFunc(function, (arguments, types.void), {}, {"nopython": True, "fastmath": BODY, **_OPTIONS})
         made._cache = FunctionCode(function)
         made.compile()
         return made
 
-    return compiled
+    return compile_function
 
 
 def runner(**options: Any) -> Any:
     """The decorator of a function that runs plans."""
 
-    def compiled(function: Any) -> Any:
+    def compile_function(function: Any) -> Any:
         made = njit(**options, **_OPTIONS)(function)
         made._cache = FunctionCode(function)
         made.compile(_PLAN)
         made.disable_compile()
         return made
 
-    return compiled
+    return compile_function
 
 
 def scalar(function: Any) -> Any:
@@ -172,9 +172,9 @@ def scratch(typingctx, dtype):
 
     def codegen(context, builder, signature, args):
         with builder.goto_entry_block():
-            found = builder.alloca(ir.ArrayType(args[0].type, STREAMED))
-            found.align = 64
-        return builder.bitcast(found, context.get_value_type(signature.return_type))
+            pointer = builder.alloca(ir.ArrayType(args[0].type, STREAMED))
+            pointer.align = 64
+        return builder.bitcast(pointer, context.get_value_type(signature.return_type))
 
     return types.CPointer(dtype)(dtype), codegen
 

@@ -86,7 +86,7 @@ class Choices:
             FILE_NAME, msgspec.json.format(msgspec.json.encode(every, order="sorted"), indent=1) + b"\n"
         )
 
-    def is_outlived(self, choice: Chosen) -> bool:
+    def outlives(self, choice: Chosen) -> bool:
         """Whether it was made on a loaded machine, which has become quieter."""
         if choice.load <= _LOADED or self._opened is None or (now := processes.read_cpu_times()) is None:
             return False
@@ -171,7 +171,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()
     if earlier is not None and earlier.name in trials.names:
-        settled = earlier.load <= _LOADED if busy else not choices.is_outlived(earlier)
+        settled = earlier.load <= _LOADED if busy else not choices.outlives(earlier)
         if settled:
             return earlier.name
     elif case.params["n"] not in op.sizes.rungs() and (near := _nearest(case, trials, choices)):

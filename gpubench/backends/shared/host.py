@@ -256,7 +256,7 @@ def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buff
     taken: list[Buffer] = []
     try:
         for i, operand in enumerate(op.outputs):
-            shape, stored = operand.shape(case.params), operand.stored(case.dtype)
+            shape, stored = operand.shape(case.params), operand.stored_dtype(case.dtype)
             taken.append(inputs[updated[i]] if i in updated else session.allocate(shape, stored))
     except DeviceOutOfMemory:
         for i, buffer in enumerate(taken):
@@ -376,7 +376,7 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
     return [random_input(op, operand, params, dtype, seed, kind) for operand in op.inputs]
 
 
-def repeated(values: Array, count: int) -> Array:
+def repeat_values(values: Array, count: int) -> Array:
     """So many values: these, again and again."""
     import numpy as np
 
@@ -399,7 +399,7 @@ def random_input(
     if isinstance(drawn, Made):
         made: Array = drawn.make(params, dtype, seed)
         return made
-    array = np.empty(shape, host_dtype(operand.stored(dtype)))
+    array = np.empty(shape, host_dtype(operand.stored_dtype(dtype)))
     if isinstance(drawn, Given):
         array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
         return array

@@ -146,7 +146,7 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
     scales = {
         i: (folder / f"{name}-scale{i}.npy", scale)
         for i, output in enumerate(op.outputs)
-        if (scale := _spread(op.judged(output), dtype)) is not None
+        if (scale := _spread(op.tolerance_of(output), dtype)) is not None
     }
     try:
         if not wants[-1].exists():
@@ -317,7 +317,7 @@ def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequen
     with np.errstate(all="ignore"):
         wants = each(op.exact()(np, *inputs))
         for operand, got, want in zip(op.outputs, results, wants, strict=True):
-            tolerance = op.judged(operand)
+            tolerance = op.tolerance_of(operand)
             scale = None if tolerance.scale is None else np.asarray(tolerance.scale(np, *inputs))
             checks.append(judge(tolerance, precision, got, np.asarray(want, np.float64), scale))
     return checks

@@ -78,11 +78,11 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 def view_of(cpu: Session, array: Array) -> Buffer:
     """Return a buffer of the CPU for a host array: of NumPy the array itself."""
-    return cast("ScriptedPair", cpu).view(array) if _is_scripted(type(cpu)) else array
+    return cast("ScriptedPair", cpu).view(array) if _has_scripted_time(type(cpu)) else array
 
 
 @functools.cache
-def _is_scripted(kind: type[Session]) -> bool:
+def _has_scripted_time(kind: type[Session]) -> bool:
     """Tell it once for a kind of session: it is asked inside of timed calls, and `isinstance` takes 20 us before
     Python 3.12."""
     return issubclass(kind, ScriptedPair)

@@ -184,9 +184,9 @@ class WgpuSession(
 
     def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
-        wanted = [f for f in WANTED_FEATURES if f in adapter.features]
+        features = [f for f in WANTED_FEATURES if f in adapter.features]
         with vendor_errors():
-            self._device = adapter.request_device_sync(required_features=wanted)
+            self._device = adapter.request_device_sync(required_features=features)
         self.limits = limits_of(self._device, software=device.kind == "software")
         self.programs = Programs(self._device, self.limits)
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
@@ -200,7 +200,7 @@ class WgpuSession(
         }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
         self._flushing: Any = None
-        self.stamps = Stamps(self._device, self._queue) if "timestamp-query" in wanted else None
+        self.stamps = Stamps(self._device, self._queue) if "timestamp-query" in features else None
         if self.stamps is not None:  # only an open device tells the length of its ticks
             clock = DeviceClock(kind="pass-timestamp", step_s=self.stamps.period_s)
             self.device = replace(device, clock=clock)
@@ -382,7 +382,7 @@ class WgpuSession(
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
         """The candidates of a case that has several and has not chosen yet."""
-        if not self.tunes or case.form != "tuned" or self.programs.has_chosen(case):
+        if not self.tunes or case.form != "tuned" or self.programs.has_choice(case):
             return ()
         choices = self.programs.candidates(op, case)
         return choices if len(choices) > 1 else ()

@@ -155,7 +155,7 @@ class Programs:
             self._programs.pop(key, None)
             self.forget_buffers()
 
-    def has_chosen(self, case: Case) -> bool:
+    def has_choice(self, case: Case) -> bool:
         """True once `choose` was called for the case."""
         return (case.workload, case.variant) in self._chosen
 
@@ -277,7 +277,7 @@ def buffer_bytes(shape: Shape, dtype: Stored) -> int:
 
 def _sizes(op: Op, case: Case) -> dict[str, int]:
     """Return the bytes of each operand: a buffer may be longer."""
-    return {x.name: buffer_bytes(x.shape(case.params), x.stored(case.dtype)) for x in op.operands}
+    return {x.name: buffer_bytes(x.shape(case.params), x.stored_dtype(case.dtype)) for x in op.operands}
 
 
 def trusted_module(device: Any, source: str) -> Any:

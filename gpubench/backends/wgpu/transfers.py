@@ -111,7 +111,7 @@ class MappedTransfers(Transfers):
         try:
             if size <= PIECE_BYTES:  # one thread, which needs no pipeline
                 lane.ask(0, 0, size).sync_wait()
-                copy(lane.mapped(0, size), slice(0, size), slice(0, size))
+                copy(lane.memory_of(0, size), slice(0, size), slice(0, size))
                 lane.close(0, 0, size)
             else:
                 pipeline = ChunkPipeline(lane, size, CHUNK_BYTES, BUFFERS)
@@ -162,7 +162,7 @@ class Lane:
         self._mappings[turn] = self._queue.map(staging, round_up(size), write=self._write)
         return self._mappings[turn]
 
-    def mapped(self, turn: int, size: int) -> Any:
+    def memory_of(self, turn: int, size: int) -> Any:
         """Return that memory by bytes, once it was waited for."""
         return self._mappings[turn].memory()
 
@@ -218,7 +218,7 @@ class ChunkPipeline:
         chunk = self._chunks[number]
         try:
             # No frame keeps the mapped memory: it is gone once the chunk is closed.
-            copy(self._mapped(number), slice(inside, inside + stop - start), slice(start, stop))
+            copy(self._map(number), slice(inside, inside + stop - start), slice(start, stop))
             with self._change:
                 chunk.left -= stop - start
                 last = not chunk.left
@@ -236,7 +236,7 @@ class ChunkPipeline:
                             state.set_exception(self._error)
             raise self._error from None
 
-    def _mapped(self, number: int) -> Any:
+    def _map(self, number: int) -> Any:
         chunk = self._chunks[number]
         with self._change:
             first, chunk.claimed = not chunk.claimed, True
@@ -246,7 +246,7 @@ class ChunkPipeline:
             self._ask(0)
         chunk.asked.result().sync_wait()
         with self._calling:
-            mapped = self._lane.mapped(chunk.place[0], chunk.place[2])
+            mapped = self._lane.memory_of(chunk.place[0], chunk.place[2])
         if number + 1 < len(self._chunks):
             if number + 1 >= self._buffers:
                 self._chunks[number + 1 - self._buffers].closed.result()
@@ -257,5 +257,5 @@ class ChunkPipeline:
     def _ask(self, number: int) -> None:
         chunk = self._chunks[number]
         with self._calling:
-            asked = self._lane.ask(*chunk.place)
-        chunk.asked.set_result(asked)
+            request = self._lane.ask(*chunk.place)
+        chunk.asked.set_result(request)

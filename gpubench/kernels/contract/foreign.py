@@ -35,29 +35,29 @@ _trials: dict[str, str] = {}
 
 def entry(name: str) -> EntryPoint:
     """The entry point of that name. Raises KeyError if there is none."""
-    found = plugins.entries(plugins.OPS, name)
-    if not found:
+    entries = plugins.entries(plugins.OPS, name)
+    if not entries:
         raise KeyError(name)
-    return found[0]
+    return entries[0]
 
 
 @cache
 def load(name: str) -> Op:
     """The op, after its trial. Raises KeyError if there is none, BadPlugin if it is broken."""
-    found = entry(name)
+    point = entry(name)
     try_out([name])
     if _trials[name]:
-        raise _bad(name, found, _trials[name])
+        raise _bad(name, point, _trials[name])
     try:
-        return guarded(load_untried(name))
+        return guard(load_without_trial(name))
     except PluginError as error:
-        raise _bad(name, found, str(error)) from error
+        raise _bad(name, point, str(error)) from error
 
 
 @cache
-def load_untried(name: str) -> Op:
+def load_without_trial(name: str) -> Op:
     """The op, imported and examined here and now. Raises KeyError if there is none, PluginError if it is broken."""
-    return examined(plugins.load(entry(name)), name)
+    return examine(plugins.load(entry(name)), name)
 
 
 def try_out(names: Iterable[str]) -> None:
@@ -89,11 +89,11 @@ def _result(ended: processes.Ended) -> str:
         return f"{why}; {ended.noise}" if ended.noise else why
 
 
-def _bad(name: str, found: EntryPoint, why: str) -> BadPlugin:
-    package = plugins.package(found)
+def _bad(name: str, point: EntryPoint, why: str) -> BadPlugin:
+    package = plugins.package(point)
     return BadPlugin(
         "bad-plugin", f"the op {name} of the package {package} is left out",
-        why=f"{why}; its entry point is {found.name} = {found.value}",
+        why=f"{why}; its entry point is {point.name} = {point.value}",
         hint=f"mend the package {package}, or uninstall it; everything else works without it",
     )  # fmt: skip
 
@@ -109,35 +109,35 @@ def _declaration() -> type[msgspec.Struct]:
     return msgspec.defstruct("Op", list(hints.items()))
 
 
-def examined(found: object, name: str) -> Op:
+def examine(op: object, name: str) -> Op:
     """The object of the entry point `name` if it is an op that can be listed and planned. Raises PluginError."""
-    if not isinstance(found, Op):
-        raise PluginError(f"it is no Op but of the type {type(found).__name__}")
+    if not isinstance(op, Op):
+        raise PluginError(f"it is no Op but of the type {type(op).__name__}")
     try:
-        msgspec.convert(found, _declaration(), from_attributes=True)
+        msgspec.convert(op, _declaration(), from_attributes=True)
     except msgspec.ValidationError as error:
         raise PluginError(f"its declaration does not hold: {error}") from error
-    if found.name != name:
-        raise PluginError(f"its Op calls itself {found.name!r}: both names have to be the same")
-    if not found.group.isprintable() or not found.group or not found.dtypes:
+    if op.name != name:
+        raise PluginError(f"its Op calls itself {op.name!r}: both names have to be the same")
+    if not op.group.isprintable() or not op.group or not op.dtypes:
         raise PluginError("it declares no group or no dtype")
-    if "n" not in found.params:
+    if "n" not in op.params:
         raise PluginError("its params do not say what n is")
-    odd = [option for option in found.options if not _PARAM.fullmatch(option) or option == "n"]
+    odd = [option for option in op.options if not _PARAM.fullmatch(option) or option == "n"]
     if odd:
         raise PluginError(f"the option {odd[0]!r} is no name made of a-z and _, beside n")
-    ladder = found.sizes
+    ladder = op.sizes
     whole = all(type(value) is int and value >= 1 for value in msgspec.structs.astuple(ladder))
     if not whole or ladder.factor < 2 or ladder.low > ladder.high:
         raise PluginError("its sizes do not ascend from low to high by a factor of 2 or more")
     for n in (_PROBE, *ladder.sizes()):
-        unfit = _unfit(found, {"n": n})
+        unfit = _unfit(op, {"n": n})
         if isinstance(unfit, Defect):
             raise PluginError(unfit)
-    return found
+    return op
 
 
-def guarded(op: Op) -> Op:
+def guard(op: Op) -> Op:
     """The op, whose `fits` also tells where its own functions break: a plan asks it before any of the others."""
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
@@ -162,9 +162,9 @@ def _unfit(op: Op, params: Params) -> str | None:
             return Defect(
                 f"{what} needs the param {missing!r}, which has no default: params.get({missing!r}, ...)"
             )
-        return _raised(what, error, params)
+        return _describe_error(what, error, params)
     except (Exception, SystemExit) as error:
-        return _raised(what, error, params)
+        return _describe_error(what, error, params)
     return None
 
 
@@ -173,7 +173,7 @@ def _require_counts(*values: int) -> None:
         raise ValueError("it is negative")
 
 
-def _raised(what: str, error: BaseException, params: Params) -> Defect:
+def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
     shown = ", ".join(f"{name}={value}" for name, value in params.items())
     return Defect(f"{what} raises {plugins.error_text(error)} at {shown}")
 
@@ -185,7 +185,7 @@ def _broken(name: str) -> str:
     """Return what is wrong with an op, in one sentence; empty if nothing is."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
-        load_untried(name)
+        load_without_trial(name)
     except KeyError:
         return "a child process does not find its entry point"
     except PluginError as error:

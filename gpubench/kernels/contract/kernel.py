@@ -186,9 +186,9 @@ def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]
 def by_backend(numpy: Any, cuda: Any, wgsl: Any) -> dict[str, tuple[Kernel, ...]]:
     """An op's kernels on NumPy, CuPy and WebGPU: several, one, or the `build` of one in the backend's language."""
 
-    def kernels(language: str, given: Any) -> tuple[Kernel, ...]:
-        if isinstance(given, tuple):
-            return given
-        return (given if isinstance(given, Kernel) else Kernel(language, given),)
+    def kernels(language: str, build: Any) -> tuple[Kernel, ...]:
+        if isinstance(build, tuple):
+            return build
+        return (build if isinstance(build, Kernel) else Kernel(language, build),)
 
     return {"numpy": kernels("numpy", numpy), "cupy": kernels("cuda", cuda), "wgpu": kernels("wgsl", wgsl)}

@@ -126,12 +126,12 @@ class Operand(msgspec.Struct, frozen=True):
         """Whether it moves between host and device where a regime moves data."""
         return self.role == "activation"
 
-    def stored(self, dtype: Dtype) -> Stored:
+    def stored_dtype(self, dtype: Dtype) -> Stored:
         """Return the dtype of its elements in a case of that dtype."""
         return self.dtype or dtype
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        return math.prod(self.shape(params)) * ITEMSIZE[self.stored(dtype)]
+        return math.prod(self.shape(params)) * ITEMSIZE[self.stored_dtype(dtype)]
 
 
 EXACT = Tolerance(0)
@@ -156,11 +156,11 @@ class Ladder(msgspec.Struct, frozen=True):
 
     def sizes(self) -> list[int]:
         """All sizes, ascending."""
-        found, n = [], float(self.low)
-        while n < self.high and self.snapped(n) < self.high:
-            found.append(self.snapped(n))
+        sizes, n = [], float(self.low)
+        while n < self.high and self.snap(n) < self.high:
+            sizes.append(self.snap(n))
             n *= self.factor
-        return [*found, self.high]
+        return [*sizes, self.high]
 
     def rungs(self) -> list[int]:
         """The sizes that every search measures, the same on every machine: seven of a long ladder, six of a short one,
@@ -181,7 +181,7 @@ class Ladder(msgspec.Struct, frozen=True):
         step = self.granule if n >= self.granule else 1
         return min(max(round(n / step), 1) * step, self.high)
 
-    def snapped(self, n: float) -> int:
+    def snap(self, n: float) -> int:
         """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules; below
         two of them only where the ladder begins with whole ones."""
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
@@ -301,22 +301,22 @@ class Repeat(msgspec.Struct, frozen=True):
         return tuple(self._in_turn(stage, i) for i in range(self.times) for stage in flat(self.stages))
 
     def _in_turn(self, stage: Stage, turn: int) -> Stage:
-        def named(values: tuple[str, ...]) -> tuple[str, ...]:
-            known = {f"{{{self.index}}}": str(turn), f"{{{self.index}+1}}": str(turn + 1)}
-            for word, number in known.items():
+        def name_values(values: tuple[str, ...]) -> tuple[str, ...]:
+            places = {f"{{{self.index}}}": str(turn), f"{{{self.index}+1}}": str(turn + 1)}
+            for word, number in places.items():
                 values = tuple(value.replace(word, number) for value in values)
             return values
 
         own = stage.params
         return Stage(
-            f"{self.name}.{stage.name}" if self.name else stage.name, stage.op, named(stage.reads),
-            named(stage.writes), lambda params: own({**params, self.index: turn}), (turn, *stage.turns),
+            f"{self.name}.{stage.name}" if self.name else stage.name, stage.op, name_values(stage.reads),
+            name_values(stage.writes), lambda params: own({**params, self.index: turn}), (turn, *stage.turns),
         )  # fmt: skip
 
 
 def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
     """The stages with their repeats written out."""
-    return tuple(one for stage in stages for one in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
+    return tuple(step for stage in stages for step in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
 
 
 def counted_by(param: str) -> Callable[[Params, int], Params]:
@@ -409,33 +409,35 @@ class Op(msgspec.Struct, frozen=True):
         places = {operand.name: i for i, operand in enumerate(self.inputs)}
         return {i: places[operand.name] for i, operand in enumerate(self.outputs) if operand.name in places}
 
-    def judged(self, output: Operand) -> Tolerance:
+    def tolerance_of(self, output: Operand) -> Tolerance:
         """Return what one of the outputs is compared with."""
         return output.tolerance or self.tolerance
 
     def at(self, params: Params) -> Op:
         """The op whose formulas have what they take of these params."""
-        given = {name: params[name] for name in self.takes if name in params}
-        if not given:
+        own = {name: params[name] for name in self.takes if name in params}
+        if not own:
             return self
 
         def bound(formula: Callable[..., Array] | None) -> Any:
-            return None if formula is None else partial(formula, **given)
+            return None if formula is None else partial(formula, **own)
 
-        def judged(tolerance: Tolerance) -> Tolerance:
+        def bind_tolerance(tolerance: Tolerance) -> Tolerance:
             return msgspec.structs.replace(
                 tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall)
             )
 
-        def output(one: Operand) -> Operand:
+        def output(operand: Operand) -> Operand:
             return (
-                one if one.tolerance is None else msgspec.structs.replace(one, tolerance=judged(one.tolerance))
+                operand
+                if operand.tolerance is None
+                else msgspec.structs.replace(operand, tolerance=bind_tolerance(operand.tolerance))
             )
 
         return msgspec.structs.replace(
             self, expr=bound(self.expr), reference=bound(self.reference),
             library={backend: bound(call) for backend, call in self.library.items()},
-            tolerance=judged(self.tolerance), output=output(self.output),
+            tolerance=bind_tolerance(self.tolerance), output=output(self.output),
             more_outputs=tuple(map(output, self.more_outputs)),
         )  # fmt: skip
 

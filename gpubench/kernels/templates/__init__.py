@@ -40,9 +40,9 @@ def multiprocessors(limits: Limits) -> int:
     return limits.multiprocessors or ASSUMED_MULTIPROCESSORS
 
 
-def group_threads(limits: Limits, wanted: int = GROUP_THREADS) -> int:
+def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
     """The largest power of two that is neither above `wanted` nor above the device's limit."""
-    return 1 << (min(wanted, limits.max_workgroup_threads).bit_length() - 1)
+    return 1 << (min(most, limits.max_workgroup_threads).bit_length() - 1)
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:

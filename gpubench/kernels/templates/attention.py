@@ -341,7 +341,7 @@ class _Text(msgspec.Struct, frozen=True):
         lines = []
         for u in range(self.units):
             lines.append(f"let {name}_unit{u} = qkv_[{start} + {u}u];")
-            for i, part in enumerate(self.storage.decoded(f"{name}_unit{u}")):
+            for i, part in enumerate(self.storage.decode(f"{name}_unit{u}")):
                 lines.append(f"let {name}{u * self.storage.parts + i} = {part};")
         return lines
 
@@ -432,7 +432,7 @@ class _Text(msgspec.Struct, frozen=True):
             for u in range(self.units):
                 parts = (f"o{r}_{u * self.storage.parts + i} * by{r}" for i in range(self.storage.parts))
                 lines.append(
-                    f"    out_[row{r} * {self.of.heads * self.units}u + head + {u}u] = {self.storage.encoded(*parts)};"
+                    f"    out_[row{r} * {self.of.heads * self.units}u + head + {u}u] = {self.storage.encode(*parts)};"
                 )
             lines.append("  }")
         return lines

@@ -109,8 +109,8 @@ class ThreadScratch:
         if getattr(self._kept, "key", None) != key:
             self._kept.arrays = [self._np.empty(size, dtype) for _ in range(count)]
             self._kept.key = key
-        found: list[Array] = self._kept.arrays
-        return found
+        views: list[Array] = self._kept.arrays
+        return views
 
 
 def widen(np: Any, half: Array, wide: Array) -> Array:

@@ -305,7 +305,7 @@ class WgslElement(msgspec.Struct, frozen=True):
 def _wgsl_source(formula: Formula, dtype: str, threads: int, per_thread: int) -> str:
     """The whole shader text."""
     storage = vectors(dtype)
-    before = "\n".join([*_wgsl_functions(formula, storage), *_wgsl_guarded(formula, storage)])
+    before = "\n".join([*_wgsl_functions(formula, storage), *_wgsl_guard(formula, storage)])
     body = "\n".join(_wgsl_main(formula, storage, threads, per_thread))
     buffers = {f"{name}_": storage.unit for name in (*formula.names, "out")}
     return shader(buffers, threads, body, params="n", before=before)
@@ -316,18 +316,18 @@ def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
     start = f"fn apply({units}) -> {storage.unit} {{ return"
     if formula.moved:
         return [f"{start} {formula.moved}; }}"]  # a copy moves bits, NaNs of any kind included
-    decoded = [storage.decoded(name) for name in formula.names]
+    decoded = [storage.decode(name) for name in formula.names]
     calls = [f"part({', '.join(at)})" for at in zip(*decoded, strict=True)]
     return [
         *storage.functions,
         *formula.wgsl_functions(),
         formula.wgsl("element", storage.real),
         storage.lanewise("part", "element", formula.names),
-        f"{start} {storage.encoded(*calls)}; }}",
+        f"{start} {storage.encode(*calls)}; }}",
     ]
 
 
-def _wgsl_guarded(formula: Formula, storage: Storage) -> list[str]:
+def _wgsl_guard(formula: Formula, storage: Storage) -> list[str]:
     """The tail is stored by component, so nothing past element n - 1 is changed."""
     loads = ", ".join(f"{name}_[i]" for name in formula.names)
     return [
@@ -353,8 +353,8 @@ def _wgsl_half_stores() -> list[str]:
     lines = []
     for k, lane in enumerate(LANES):
         lines.append(f"    if (rest > {2 * k + 1}u) {{ out_[i].{lane} = value.{lane}; }}")
-        kept = f"(out_[i].{lane} & 0xffff0000u) | (value.{lane} & 0xffffu)"
-        lines.append(f"    else if (rest > {2 * k}u) {{ out_[i].{lane} = {kept}; }}")
+        word = f"(out_[i].{lane} & 0xffff0000u) | (value.{lane} & 0xffffu)"
+        lines.append(f"    else if (rest > {2 * k}u) {{ out_[i].{lane} = {word}; }}")
     return lines
 
 

@@ -408,12 +408,12 @@ def _wgsl_source(body: WgslReduction, storage: Storage, result: str, threads: in
 
 def _elements(body: WgslReduction, storage: Storage, index: str) -> list[str]:
     """The parts of the elements at a unit's index."""
-    decoded = [storage.decoded(f"{name}_[{index}]") for name in body.element.names]
+    decoded = [storage.decode(f"{name}_[{index}]") for name in body.element.names]
     return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 
 
-def _joined(values: list[str]) -> str:
-    return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_joined(values[1:])})"
+def _join_all(values: list[str]) -> str:
+    return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_join_all(values[1:])})"
 
 
 def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> str:
@@ -428,12 +428,12 @@ def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> s
         # As many accumulators as loads: all are in flight before the first one is needed.
         f"  for (; i + {_UNROLL - 1}u * stride < whole; i += {_UNROLL}u * stride) {{",
         *(
-            f"    {a} = {_joined([a, *_elements(body, storage, f'i + {k}u * stride')])};"
+            f"    {a} = {_join_all([a, *_elements(body, storage, f'i + {k}u * stride')])};"
             for k, a in enumerate(accumulators)
         ),
         "  }",
-        f"  for (; i < whole; i += stride) {{ a0 = {_joined(['a0', *_elements(body, storage, 'i')])}; }}",
-        f"  var a = {_joined(accumulators)};",
+        f"  for (; i < whole; i += stride) {{ a0 = {_join_all(['a0', *_elements(body, storage, 'i')])}; }}",
+        f"  var a = {_join_all(accumulators)};",
         *_tail(body, storage),
         f"  shared_[thread] = {storage.across('join', 'a')};",
         "  workgroupBarrier();",

@@ -46,13 +46,13 @@ class Storage(msgspec.Struct, frozen=True):
         """Return the functions that `decoded` and `encoded` call."""
         return [_UNPACK] if self.parts == 2 else []
 
-    def decoded(self, unit: str) -> tuple[str, ...]:
+    def decode(self, unit: str) -> tuple[str, ...]:
         """The parts of a unit, as expressions in its name."""
         if self.parts == 2:
             return (f"low({unit})", f"high({unit})")
         return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
 
-    def encoded(self, *parts: str) -> str:
+    def encode(self, *parts: str) -> str:
         """The unit of these parts."""
         if self.parts == 2:
             return f"packed({', '.join(parts)})"
@@ -61,8 +61,8 @@ class Storage(msgspec.Struct, frozen=True):
     def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
         """The text of the function `name` of parts that calls a function of reals for each lane."""
         calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
-        given = ", ".join(f"{x}: {self.part}" for x in arguments)
-        return f"fn {name}({given}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
+        parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
+        return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
 
     def product(self, a: str, b: str) -> str:
         """One real from two parts: the sum of the products of their lanes."""
@@ -111,12 +111,12 @@ def shader(
     ]
     if params:
         lines.append(f"@group(0) @binding({len(buffers)}) var<uniform> p: Params;")
-    given = (
+    builtins = (
         f"@builtin({builtin}) {name}: {kind}"
         for name, (builtin, kind) in _BUILTINS.items()
         if re.search(rf"\b{name}\b", body)
     )
-    entry = f"@compute @workgroup_size({threads})\nfn main({', '.join(given)}) {{"
+    entry = f"@compute @workgroup_size({threads})\nfn main({', '.join(builtins)}) {{"
     return "\n".join([*lines, before.strip(), entry, body.strip("\n"), "}\n"])
 
 
@@ -137,8 +137,8 @@ def elements(dtype: str) -> Storage:
 
 def whole_units(dtype: str, length: int) -> Storage:
     """Units of 16 bytes where rows of this length hold whole ones, else single elements."""
-    found = vectors(dtype)
-    return elements(dtype) if length % found.width else found
+    storage = vectors(dtype)
+    return elements(dtype) if length % storage.width else storage
 
 
 def real_dtype(dtype: str) -> str:
@@ -169,10 +169,10 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
     they do. On an H200 softmax takes 0.93 of the time that it takes with two values a step.
     """
     lines = []
-    for left, count in _fold_steps(lanes):
-        lines += ["  workgroupBarrier();", f"  if ({lane} < {left}u) {{", f"    var so_far = {array}[thread];"]
+    for half, count in _fold_steps(lanes):
+        lines += ["  workgroupBarrier();", f"  if ({lane} < {half}u) {{", f"    var so_far = {array}[thread];"]
         for i in range(1, count):
-            text = joined.format(a="so_far", b=f"{array}[thread + {i * left}u]")
+            text = joined.format(a="so_far", b=f"{array}[thread + {i * half}u]")
             lines.append(f"    so_far = {text};")
         lines += [f"    {array}[thread] = so_far;", "  }"]
     return [*lines, "  workgroupBarrier();"]
@@ -180,10 +180,10 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
     """How many lanes are left after each step, and how many values each of them folds: about as many in every step."""
-    found, bits = [], log2(lanes)
+    lines, bits = [], log2(lanes)
     steps = -(-bits // 3)
     for step in range(steps):
         part = -(-bits // (steps - step))
         bits -= part
-        found.append((1 << bits, 1 << part))
-    return found
+        lines.append((1 << bits, 1 << part))
+    return lines

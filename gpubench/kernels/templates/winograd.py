@@ -301,9 +301,9 @@ def _wgsl_tiles(even: bool) -> str:
         f"      s{i}{h} += a{i // 4}.{'xyzw'[i % 4]} * b{h};" for i in range(8) for h in range(2)
     )
     rows = "\n".join(
-        f"    if ((inside & {1 << bit}u) != 0u && there) {{ e{bit % 4} += {sign}f32(x_[from_{row} + {bit % 4}u]); }}"
-        for row, sign in ((0, ""), (1, "sign * "))
-        for bit in range(4 * row, 4 * row + 4)
+        f"    if ((inside & {1 << bit}u) != 0u && there) {{ e{bit % 4} += {sign}f32(x_[from_{r} + {bit % 4}u]); }}"
+        for r, sign in ((0, ""), (1, "sign * "))
+        for bit in range(4 * r, 4 * r + 4)
     )
     store = "\n".join(
         f"    at = to + {k * TILES}u; room[at / 4u][at % 4u] = {value};"

@@ -562,7 +562,7 @@ class OpenDevice:
 
 def equip(name: str, used: Sequence[Backend]) -> Op:
     """Return the op with the kernels that backends bring along."""
-    op = loading.load(name) if "." in name else kernels.load_untried(name)
+    op = loading.load(name) if "." in name else kernels.load_without_trial(name)
     for backend in used:
         op = op.with_kernels(backend.name, backend.kernels.get(name, ()))
     return op

@@ -211,7 +211,7 @@ class Passed:
         buffers: list[Buffer] = []
         try:
             for operand, output in zip(op.outputs, outputs, strict=True):
-                copy = session.copy_of(output, operand.shape(case.params), operand.stored(case.dtype))
+                copy = session.copy_of(output, operand.shape(case.params), operand.stored_dtype(case.dtype))
                 if copy is not None:
                     buffers.append(copy)
         except DeviceOutOfMemory:
@@ -224,7 +224,7 @@ class Passed:
     def landing(self, op: Op, case: Case) -> list[Array]:
         """Return host arrays for the outputs, page-locked where the device has such memory. All cases share them."""
         shapes = [
-            (operand.shape(case.params), host_dtype(operand.stored(case.dtype))) for operand in op.outputs
+            (operand.shape(case.params), host_dtype(operand.stored_dtype(case.dtype))) for operand in op.outputs
         ]
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes]
         total = sum(-(-size // _LINE) * _LINE for size in sizes)
@@ -244,7 +244,7 @@ class Passed:
     def _has_bits(self, op: Op, case: Case, outputs: Sequence[Buffer], copy: Copy) -> bool:
         session = self._session
         return isinstance(session, ComparesBuffers) and all(
-            session.begins(copied, output, operand.shape(case.params), operand.stored(case.dtype))
+            session.begins(copied, output, operand.shape(case.params), operand.stored_dtype(case.dtype))
             for copied, output, operand in zip(copy.buffers, outputs, op.outputs, strict=True)
         )
 
@@ -308,7 +308,7 @@ class Weights:
         if weight.buffer is None:
             session.sync()
             began = time.perf_counter()
-            buffer = session.allocate(operand.shape(case.params), operand.stored(case.dtype))
+            buffer = session.allocate(operand.shape(case.params), operand.stored_dtype(case.dtype))
             session.upload(buffer, weight.array)
             session.sync()
             weight.load_s, weight.buffer = time.perf_counter() - began, buffer

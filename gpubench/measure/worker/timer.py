@@ -297,7 +297,7 @@ class Timer(Timed):
         return buffers, tuple(outputs) if op.more_outputs else outputs[0]
 
     def _shape(self, operand: Operand) -> tuple[Shape, Stored]:
-        return operand.shape(self.case.params), operand.stored(self.case.dtype)
+        return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
         """The inverse of `take`."""

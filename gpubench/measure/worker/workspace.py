@@ -130,7 +130,7 @@ class Workspace:
         return [sentinels(*self._kind(operand), self.sentinel) for operand in self.op.outputs]
 
     def _kind(self, operand: Operand) -> tuple[Shape, Stored]:
-        return operand.shape(self.case.params), operand.stored(self.case.dtype)
+        return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
 
     def upload_inputs(self) -> None:
         """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
@@ -155,7 +155,7 @@ class Workspace:
             return self._operands.weights.borrow(self.session, self.op, operand, self.case)
         if operand.role == "host":
             return host
-        buffer = self.session.allocate(operand.shape(self.case.params), operand.stored(self.case.dtype))
+        buffer = self.session.allocate(operand.shape(self.case.params), operand.stored_dtype(self.case.dtype))
         self.session.upload(buffer, host)
         return buffer
 
@@ -308,7 +308,7 @@ class Workspace:
         """Fill the arrays of timed calls with sentinels, so that what is not downloaded fails. New ones are full."""
         if "host_outputs" in vars(self):
             for array, operand in zip(self.host_outputs, self.op.outputs, strict=True):
-                fill(array, sentinel_of(operand.stored(self.case.dtype), self.sentinel))
+                fill(array, sentinel_of(operand.stored_dtype(self.case.dtype), self.sentinel))
 
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
@@ -331,7 +331,7 @@ class Workspace:
             if all(map(same_bytes, arrays, outputs)):
                 return earlier
         checks = [
-            self._judge(self.op.judged(operand), precision, got, answer)
+            self._judge(self.op.tolerance_of(operand), precision, got, answer)
             for operand, got, answer in zip(self.op.outputs, outputs, self.answers, strict=True)
         ]
         worst = max(range(len(checks)), key=lambda i: _nearness(checks[i]))

@@ -56,7 +56,7 @@ class Lane:
 
         return Asked()
 
-    def mapped(self, turn, size):
+    def memory_of(self, turn, size):
         with self.alone():
             assert self.state[turn] == "mapped"
             return self.memory[turn][:size]

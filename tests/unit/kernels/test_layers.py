@@ -144,7 +144,9 @@ def test_what_an_op_declares_is_what_it_computes(op):
     assert op.name not in kernels.usual()
     assert set(op.takes) <= set(op.options)
     named = {x.name: x for x in op.operands}  # what is added to is one buffer
-    held = sum(math.prod(x.shape(params)) * x.stored("float32").endswith("32") * 4 for x in named.values())
+    held = sum(
+        math.prod(x.shape(params)) * x.stored_dtype("float32").endswith("32") * 4 for x in named.values()
+    )
     assert op.held_bytes(params, "float32") == held
     assert 0 < op.bytes(params, "float32") <= held
     assert op.flops(params) >= op.flops({"n": 3}) > 0 or op.updated, "adding to a state is moving"

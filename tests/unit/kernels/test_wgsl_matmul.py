@@ -19,7 +19,7 @@ from gpubench.kernels.templates.matmul import (
     Tile,
     able,
     promising,
-    ranked,
+    rank,
     register,
     sequence,
     split,
@@ -195,7 +195,7 @@ def test_the_order_of_the_tiles_keeps_all_of_them():
     tiles = able(TILES, 4, H200)
     for n in (1, 256, 1024, 8192):
         for device in (H200, SOFTWARE):
-            assert sorted(t.name for t in ranked(n, n, 1, tiles, device)) == sorted(t.name for t in tiles)
+            assert sorted(t.name for t in rank(n, n, 1, tiles, device)) == sorted(t.name for t in tiles)
 
 
 DEFAULTS = [

@@ -66,7 +66,7 @@ def test_a_size_that_is_larger_than_the_first_is_made_anew(tmp_path):
 ])  # fmt: skip
 def test_ops_of_one_length_begin_and_those_of_squares_do_not(name, begins):
     op = kernels.load(name)
-    low, high = op.sizes.snapped(4096), op.sizes.high
+    low, high = op.sizes.snap(4096), op.sizes.high
     assert op.begins({"n": low}, {"n": high}) == begins
     assert not op.begins({"n": high}, {"n": low}) or low == high
 

@@ -53,7 +53,7 @@ def test_curves_follow_what_was_measured_since():
 
 @given(ladders, st.floats(1, 1e7))
 def test_sizes_of_the_grid_are_whole_and_few(ladder, n):
-    snapped = ladder.snapped(n)
+    snapped = ladder.snap(n)
     assert 1 <= snapped <= ladder.high
     assert snapped % ladder.granule == 0
     if n <= ladder.high and snapped > 8 * ladder.granule:
@@ -88,7 +88,7 @@ def test_the_default_sizes_of_an_op_have_a_shape(name):
     assert [op.fits({"n": n}) for n in sizes] == [None] * len(sizes)
 
 
-@pytest.mark.parametrize("name", kernels.computed())
+@pytest.mark.parametrize("name", kernels.computing_ops())
 def test_larger_sizes_are_more_work(name):
     op = kernels.load(name)
     work = [Series(op, "float32").work(n) for n in op.sizes.rungs()]

@@ -82,7 +82,7 @@ def test_zeros_and_ones_stand_for_all_values(kind, value):
 
 
 def test_what_is_no_plain_input_and_what_is_too_large_is_not_shared(shared):
-    for op in map(kernels.load, kernels.computed()):
+    for op in map(kernels.load, kernels.computing_ops()):
         params = dict.fromkeys(op.params, 64) if op.fits(dict.fromkeys(op.params, 64)) is None else None
         for operand in op.inputs if params else ():
             held = shared.holds(op, operand, msgspec.structs.replace(case(op, 1), params=params))

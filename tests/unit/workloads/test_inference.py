@@ -19,7 +19,7 @@ from gpubench.workloads.chains import ChainWorkspace
 
 OP = networks.inference
 PARAMS = {"n": 17, "width": 24, "heads": 2}
-TOLERANCE = OP.at(PARAMS).judged(OP.at(PARAMS).output)
+TOLERANCE = OP.at(PARAMS).tolerance_of(OP.at(PARAMS).output)
 
 
 @pytest.fixture(scope="module")

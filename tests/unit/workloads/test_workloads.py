@@ -24,7 +24,7 @@ from gpubench.workloads import chains
 from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.workload import workload
 
-WORKLOADS = [op for op in map(kernels.load, kernels.computed()) if op.stages]
+WORKLOADS = [op for op in map(kernels.load, kernels.computing_ops()) if op.stages]
 BACKENDS = ["numpy", pytest.param("wgpu", marks=pytest.mark.vulkan)]
 SQUARE = {"n": 6, "k": 6, "m": 6}
 
@@ -144,7 +144,7 @@ def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
             f[number]
             for f in (references(op, inputs, tmp_path, f"{bias}"), op.reference(np, *map(widen, inputs)))
         )
-        return want, np.broadcast_to(scale, want.shape) * op.judged(op.outputs[number]).units * 2.0**-24
+        return want, np.broadcast_to(scale, want.shape) * op.tolerance_of(op.outputs[number]).units * 2.0**-24
 
     edge = -float(x[0].astype(np.float64) @ w1[:, 0].astype(np.float64))
     (above, allowed), (below, _) = answer(edge + 1e-7), answer(edge - 1e-7)

@@ -25,7 +25,7 @@ def timer(session, tmp_path):
     workspace.release()
 
 
-def fetched(timer):
+def fetch(timer):
     timer.workspace.spoil_host_output()
     timer.workspace.fetch(timer.launch.output, timer.session)
     return timer.workspace.host_outputs[0].copy()
@@ -37,7 +37,7 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
         monkeypatch.setattr(session, "stamps", None)
     elif session.device.clock is None:
         pytest.skip("this adapter has no time stamps")
-    want = fetched(timer)
+    want = fetch(timer)
     found = time_stages(timer, 0, 0.25)
     assert (found.clock, found.stages) == (clock, ["ffn_in", "ffn_out"])
     for chain, alone in zip(found.chain_s, found.alone_s, strict=True):
@@ -49,7 +49,7 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     )
     sums = [sum(values) for values in zip(*found.chain_s, strict=True)]
     assert all(total <= span * 1.000001 for total, span in zip(sums, found.span_s, strict=True))
-    np.testing.assert_array_equal(fetched(timer), want)
+    np.testing.assert_array_equal(fetch(timer), want)
 
 
 def passes_of(op, case, limits):

@@ -96,13 +96,13 @@ def sequence(tile: Tile) -> list[tuple[int, int]]:
     if tile.order == "interleaved":  # the same lane of each vec4 of A, two rows at a time
         band = 2
         rows = [4 * quad + lane for lane in range(4) for quad in range(tile.thread_rows // 4)]
-    found = []
+    pairs = []
     for start in range(0, len(rows), band):
         for at, column in enumerate(columns):
             pair = rows[start : start + band]
-            found += [(row, column) for row in (pair[::-1] if at % 2 else pair)]
+            pairs += [(r, column) for r in (pair[::-1] if at % 2 else pair)]
         columns.reverse()
-    return found
+    return pairs
 
 
 # Measured on an H200 against queued cuBLAS (float32, TF32 off): what each is the best for stands beside it.
@@ -124,8 +124,8 @@ NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4,
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
     """The tiles that the limits hold. Raises Unsupported if there is none."""
-    found = [tile for tile in tiles if tile.fits(itemsize, limits)]
-    if not found:
+    fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
+    if not fitting:
         least = tiles[-1]
         raise Unsupported(
             f"the smallest tile needs {4 * itemsize * least.vectors} bytes of workgroup memory and"
@@ -133,13 +133,13 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
             f" (maxComputeWorkgroupStorageSize) and {limits.max_workgroup_threads} threads",
             reason="limit",
         )
-    return found
+    return fitting
 
 
 def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
     """The tiles for few columns: narrow ones, and of the others those that are not many times as wide."""
-    found = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
-    return found + [tile for tile in tiles if tile.columns <= 4 * NARROW]
+    fitting = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
+    return fitting + [tile for tile in tiles if tile.columns <= 4 * NARROW]
 
 
 def _full(limits: Limits) -> int:
@@ -152,20 +152,20 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
     A 64 x 4096 product takes 32 groups of 64 x 128 and 0.63 of cuBLAS without this on an H200.
     """
-    one, found = _full(limits), []
+    full, cuts = _full(limits), []
     for tile in tiles:
         splits = 1
-        while 2 * splits * tile.groups(m, n) <= 2 * one and k % (4 * splits * tile.depth) == 0:
+        while 2 * splits * tile.groups(m, n) <= 2 * full and k % (4 * splits * tile.depth) == 0:
             splits *= 2
-        if tile.groups(m, n) < one and splits > 1 and not tile.scalar_stores:
-            found.append(msgspec.structs.replace(tile, splits=splits))
-    return found
+        if tile.groups(m, n) < full and splits > 1 and not tile.scalar_stores:
+            cuts.append(msgspec.structs.replace(tile, splits=splits))
+    return cuts
 
 
-def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
+def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
     """The tiles with the default first: the foremost that gives the device enough groups.
 
-    A tile without slices wants two groups for each multiprocessor, one with slices one ("one" is 7/8: 64 x 128
+    A tile without slices wants two groups for each multiprocessor, one with slices one ("full" is 7/8: 64 x 128
     at n = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software adapter the
     smallest comes first: its compiler takes seconds for the long texts. Few columns take a narrow tile.
     """
@@ -173,11 +173,11 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
         return tiles[::-1]
     if tiles[0].columns <= NARROW:
         return tiles
-    one = _full(limits)
+    full = _full(limits)
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
     # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
-    wanted = {tile: one * (1 if tile.slices > 1 else 2) for tile in tiles} | {tiles[0]: 14 * one}
-    enough = [tile for tile in tiles if groups[tile] >= wanted[tile]]
+    needed = {tile: full * (1 if tile.slices > 1 else 2) for tile in tiles} | {tiles[0]: 14 * full}
+    enough = [tile for tile in tiles if groups[tile] >= needed[tile]]
     # Where no tile gives enough, the one that gives the most, with slices if there is such a one.
     first = enough[0] if enough else max(tiles, key=lambda tile: (groups[tile], tile.slices))
     return [first, *(tile for tile in tiles if tile is not first)]
@@ -189,19 +189,19 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
     A block of 16 a thread loses by half once larger ones fill the device, whole groups lose where most of the
     device has none, and very many small groups read every row too often.
     """
-    one = _full(limits)
-    found = []
+    full = _full(limits)
+    worth = []
     for tile in tiles:
         groups = batch * tile.splits * tile.groups(m, n)
         if tile.columns <= NARROW:
             fits = True
         elif tile.thread_rows * tile.thread_columns < 32:
-            fits = groups <= 4 * one and tile.splits == 1
+            fits = groups <= 4 * full and tile.splits == 1
         else:
-            fits = groups <= 64 * one or tile.rows * tile.columns > 4096
-        if fits and 2 * groups >= one:
-            found.append(tile)
-    return found
+            fits = groups <= 64 * full or tile.rows * tile.columns > 4096
+        if fits and 2 * groups >= full:
+            worth.append(tile)
+    return worth
 
 
 def norms(xp: Array, x: Array, w: Array) -> Array:

@@ -56,7 +56,7 @@ class Epilogue(msgspec.Struct, frozen=True):
             f"  const Unit {name} = reinterpret_cast<const Unit*>({name}_)[{index[along]}];"
             for name, along in self.operands.items()
         )
-        given = "".join(f", wide({name}.lane[j])" for name in self.operands)
+        operands = "".join(f", wide({name}.lane[j])" for name in self.operands)
         return f"""const int WIDTH = {width};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
 {self.cuda_finish()}
@@ -67,7 +67,7 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
   Unit out = reinterpret_cast<Unit*>(out_)[i];
 {loads}
   #pragma unroll
-  for (int j = 0; j < WIDTH; ++j) out.lane[j] = narrow(finish(wide(out.lane[j]){given}));
+  for (int j = 0; j < WIDTH; ++j) out.lane[j] = narrow(finish(wide(out.lane[j]){operands}));
   reinterpret_cast<Unit*>(out_)[i] = out;
 }}
 """

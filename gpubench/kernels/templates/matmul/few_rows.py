@@ -124,7 +124,7 @@ def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
 def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
     arrays = "".join(f", const stored* __restrict__ {name}_" for name in (*product.operands, *product.across))
     index = {"across": "column", "all": "row * m + column"}
-    given = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())
+    operands = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())
     finish = product.epilogue.cuda_finish() if product.epilogue else "#define finish(v) v"
     norm = of.norm(product)
     body = (
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 gpubench_few_rows(const stored* __restrict__ x_, const stored* __restrict__ w_, stored* __restrict__ out_{arrays},
                   long long n, long long m, long long k) {{
   const long long first = (long long)blockIdx.y * ROWS;
-{body.replace("GIVEN", given).strip(chr(10))}
+{body.replace("GIVEN", operands).strip(chr(10))}
 }}
 """
 
@@ -226,10 +226,10 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
     blocks = (product.block(rows, storage.width, threads, limits) for rows in range(most, 0, -1))
     block = next(
         (
-            one
-            for one in blocks
-            if (one.rows == 1 and not product.normed)
-            or _wgsl_bytes(product, one, storage, threads) <= limits.max_workgroup_bytes
+            step
+            for step in blocks
+            if (step.rows == 1 and not product.normed)
+            or _wgsl_bytes(product, step, storage, threads) <= limits.max_workgroup_bytes
         ),
         None,
     )
@@ -295,20 +295,20 @@ fn joined(a: {sums}, b: {sums}) -> {sums} {{ return {sums}({joined}); }}
 
 def _wgsl_loop(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm | None) -> str:
     if norm is not None:
-        return _wgsl_normed(of, storage, x, norm)
-    lines = [f"  let start{row} = min(first + {row}u, p.n - 1u) * p.length;" for row in range(of.rows)]
+        return _wgsl_norm(of, storage, x, norm)
+    lines = [f"  let start{r} = min(first + {r}u, p.n - 1u) * p.length;" for r in range(of.rows)]
     at = "place * p.length + i" if of.turned else "i * p.columns + place"
     lines += [f"  for (var i = share; i < p.length; i += {of.shares}u) {{", f"    let w = w_in[{at}];"]
-    lines += _wgsl_products(of, storage, x, [f"x_in[start{row} + i]" for row in range(of.rows)])
+    lines += _wgsl_products(of, storage, x, [f"x_in[start{r} + i]" for r in range(of.rows)])
     return "\n".join([*lines, "  }"])
 
 
-def _wgsl_normed(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm) -> str:
+def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm) -> str:
     """The first weights are loaded before the norm, and the others once it is there."""
     ahead, k = norm.wgsl_ahead, norm.k
     lines = [f"  let ahead{a} = w_in[(share + {a * of.shares}u) * p.columns + place];" for a in range(ahead)]
     lines.append(norm.wgsl_rows(x))
-    rows = [f"rows[{row * k}u + i]" for row in range(of.rows)]
+    rows = [f"rows[{r * k}u + i]" for r in range(of.rows)]
     for a in range(ahead):
         lines += ["  {", f"    let i = share + {a * of.shares}u;", f"    let w = ahead{a};"]
         lines += [*_wgsl_products(of, storage, x, rows), "  }"]
@@ -321,27 +321,27 @@ def _wgsl_normed(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm) -
 def _wgsl_products(of: ColumnBlock, storage: Storage, x: Storage, units: Sequence[str]) -> list[str]:
     """Return what a unit `w` of weights adds to the totals, with the unit of each row that meets it."""
     lines = []
-    for row, unit in enumerate(units):
-        lines.append(f"    let x{row} = {unit};")
-        for part, w in enumerate(storage.decoded("w")):
+    for r, unit in enumerate(units):
+        lines.append(f"    let x{r} = {unit};")
+        for part, w in enumerate(storage.decode("w")):
             if of.turned:
-                lines.append(f"    let y{row}p{part} = {x.decoded(f'x{row}')[part]} * {w};")
-                lines.append(f"    total[{row}] += {storage.across('', f'y{row}p{part}')};")
+                lines.append(f"    let y{r}p{part} = {x.decode(f'x{r}')[part]} * {w};")
+                lines.append(f"    total[{r}] += {storage.across('', f'y{r}p{part}')};")
             else:
-                total = f"total[{row * storage.parts + part}]"
-                lines.append(f"    {total} = fma(V({x.decoded(f'x{row}')[0]}), {w}, {total});")
+                total = f"total[{r * storage.parts + part}]"
+                lines.append(f"    {total} = fma(V({x.decode(f'x{r}')[0]}), {w}, {total});")
     return lines
 
 
 def _wgsl_stores(of: ColumnBlock, out: Storage, operands: Mapping[str, str]) -> str:
     index = {"across": "column", "all": "at"}
     lines = []
-    for row in range(of.rows):
-        lines += [f"    if (first + {row}u < p.n) {{", f"      let at = (first + {row}u) * p.columns + column;"]
+    for r in range(of.rows):
+        lines += [f"    if (first + {r}u < p.n) {{", f"      let at = (first + {r}u) * p.columns + column;"]
         lines += [f"      let {name} = {name}_in[{index[along]}];" for name, along in operands.items()]
         values = [
-            f"finish({', '.join((f'found[{row * out.parts + i}]', *(out.decoded(name)[i] for name in operands)))})"
+            f"finish({', '.join((f'found[{r * out.parts + i}]', *(out.decode(name)[i] for name in operands)))})"
             for i in range(out.parts)
         ]
-        lines += [f"      out_in[at] = {out.encoded(*values)};", "    }"]
+        lines += [f"      out_in[at] = {out.encode(*values)};", "    }"]
     return "\n".join(lines)

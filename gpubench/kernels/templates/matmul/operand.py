@@ -103,10 +103,10 @@ class OperandTile(msgspec.Struct, frozen=True):
         """The thread's vec4 of each of its lines."""
         return f"(thread & {self._quads - 1}u)"
 
-    def _line(self, one: Carried) -> str:
+    def _line(self, load: Carried) -> str:
         """Its line of the tile."""
         first = f"(thread >> {log2(self._quads)}u)"
-        return f"({first}{' * 4u' if self._squares else ''} + {one.ahead}u)"
+        return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
     def functions(self) -> list[str]:
         """Return the function that reads four neighbours of a loose line. Past its end the last element is repeated."""
@@ -151,19 +151,19 @@ class OperandTile(msgspec.Struct, frozen=True):
         """The tile at `step` (in vec4s of K) into registers."""
         step = "step" if self.turned else f"step * {4 * self.across}u"
         lines = []
-        for one in self.carried:
-            line, place = self._line(one), self._place
+        for load in self.carried:
+            line, place = self._line(load), self._place
             if self._gather:
                 read = f"{self._gather}, {line} + step * 4u, {self.begin} + {place})"
             elif self.inside:
-                read = f"{self.name}_[base_{self.name} + {one.ahead * self.across}u + {step}]"
+                read = f"{self.name}_[base_{self.name} + {load.ahead * self.across}u + {step}]"
             else:
-                line, place = self._clamped(line, place)
+                line, place = self._clamp(line, place)
                 read = f"{self.name}_[layer_{self.name} + {line} * {self.across}u + {place} + {step}]"
-            lines.append(self._next(one, read))
+            lines.append(self._next(load, read))
         return lines
 
-    def _clamped(self, line: str, place: str) -> tuple[str, str]:
+    def _clamp(self, line: str, place: str) -> tuple[str, str]:
         """Both in the matrix: what lies past its edge along the extent repeats the last one there."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
@@ -175,8 +175,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
             lines.append(f"  let rest_{self.name} = {last};")
-        for one in self.carried:
-            line, place = self._clamped(self._line(one), self._place)
+        for load in self.carried:
+            line, place = self._clamp(self._line(load), self._place)
             if self.turned:
                 place = f"rest_{self.name}"
             else:
@@ -185,11 +185,11 @@ class OperandTile(msgspec.Struct, frozen=True):
                 read = f"{self._gather}, {line}, {place})"
             else:
                 read = f"{self.name}_[layer_{self.name} + {line} * {self.across}u + {place}]"
-            lines.append(self._next(one, read))
+            lines.append(self._next(load, read))
         return lines
 
-    def _next(self, one: Carried, read: str) -> str:
-        return f"    next_{one.name} = {read if self._gather else f'{self.vector}({read})'};"
+    def _next(self, load: Carried, read: str) -> str:
+        return f"    next_{load.name} = {read if self._gather else f'{self.vector}({read})'};"
 
     def publish(self) -> list[str]:
         """From registers to workgroup memory."""
@@ -202,7 +202,7 @@ class OperandTile(msgspec.Struct, frozen=True):
             where = (
                 f"{put} + {q * self.pitch + i * self._apart // 4}u" for i in range(self._each) for q in range(4)
             )
-            values = (f"next_{one.name}.{lane}" for one in carried for lane in LANES)
+            values = (f"next_{load.name}.{lane}" for load in carried for lane in LANES)
             return [
                 f"    shared_[{at}][lane_{self.name}] = {value};"
                 for at, value in zip(where, values, strict=True)
@@ -210,7 +210,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         lines = []
         for first in range(0, len(carried), 4):
             for q, lane in enumerate(LANES):
-                value = ", ".join(f"next_{one.name}.{lane}" for one in carried[first : first + 4])
+                value = ", ".join(f"next_{load.name}.{lane}" for load in carried[first : first + 4])
                 at = q * self.pitch + first // 4 * self._apart
                 lines.append(f"    shared_[{put} + {at}u] = {self.vector}({value});")
         return lines

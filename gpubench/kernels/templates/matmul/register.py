@@ -205,7 +205,7 @@ def _end_block(layout: Layout) -> list[str]:
 def _buffers(layout: Layout) -> dict[str, str]:
     a, b, stored = layout.a, layout.b, elements(layout.dtype).stored
     quad = f"vec4<{stored}>"
-    unit_a, unit_b = (stored if one.loose or one.gather else quad for one in (a, b))
+    unit_a, unit_b = (stored if buffer.loose or buffer.gather else quad for buffer in (a, b))
     out, unit = (layout.out, stored) if layout.scalar_stores else (f"vec4<{layout.out}>", quad)
     beside = layout.epilogue.operands if layout.epilogue else ()
     return {"a_": unit_a, "b_": unit_b, "out_": out, **{f"{name}_with": unit for name in beside}}
@@ -225,16 +225,16 @@ def _before(layout: Layout) -> list[str]:
 
 def _thread(layout: Layout) -> list[str]:
     tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
-    top, left = f"group.y * {tile.rows}u", f"group.x * {tile.columns // 4}u"
+    top, first = f"group.y * {tile.rows}u", f"group.x * {tile.columns // 4}u"
     if layout.inside:
         top = f"min({top}, {layout.m - tile.rows}u)"
-        left = f"min({left}, {layout.quads - tile.columns // 4}u)"
+        first = f"min({first}, {layout.quads - tile.columns // 4}u)"
     return [
         f"  let member = thread & {tile.team - 1}u;",
         *_place(tile),
         *([f"  let slice = thread >> {log2(tile.team)}u;"] if tile.slices > 1 else []),
         f"  let top = {top};",
-        f"  let left = {left};",
+        f"  let left = {first};",
         f"  let read_a = ty{_slice_offset(layout, pitch_a)};",
         f"  let read_b = {tile.depth * pitch_a}u + tx{_slice_offset(layout, pitch_b)};",
     ]
@@ -255,8 +255,8 @@ def _place(tile: Tile) -> list[str]:
     ]
 
 
-def _slice_offset(layout: Layout, row: int) -> str:
-    return f" + slice * {layout.steps * row}u" if layout.tile.slices > 1 else ""
+def _slice_offset(layout: Layout, r: int) -> str:
+    return f" + slice * {layout.steps * r}u" if layout.tile.slices > 1 else ""
 
 
 def _addresses(layout: Layout) -> list[str]:
@@ -269,7 +269,7 @@ def _addresses(layout: Layout) -> list[str]:
         ),
         *a.addresses(0),
         *b.addresses(layout.tile.depth * a.pitch),
-        *(f"  var next_{one.name}: {layout.vector};" for one in (*a.carried, *b.carried)),
+        *(f"  var next_{operand.name}: {layout.vector};" for operand in (*a.carried, *b.carried)),
     ]
 
 
@@ -281,9 +281,9 @@ def _multiply(layout: Layout, k: int) -> list[str]:
         lines.append(f"      let a{i} = shared_[read_a + {k * pitch_a + i * tile.threads_y}u];")
     for j in range(tile.thread_columns // 4):
         lines.append(f"      let b{j} = shared_[read_b + {k * pitch_b + j * tile.threads_x}u];")
-    for row, column in sequence(tile):
-        a, b = f"a{row // 4}.{LANES[row % 4]}", f"b{column // 4}.{LANES[column % 4]}"
-        lines.append(f"      c{row}_{column} = fma({a}, {b}, c{row}_{column});")
+    for r, column in sequence(tile):
+        a, b = f"a{r // 4}.{LANES[r % 4]}", f"b{column // 4}.{LANES[column % 4]}"
+        lines.append(f"      c{r}_{column} = fma({a}, {b}, c{r}_{column});")
     return [*lines, "    }"]
 
 
@@ -303,8 +303,8 @@ def _add_slices(layout: Layout) -> list[str]:
     """The teams' sums, halving the number of teams each time; the first team has them all in the end."""
     tile, lines = layout.tile, []
     blocks = [
-        [f"c{row}_{4 * j + q}" for q in range(4)]
-        for row in range(tile.thread_rows)
+        [f"c{r}_{4 * j + q}" for q in range(4)]
+        for r in range(tile.thread_rows)
         for j in range(tile.thread_columns // 4)
     ]
     size = len(blocks) * tile.team
@@ -330,48 +330,48 @@ def _write(layout: Layout) -> list[str]:
     across = layout.n if layout.scalar_stores else layout.n // 4
     layer = f"group.z * {layout.m * across}u + " if layout.layers else ""
     lines = ["  if (slice > 0u) { return; }"] if tile.slices > 1 else []
-    for row in range(tile.thread_rows):
-        lines.append(f"  let row{row} = top + (ty + {row // 4 * tile.threads_y}u) * 4u + {row % 4}u;")
+    for r in range(tile.thread_rows):
+        lines.append(f"  let row{r} = top + (ty + {r // 4 * tile.threads_y}u) * 4u + {r % 4}u;")
         for j in range(tile.thread_columns // 4):
             column = f"(left + tx + {j * tile.threads_x}u)"
-            values = [f"c{row}_{4 * j + q}" for q in range(4)]
-            lines += _store(layout, f"{layer}row{row} * {across}u", f"row{row}", column, values)
+            values = [f"c{r}_{4 * j + q}" for q in range(4)]
+            lines += _store(layout, f"{layer}row{r} * {across}u", f"row{r}", column, values)
     return lines
 
 
-def _store(layout: Layout, start: str, row: str, column: str, values: list[str]) -> list[str]:
+def _store(layout: Layout, start: str, r: str, column: str, values: list[str]) -> list[str]:
     """Four neighbours of C, guarded where a block may stand over the edge."""
-    down = [] if layout.inside else [f"{row} < {layout.m}u"]
+    down = [] if layout.inside else [f"{r} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
-        value = _finished(layout, start, column, values) or f"vec4({', '.join(values)})"
-        return [_guarded(f"out_[{start} + {column}] = vec4<{layout.out}>({value});", guards)]
+        value = _finish(layout, start, column, values) or f"vec4({', '.join(values)})"
+        return [_guard(f"out_[{start} + {column}] = vec4<{layout.out}>({value});", guards)]
     ragged = not layout.inside or layout.n % 4 != 0
-    finished, lines = _finished(layout, start, column, values), []
+    finished, lines = _finish(layout, start, column, values), []
     if finished is not None:
         lines.append(f"  {{ let f = {finished};")
         values = [f"f.{lane}" for lane in LANES]
     for q, value in enumerate(values):
         guards = [*down, f"{column} * 4u + {q}u < {layout.n}u"] if ragged else []
-        lines.append(_guarded(f"out_[{start} + {column} * 4u + {q}u] = {layout.out}({value});", guards))
+        lines.append(_guard(f"out_[{start} + {column} * 4u + {q}u] = {layout.out}({value});", guards))
     return lines if finished is None else [*lines, "  }"]
 
 
-def _guarded(text: str, guards: list[str]) -> str:
+def _guard(text: str, guards: list[str]) -> str:
     return f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}"
 
 
-def _finished(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
+def _finish(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
     """The epilogue of four neighbours; None without one. What stands past an edge is read at the last place."""
     if layout.epilogue is None:
         return None
-    given = [f"V({', '.join(values)})"]
+    arguments = [f"V({', '.join(values)})"]
     for name, along in layout.epilogue.operands.items():
         if layout.scalar_stores:
             last = layout.n if along == "across" else layout.m * layout.n * layout.batch
             first = f"{column} * 4u" if along == "across" else f"{start} + {column} * 4u"
             reads = (f"{layout.real}({name}_with[min({first} + {q}u, {last - 1}u)])" for q in range(4))
-            given.append(f"V({', '.join(reads)})")
+            arguments.append(f"V({', '.join(reads)})")
         else:
-            given.append(f"V({name}_with[{column if along == 'across' else f'{start} + {column}'}])")
-    return f"finish({', '.join(given)})"
+            arguments.append(f"V({name}_with[{column if along == 'across' else f'{start} + {column}'}])")
+    return f"finish({', '.join(arguments)})"

@@ -110,12 +110,12 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
             at = f"min({at}, {self.k - 1}u)" if partly and place == self.elements - 1 else at
             lines += [
                 f"let at{place} = {at};",
-                f"let v{place} = {single.decoded(f'x_in[start + at{place}]')[0]};",
-                f"let gain{place} = {single.decoded(f'g_in[at{place}]')[0]};",
-                f"let shift{place} = {single.decoded(f'c_in[at{place}]')[0]};",
+                f"let v{place} = {single.decode(f'x_in[start + at{place}]')[0]};",
+                f"let gain{place} = {single.decode(f'g_in[at{place}]')[0]};",
+                f"let shift{place} = {single.decode(f'c_in[at{place}]')[0]};",
             ]
-        total = _added([inside(place, f"v{place}") for place in places])
-        squares = _added([inside(place, f"(v{place} - middle) * (v{place} - middle)") for place in places])
+        total = _add([inside(place, f"v{place}") for place in places])
+        squares = _add([inside(place, f"(v{place} - middle) * (v{place} - middle)") for place in places])
         lines += [
             f"let middle = {total} / {_some('held(lane)', real)};",
             f"parts[thread] = vec2<{real}>(middle, {squares});",
@@ -141,7 +141,7 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
         return "\n".join(f"  {line}" for line in [*lines, "workgroupBarrier();"])
 
 
-def _added(terms: Sequence[str]) -> str:
+def _add(terms: Sequence[str]) -> str:
     """The sum of these in pairs, so that no addition waits for all before it."""
     terms = list(terms)
     while len(terms) > 1:
@@ -159,8 +159,8 @@ def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[st
     """`mean` and `mean`_squares of so many pairs, which stand for so many elements each, `counted` in all."""
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
-        f"let {mean} = {_added([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
-        f"let {mean}_squares = {_added([f'({term})' for term in far])};",
+        f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
+        f"let {mean}_squares = {_add([f'({term})' for term in far])};",
     ]
 
 

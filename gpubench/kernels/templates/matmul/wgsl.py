@@ -25,7 +25,7 @@ from gpubench.kernels.templates.matmul import (
     few_rows,
     narrow,
     promising,
-    ranked,
+    rank,
     register,
     split,
 )
@@ -138,22 +138,22 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     tiles = able(WIDE_TILES if product.dtype == "float64" else TILES, itemsize, limits)
     if n <= NARROW and product.patches is None and not limits.software:
         tiles = narrow(tiles, itemsize, limits)
-    first, *rest = ranked(m, n, batch, tiles, limits)
+    first, *rest = rank(m, n, batch, tiles, limits)
     if not limits.software:  # which never takes any but the default
         cut = split(m, n, product.deep, tiles, limits) if batch == 1 else []
         rest = promising(m, n, batch, [*cut, *rest], limits)
-    found = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
+    ways = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
     if thin:
-        found.insert(not one_group, few)
-    return tuple(found)
+        ways.insert(not one_group, few)
+    return tuple(ways)
 
 
 def _few(product: Product, limits: Limits) -> WgslProgram:
     names, sides = (product.a, product.b), (product.m, product.n, product.k)
     rows = few_rows.WeightedRows(names, *sides, product.dtype, product.tb, product.epilogue)
-    found = few_rows.wgsl_program(rows, limits)
-    assert found is not None, "they have no norm"
-    return found
+    program = few_rows.wgsl_program(rows, limits)
+    assert program is not None, "they have no norm"
+    return program
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:

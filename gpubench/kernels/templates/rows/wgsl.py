@@ -173,7 +173,7 @@ class _Text(msgspec.Struct, frozen=True):
     def _parts(self, name: str, k: int | str) -> Sequence[str]:
         """Return the values of a name in the parts of the k-th unit."""
         if name in self.formula.names:
-            return self.rows.storage.decoded(f"{name}{k}")
+            return self.rows.storage.decode(f"{name}{k}")
         parts = range(self.rows.storage.parts)
         if not name.startswith("power_"):
             return [name for _ in parts]
@@ -189,7 +189,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [f"exp({term} - V({top}))" for term in self._terms(step, k)]
 
     def _element(self, k: int | str) -> str:
-        return self.rows.storage.encoded(*self._each("element", self.formula.element, k))
+        return self.rows.storage.encode(*self._each("element", self.formula.element, k))
 
     def _loop(self, formula: Formula, lines: Sequence[str]) -> list[str]:
         """The lines for every unit that is not held, of what the formula takes."""
