@@ -126,9 +126,9 @@ def test_every_family_is_corrected_by_permutations(m, k):
 @pytest.mark.slow
 def test_on_a_host_of_two_speeds_more_sessions_find_more():
     """Half of the sessions of either side are 1.25 times slower, one of 12 cases 20 % slower."""
-    chance, runs, hits = random.Random(3), 40, {}
+    chance, runs, hits = random.Random(3), 30, {}
     cases = [case(n=n) for n in range(1, 13)]
-    for k in (5, 7, 10):
+    for k in (5, 10):
         hits[k] = 0
         for _ in range(runs):
             sides = [[1e-3 * chance.choice((1.0, 1.25)) for _ in range(k)] for _ in range(2)]
@@ -142,7 +142,6 @@ def test_on_a_host_of_two_speeds_more_sessions_find_more():
             result = found(*(a_run(rows, k, second=second) for second, rows in enumerate(outcomes)))
             hits[k] += words(result)[cases[0].id] == "SLOWER"
     assert hits[5] < hits[10]
-    assert hits[7] >= hits[5] - 0.1 * runs
 
 
 def test_of_few_sessions_a_change_within_their_priors_is_unsure_and_no_gate_is_applied():
@@ -332,7 +331,7 @@ def test_busy_moments_do_not_count_three_times():
     """Half of the sides' variance is of the moment, which a session and its repeats share."""
     chance, alarms, loose_alarms = random.Random(5), 0, 0
     five_percent = CompareOptions(thresholds=((None, 0.05),))
-    for _ in range(100):
+    for _ in range(50):
         sides = []
         for second in (0, 1):
             moments = [chance.gauss(0, 0.06) for _ in range(5)]
@@ -342,7 +341,7 @@ def test_busy_moments_do_not_count_three_times():
         apart = [[msgspec.structs.replace(s, repeats=None) for s in side.sessions] for side in sides]
         loose = [msgspec.structs.replace(one, sessions=rows) for one, rows in zip(sides, apart, strict=True)]
         loose_alarms += "SLOWER" in words(found(*loose, five_percent)).values()
-    assert alarms <= 5
+    assert alarms <= 3
     assert loose_alarms > 2 * alarms
 
 
@@ -544,7 +543,7 @@ def suite(m, k, sigma, slow, chance):
     )
 
 
-@pytest.mark.parametrize(("slow", "least"), [(1.0, 0.0), (1.1, 0.8), (1.2, 0.95)])
+@pytest.mark.parametrize(("slow", "least"), [(1.0, 0.0), (1.1, 0.8)])
 @pytest.mark.slow
 def test_false_alarms_and_power_on_simulated_suites(slow, least):
     chance = random.Random(5)
@@ -598,7 +597,7 @@ def test_the_smallest_effect_grows_with_spread_and_cases_and_falls_with_sessions
     assert effect(k=k + 1) <= effect()
 
 
-@pytest.mark.parametrize(("m", "k", "sigma"), [(1, 5, 0.05), (12, 8, 0.10), (20, 6, 0.02)])
+@pytest.mark.parametrize(("m", "k", "sigma"), [(1, 5, 0.05), (12, 8, 0.10)])
 @pytest.mark.slow
 def test_four_of_five_comparisons_find_the_smallest_effect(m, k, sigma):
     """By simulation: the share that finds it is 80 %, give or take what the stated rule is off by (70 to 97 %)."""
