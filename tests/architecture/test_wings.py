@@ -13,6 +13,7 @@ import pytest
 
 from gpubench.base import plugins
 from gpubench.base.plugins import wings
+from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ def program(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def without(request, tmp_path_factory) -> tuple[str, Path]:
     """A copy of the package without one wing, and without all of them."""
     folder = tmp_path_factory.mktemp("without")
-    shutil.copytree(ROOT / "gpubench", folder / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_gpubench(folder)
     for name in wings.OWN if request.param == "all" else [request.param]:
         shutil.rmtree(folder / "gpubench" / name)
     return request.param, folder
@@ -63,11 +64,12 @@ def test_a_program_without_a_wing_measures_and_reports(without: tuple[str, Path]
         ended = program(folder, *words)
         assert ended.returncode == 0, (words, ended.stderr)
         assert "the wing" not in ended.stderr
-    start = f"import sys; sys.path.insert(0, {str(folder)!r})\n{EVERYTHING}"
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", start], capture_output=True, text=True, timeout=300, cwd=folder
-    )
-    assert ended.returncode == 0, ended.stderr
+    if name == "all":  # no module imports a wing, not even in a function: the import contracts say the rest
+        start = f"import sys; sys.path.insert(0, {str(folder)!r})\n{EVERYTHING}"
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", start], capture_output=True, text=True, timeout=300, cwd=folder
+        )
+        assert ended.returncode == 0, ended.stderr
 
 
 # What plans, measures, derives and shows, in seconds.
@@ -133,7 +135,7 @@ def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -
 def test_a_wing_that_breaks_costs_itself(
     tmp_path: Path, broken: str, command: tuple[str, ...], said: str
 ) -> None:
-    shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_gpubench(tmp_path)
     (tmp_path / "gpubench" / broken).write_text('raise RuntimeError("torn")\n')
     ended = program(tmp_path, *command)
     assert ended.returncode == 0, ended.stderr
@@ -165,7 +167,7 @@ WING = Wing(commands={"greet": "greeting:GreetOptions"})
 
 
 def test_another_package_brings_a_command_in_the_same_way(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_gpubench(tmp_path)
     (tmp_path / "greeting.py").write_text(OUTSIDE)
     info = tmp_path / "greeting-1.0.dist-info"
     info.mkdir()
