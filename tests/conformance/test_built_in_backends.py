@@ -31,7 +31,9 @@ def of_its_own(op: Op, dtype: Dtype) -> bool:
 
 
 def test_numpy_in_every_op_dtype_and_form() -> None:
-    report = conformance.suite(backends.load("numpy"), "numpy:0", checks=conformance.Checks(seeds=(1,), exhaust=True))
+    report = conformance.suite(
+        backends.load("numpy"), "numpy:0", checks=conformance.Checks(seeds=(1,), exhaust=True)
+    )
     assert report.findings == []
     assert cases(report) == {
         (op.name, dtype, form)
