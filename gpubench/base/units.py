@@ -221,6 +221,11 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
     raise ValueError(f"not a unit of time: {unit!r}")
 
 
+def format_joules(joules: float, *, digits: int = 3) -> str:
+    """`1.23 mJ`, with the prefixes of `format_seconds`."""
+    return f"{format_seconds(joules, digits=digits)[:-1]}J"
+
+
 def format_bytes(count: float, *, digits: int = 3) -> str:
     """Memory in binary units: `512 B`, `1.5 KiB`, `139 GiB`."""
     index, value = 0, float(count)

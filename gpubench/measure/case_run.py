@@ -311,6 +311,16 @@ class CaseRun:
         self.runtime.recorder.add(self.case.id, placings=reply.placing)
         return reply.placing
 
+    def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
+        """Have its worker make calls from one moment on; None once that broke the case."""
+        self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
+        reply = self._exchange_once_prepared(
+            lambda worker: protocol.Work(
+                id=worker.next_id, case_id=self.case.id, start_at=start_at, warmup_s=warmup_s, work_s=work_s
+            )
+        )
+        return reply if isinstance(reply, protocol.Worked) else None
+
     def ask_to_finish(self) -> None:
         """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""
         if not self._to_be_finished:

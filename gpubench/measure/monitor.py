@@ -25,6 +25,8 @@ PATIENCE_S = 5.0
 # How long a driver may take to start. Until then nobody waits for readings, and none are missed.
 START_S = 30.0
 NVIDIA = 0x10DE
+# At most ten readings a second: one takes about a millisecond of the monitor's process and nothing of the device.
+INTERVAL_S = 0.1
 
 
 class Monitor:
@@ -56,13 +58,13 @@ class Monitor:
         ready = [answer for answer in answers if isinstance(answer, Ready)]
         return {name: users for answer in ready for name, users in answer.users.items() if users}
 
-    def watch(self, *device_ids: str) -> None:
-        """Begin to read those of these devices that can be read. Returns at once."""
+    def watch(self, *device_ids: str, every_s: float = INTERVAL_S) -> None:
+        """Begin to read those of these devices that can be read, again and again. Returns at once."""
         if self._child is None:
             return
         self._watched = [name for name in device_ids if name in self._ids and name not in self._absent]
         if self._watched:
-            self._send(Watch(self._watched))
+            self._send(Watch(self._watched, every_s))
 
     def rest(self) -> list[Reading]:
         """Stop reading, and be still. Returns what was read since `watch`, in order of time."""
@@ -148,8 +150,15 @@ class Monitor:
 
 def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Monitor:
     """The monitor for these devices, by their own identity or by that of the GPU of `machine` that they are."""
+    targets, absent = find_targets(devices, machine)
+    return Monitor(targets, since, absent)
+
+
+def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
+    """Return those of these devices that a driver can read, and why others cannot be."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
-    targets, absent = [], {}
+    targets: list[MonitorTarget] = []
+    absent: dict[str, str] = {}
     for device in devices:
         if device.kind not in ("gpu", "hybrid") or device.backend == GANG:
             continue
@@ -164,7 +173,7 @@ def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Mon
             targets.append(MonitorTarget(device.id, uuid, pci))
         elif device.kind == "gpu":  # of a split, the GPU itself says so
             absent[device.id] = UNKNOWN_GPU
-    return Monitor(targets, since, absent)
+    return targets, absent
 
 
 def warning(absent: Mapping[str, str]) -> RunWarning | None:
@@ -271,12 +280,20 @@ class FromMonitor(msgspec.Struct, frozen=True, tag=True):
     """Base of its answers."""
 
 
+class CounterFile(msgspec.Struct, frozen=True):
+    """A file with a number of microjoules that grows."""
+
+    path: str  # its place
+    wraps_uj: int | None = None  # where it begins at 0 again
+
+
 class MonitorTarget(msgspec.Struct, frozen=True):
     """A device that is to be read. One that the driver does not know is read by its backend, if at all."""
 
     device_id: str  # its id in this run
     uuid: str | None = None  # by which the driver knows it
     pci: str | None = None  # its address, as in `0000:09:00.0`
+    files: list[CounterFile] = []  # counters of energy that are read in the driver's place
 
     @property
     def known(self) -> bool:
@@ -294,6 +311,7 @@ class Watch(ToMonitor, frozen=True):
     """The order to read devices now, and again and again until Pause."""
 
     device_ids: list[str]  # those to read
+    every_s: float  # from one reading to the next
 
 
 class Pause(ToMonitor, frozen=True):
@@ -336,6 +354,7 @@ class Reading(FromMonitor, frozen=True):
     memory_clock_hz: float | None = None  # of the memory
     temperature_c: float | None = None  # of the chip
     power_w: float | None = None  # of the board
+    energy_j: float | None = None  # of a counter that begins anywhere
     throttle: list[str] = []  # reasons for a lowered clock, in the words of nvidia-smi
     pcie_generation: int | None = None  # of the link to the host, now
     pcie_width: int | None = None  # lanes of that link, now

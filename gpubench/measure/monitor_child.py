@@ -11,6 +11,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gpubench import backends
@@ -20,6 +21,7 @@ from gpubench.base.plugins import error_text
 from gpubench.measure.monitor import (
     UNKNOWN_GPU,
     Begin,
+    CounterFile,
     FromMonitor,
     MonitorTarget,
     Pause,
@@ -32,17 +34,40 @@ from gpubench.measure.monitor import (
     encode,
 )
 
-# At most ten readings a second: one takes about a millisecond of this process and nothing of the device.
-INTERVAL_S = 0.1
 # Whoever is on a GPU is looked for again after so long: a driver frees what a dead process held within that time.
 PAUSES_S = (0.1, 0.2, 0.4)
 Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its device and time
 
 
+class EnergyFiles:
+    """The sum of counters in files, which go on where one of them begins anew."""
+
+    def __init__(self, files: Sequence[CounterFile]) -> None:
+        self._files = files
+        self._last = dict.fromkeys(files, 0)
+        self._turns = dict.fromkeys(files, 0)
+
+    def __call__(self) -> Mapping[str, Any]:
+        """Return the joules; nothing where a file cannot be read now."""
+        total = 0
+        for file in self._files:
+            try:
+                count = int(Path(file.path).read_text(encoding="ascii"))
+            except (OSError, ValueError):
+                return {}
+            if count < self._last[file] and file.wraps_uj:
+                self._turns[file] += file.wraps_uj + 1
+            self._last[file] = count
+            total += count + self._turns[file]
+        return {"energy_j": total * 1e-6}
+
+
 def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[str, str]]:
     """Return what reads each device, and why the others cannot be read."""
     real = [target for target in targets if target.known]
-    readers: dict[str, Source] = {}
+    readers: dict[str, Source] = {
+        target.device_id: EnergyFiles(target.files) for target in targets if target.files
+    }
     absent: dict[str, str] = {}
     if real:
         from gpubench.detect.probes import nvml
@@ -78,7 +103,7 @@ def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
 
 def _of_backends(targets: Sequence[MonitorTarget]) -> list[str]:
     """The devices that the driver does not know."""
-    return [target.device_id for target in targets if not target.known]
+    return [target.device_id for target in targets if not target.known and not target.files]
 
 
 def _backend(device_id: str) -> Backend:
@@ -101,6 +126,7 @@ def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []
+    every_s = 0.0
 
     def read() -> None:
         for name in watched:
@@ -109,12 +135,12 @@ def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin
 
     while True:
         try:
-            order = decode_order(orders.get(timeout=INTERVAL_S if watched else None))
+            order = decode_order(orders.get(timeout=every_s if watched else None))
         except queue.Empty:
             read()
             continue
         if isinstance(order, Watch):
-            watched = [name for name in order.device_ids if name in readers]
+            watched, every_s = [name for name in order.device_ids if name in readers], order.every_s
             read()
         elif isinstance(order, Pause):
             read()

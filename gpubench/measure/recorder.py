@@ -94,7 +94,7 @@ class Recorder:
     def add(self, case_id: str, **records: Record) -> None:
         """Append a record to each of these lists of a measurement."""
         measurement = self._measurement(case_id)
-        longer = {name: [*getattr(measurement, name), record] for name, record in records.items()}
+        longer = {name: [*(getattr(measurement, name) or ()), record] for name, record in records.items()}
         self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:

@@ -334,6 +334,25 @@ class SessionFailure(Record, frozen=True, kw_only=True):
     stderr_tail: str | None = None
 
 
+class EnergyWindow(Record, frozen=True, kw_only=True):
+    """Some seconds in which a device did nothing but calls of a case, beside its counter of energy."""
+
+    session: int  # in which it was measured
+    source: str  # what counts: "nvml" the GPU's board, "hwmon" an AMD GPU's, "rapl" the packages of the CPU
+    window_s: float = 0.0  # how long the calls took
+    calls: int = 0  # in the window
+    power_w: float | None = None  # the mean between the counter's first and last step in the window
+    steps: int = 0  # of the counter between these
+    idle_w: list[float] = []  # the device's power without calls, before and after
+    sensor_w: float | None = None  # the mean of what its power sensor told in the window
+    reason: str | None = None  # why nothing is known
+
+    @property
+    def joules(self) -> float | None:
+        """The energy of one call, with what the device takes at rest."""
+        return None if self.power_w is None else self.power_w * self.window_s / self.calls
+
+
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
     """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice.
     `blas`: the backend's BLAS does most of the work. `output_bytes` are downloaded where data travels. Both are None in
@@ -356,6 +375,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     parts: list[Parts] = []
     stages: list[StageTimes] = []
     placings: list[Placing] = []
+    energy: list[EnergyWindow] | UnsetType = UNSET
     stops: list[Stop] = []
     failures: list[SessionFailure] | UnsetType = UNSET
 
@@ -476,6 +496,7 @@ class Settings(Record, frozen=True, kw_only=True):
     autotune: bool = True
     scaling: Scaling | UnsetType = UNSET
     ranks: list[int] | UnsetType = UNSET
+    energy: bool | UnsetType = UNSET
 
     def scales(self, how: Scaling) -> bool:
         """Whether that kind of scaling is measured."""

@@ -520,7 +520,7 @@ class FakeBackend(Backend, Observed, Joins):
             throttle, share = first if next(numbers) < READINGS_PER_BLOCK else later
             return {
                 "clock_hz": share * FULL_HZ, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
-                "power_w": POWER_W, "throttle": list(throttle),
+                "power_w": POWER_W, "energy_j": POWER_W * time.perf_counter(), "throttle": list(throttle),
             }  # fmt: skip
 
         return read

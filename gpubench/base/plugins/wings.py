@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gpubench.base import plugins
 from gpubench.base.errors import BadPlugin
 
-OWN = ("workloads", "multi", "fleet")
+OWN = ("workloads", "multi", "energy", "fleet")
 
 
 class Wing(NamedTuple):

@@ -394,6 +394,7 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
         "memory_clock_hz": value("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, read=lambda mhz: mhz * 1e6),
         "temperature_c": value("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU, read=float),
         "power_w": value("nvmlDeviceGetPowerUsage", read=lambda milliwatts: milliwatts * 1e-3),
+        "energy_j": value("nvmlDeviceGetTotalEnergyConsumption", read=lambda millijoules: millijoules * 1e-3),
         "throttle": throttle_words(handle),
         "pcie_generation": value("nvmlDeviceGetCurrPcieLinkGeneration"),
         "pcie_width": value("nvmlDeviceGetCurrPcieLinkWidth"),

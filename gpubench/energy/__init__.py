@@ -1,0 +1,9 @@
+"""A wing: the energy of a call, from the counters of the GPU's board and of the CPU's package."""
+
+from gpubench.base.plugins.wings import Wing
+
+WING = Wing(
+    commands={"run": "gpubench.energy.options:EnergyOptions"},
+    companions={"energy": "gpubench.energy.windows:EnergyCompanion"},
+    sections=("gpubench.energy.section",),
+)

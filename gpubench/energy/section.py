@@ -1,0 +1,136 @@
+"""The energy section: joules of a call on both sides, where both are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis, derive_once
+from gpubench.analysis.thresholds import extent, size_text
+from gpubench.base.groups import group_by
+from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Table, cells, heads, number
+from gpubench.base.units import format_joules, list_words
+from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.wording import device_text, regime_order, short_text
+from gpubench.result.case import RESIDENT, Case
+from gpubench.result.run import Measurement
+
+
+class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a case takes."""
+
+    id: str  # of the case
+    device_id: str  # on which it ran
+    kind: str  # of that device
+    joules: float | None  # of one call; None where it is not known
+    power_w: float | None  # while it ran
+    idle_w: list[float]  # of the device at rest, before and after
+    sensor_w: float | None  # while it ran, by the device's sensor
+    window_s: float  # how long it ran
+    steps: int  # of the counter in that time
+    source: str  # what counts
+    reason: str | None  # why nothing is known
+
+
+@derive_once
+def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
+    """Return the newest window of each case shown that has one."""
+    kinds = {device.id: device.kind for device in analysis.run.devices}
+    shown = {case.id for case in analysis.cases}
+    results = []
+    for outcome in analysis.run.outcomes:
+        if isinstance(outcome, Measurement) and outcome.energy and outcome.id in shown:
+            window = outcome.energy[-1]
+            results.append(
+                EnergyResult(
+                    id=outcome.id, device_id=outcome.case.device_id, kind=kinds[outcome.case.device_id],
+                    joules=window.joules, power_w=window.power_w, idle_w=window.idle_w, sensor_w=window.sensor_w,
+                    window_s=window.window_s, steps=window.steps, source=window.source, reason=window.reason,
+                )
+            )  # fmt: skip
+    return tuple(results)
+
+
+TITLE = "Energy"
+_MEANING = (
+    "Joules of one call: the mean power while calls follow each other for seconds, times the time of one. Counted is "
+    "the GPU's board, or the packages of the CPU, with what they take at rest; what the other side takes meanwhile is "
+    "not. The best form of each side."
+)
+
+
+@section("energy", order=130, help="Joules of a call, where --energy counted them", usual="end")
+def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None:
+    """Draw a row for each size and situation; None without a window."""
+    results = energies(analysis)
+    if not results:
+        return None
+    unknown = group_by((result for result in results if result.reason), lambda result: result.reason)
+    reasons = [
+        printable(
+            f"Not known of {list_words(sorted({device_text(analysis, one.device_id) for one in some}))}: {reason}."
+        )
+        for reason, some in unknown.items()
+    ]
+    known = [one for one in results if one.joules is not None]
+    return Section(
+        title=TITLE, lines=(_MEANING, *reasons), tables=(_table(analysis, results),) if known else ()
+    )
+
+
+def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
+    cases = {case.id: case.case for case in analysis.cases}
+    on_cpu = group_by((one for one in results if one.kind == "cpu"), lambda one: cases[one.id].workload)
+    on_gpu = group_by(
+        (one for one in results if one.kind == "gpu"),
+        lambda one: (cases[one.id].workload, cases[one.id].regime_id),
+    )
+    rows = []
+    for workload in dict.fromkeys(cases[one.id].workload for one in results):
+        cpu = _least(on_cpu.get(workload, ()))
+        situations = [key for key in on_gpu if key[0] == workload]
+        situations.sort(key=lambda key: regime_order(cases[on_gpu[key][0].id]))
+        for key in situations or [(workload, RESIDENT)]:
+            gpu = _least(on_gpu.get(key, ()))
+            one = gpu or cpu or (on_gpu.get(key) or on_cpu[workload])[0]
+            rows.append(cells(*_cells(cases[one.id], "" if not situations else short_text(key[1]), cpu, gpu)))
+    columns = heads(
+        "op", number("size"), "situation", number("CPU"), number("GPU"), "less", number("CPU power", 1),
+        number("GPU power", 1), number("GPU at rest", 2),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), legend="less: how many times less a call takes there")
+
+
+def _cells(case: Case, situation: str, cpu: EnergyResult | None, gpu: EnergyResult | None) -> list[str | Cell]:
+    return [
+        printable(case.op), size_text(case.params["n"], extent(case)), situation, _joules_text(cpu), _joules_text(gpu),
+        _ratio_text(cpu, gpu), _watts_text(cpu.power_w if cpu else None), _watts_text(gpu.power_w if gpu else None),
+        _watts_text(min(gpu.idle_w, default=None) if gpu else None),
+    ]  # fmt: skip
+
+
+def _least(results: Iterable[EnergyResult]) -> EnergyResult | None:
+    known = [one for one in results if one.joules is not None]
+    return min(known, key=lambda one: one.joules or 0.0, default=None)
+
+
+def _joules_text(one: EnergyResult | None) -> str:
+    return "unknown" if one is None or one.joules is None else format_joules(one.joules)
+
+
+def _ratio_text(cpu: EnergyResult | None, gpu: EnergyResult | None) -> str | Cell:
+    if cpu is None or gpu is None or cpu.joules is None or gpu.joules is None:
+        return "-"
+    ratio = cpu.joules / gpu.joules
+    side: str = "gpu" if ratio >= 1 else "cpu"
+    return Cell(f"{side.upper()} {max(ratio, 1 / ratio):.3g}x", "gpu" if side == "gpu" else "cpu")
+
+
+def _watts_text(watts: float | None) -> str:
+    return "-" if watts is None else f"{watts:.3g} W"
+
+
+ROWS = (Rows("energy", EnergyResult, energies, order=135),)

@@ -1,0 +1,126 @@
+"""What a call takes of energy: each case works for seconds by itself, beside its device's counter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from gpubench.energy.counters import MeanPower, board_counters, mean_power, package_counters
+from gpubench.measure.case_run import CaseRun, Runtime
+from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
+from gpubench.measure.plan import Workload
+from gpubench.measure.schedule import Companion, Occasion
+from gpubench.result.run import Device, EnergyWindow
+
+# A window holds so many steps of the counter, and lasts so long at least and at most.
+STEPS, LEAST_S, MOST_S = 50, 2.0, 15.0
+# Without work, before and after.
+IDLE_S = 1.0
+# The caches, the clock and the fan settle before the window.
+WARM_UP_S = 0.5
+AHEAD_S = 0.1
+READ_EVERY_S = 0.02
+AMD = 0x1002
+STILL = "its counter does not move, or went back"
+
+
+class EnergyCompanion(Companion):
+    """The energy of the cases of a run, each in one window, in the first session that measures it."""
+
+    root = Path("/")
+    _monitor: Monitor | None = None
+    _sources: dict[str, str]
+
+    def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
+        """Have each case that was timed work beside its device's counter."""
+        if not self.spec.settings.energy:
+            return
+        for run in runs:
+            outcome = self.recorder.outcome(run.case.id)
+            if run.case.workload == workload.key and run.measured and not getattr(outcome, "energy", None):
+                self.recorder.add(run.case.id, energy=self._window(run, runtime))
+
+    def follow_session(self, session: Occasion) -> None:
+        """End the child that reads the counters."""
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
+
+    def _window(self, run: CaseRun, runtime: Runtime) -> EnergyWindow:
+        device_id = run.case.device_id
+        if self._monitor is None:
+            self._monitor = self._start()
+        monitor = self._monitor
+
+        def unknown(why: str) -> EnergyWindow:
+            return EnergyWindow(session=runtime.session, source=self._sources.get(device_id, ""), reason=why)
+
+        if why := monitor.absent().get(device_id):
+            return unknown(why)
+        idle = _power(self._read(device_id, IDLE_S))
+        if idle is None:
+            return unknown(monitor.absent().get(device_id, STILL))
+        window_s = min(MOST_S, max(LEAST_S, 1.2 * STEPS * IDLE_S / max(idle.steps, 1)))
+        monitor.watch(device_id, every_s=READ_EVERY_S)
+        start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
+        worked = run.work(start_at, WARM_UP_S, window_s)
+        readings = monitor.rest()
+        if worked is None:
+            return unknown("the case broke in its window")
+        begin_s, end_s = start_at + worked.begin_s, start_at + worked.ends_s[-1]
+        inside = [reading for reading in readings if begin_s <= reading.t_s <= end_s]
+        power = _power(inside)
+        if power is None:
+            return unknown(STILL)
+        rest = _power(self._read(device_id, IDLE_S))
+        sensed = [reading.power_w for reading in inside if reading.power_w is not None]
+        return EnergyWindow(
+            session=runtime.session, source=self._sources[device_id], window_s=end_s - begin_s,
+            calls=worked.repeat * len(worked.ends_s) * (run.case.calls or 1), power_w=power.watts, steps=power.steps,
+            idle_w=[side.watts for side in (idle, rest) if side is not None],
+            sensor_w=fmean(sensed) if sensed else None,
+        )  # fmt: skip
+
+    def _read(self, device_id: str, seconds: float) -> list[Reading]:
+        """Return the readings of so many seconds without work."""
+        assert self._monitor is not None
+        self._monitor.watch(device_id, every_s=READ_EVERY_S)
+        time.sleep(seconds)
+        return self._monitor.rest()
+
+    def _start(self) -> Monitor:
+        """Start the child that reads the counters of all devices."""
+        machine = self.spec.run.machine
+        devices = [target.device for target in self.spec.constraints.targets]
+        targets, absent = find_targets(devices, machine)
+        self._sources = {target.device_id: "nvml" for target in targets}
+        for device in devices:
+            files, source = self._files(device)
+            if isinstance(files, list):
+                targets.append(MonitorTarget(device.id, files=files))
+                self._sources[device.id] = source
+                absent.pop(device.id, None)
+            elif source:
+                absent[device.id] = files
+        monitor = Monitor(targets, time.perf_counter(), absent)
+        monitor.users()  # until its driver has started
+        return monitor
+
+    def _files(self, device: Device) -> tuple[list[CounterFile] | str, str]:
+        """Return the files of a device's counter, or why there are none, and what counts; "" is not for files to
+        tell."""
+        if device.kind == "cpu":
+            return package_counters(self.root), "rapl"
+        if device.kind == "software":
+            return "it is the CPU, by a driver's code", "rapl"
+        if device.kind != "gpu":
+            return "two devices share its work", "nvml"
+        if device.identity is not None and device.identity.vendor_id == AMD:
+            return board_counters(self.root, device.identity.pci), "hwmon"
+        return "", ""
+
+
+def _power(readings: Sequence[Reading]) -> MeanPower | None:
+    return mean_power([(reading.t_s, reading.energy_j) for reading in readings if reading.energy_j is not None])

@@ -1,0 +1,38 @@
+"""Energy by the command line, on scripted devices: what is unknown has its reason, and other runs have nothing of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+WORDS = ("--devices", "fake:cpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident-waited")
+
+
+@pytest.fixture(scope="module")
+def ran(run):
+    return run(*WORDS, "--energy")
+
+
+def test_what_is_unknown_is_a_reason_and_no_number(ran, gpubench):
+    assert ran.code == 0, ran.err
+    for outcome in ran.outcomes.values():
+        (window,) = outcome["energy"]
+        assert window["reason"]
+        assert window["power_w"] is None
+    path = str(ran.folder / "r.json")
+    assert "Not known of fake:cpu" in gpubench("report", path, "--sections", "energy").stdout
+    rows = json.loads(gpubench("report", path, "--format", "json").stdout)["energy"]
+    assert [row["joules"] for row in rows] == [None] * len(ran.outcomes)
+
+
+def test_without_the_option_there_is_none(run, gpubench):
+    ran = run(*WORDS)
+    assert not any("energy" in outcome for outcome in ran.outcomes.values())
+    assert "Energy" not in gpubench("report", str(ran.folder / "r.json"), "--full").stdout
+
+
+def test_sizes_have_to_be_named(gpubench):
+    done = gpubench("run", "--devices", "fake:cpu", "--ops", "add", "--energy", env={"GPUBENCH_FAKE": "1"})
+    assert done.returncode == 2
+    assert "--sizes 1M" in done.stderr

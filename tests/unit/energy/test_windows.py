@@ -1,0 +1,131 @@
+"""A window of energy: power beside the calls, rest before and after, and a reason where the counter fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from gpubench.energy import windows
+from gpubench.energy.section import energies, energy_section
+from gpubench.energy.windows import EnergyCompanion
+from gpubench.measure import protocol
+from gpubench.report import analysed
+from gpubench.report.layout import RenderOptions
+from gpubench.result.run import EnergyWindow
+from tests.unit.report.builders import case, measured, run_of
+
+WATTS = 50.0
+
+
+class Package:
+    """A CPU's counter as the kernel shows it: a file that moves every few milliseconds until it is told to stand."""
+
+    def __init__(self, root):
+        folder = root / "sys/class/powercap/intel-rapl:0"
+        folder.mkdir(parents=True)
+        (folder / "name").write_text("package-0\n")
+        self.file, self.stands = folder / "energy_uj", threading.Event()
+        self.file.write_text("0\n")
+        threading.Thread(target=self._move, daemon=True).start()
+
+    def _move(self):
+        while not self.stands.wait(0.005):
+            beside = self.file.with_name("next")
+            beside.write_text(f"{int(WATTS * 1e6 * time.perf_counter())}\n")
+            beside.replace(self.file)
+
+
+def companion(root, monkeypatch):
+    """One beside a run of a CPU alone, with short windows."""
+    for name, seconds in {"LEAST_S": 0.4, "MOST_S": 0.4, "IDLE_S": 0.3, "WARM_UP_S": 0.0}.items():
+        monkeypatch.setattr(windows, name, seconds)
+    device = SimpleNamespace(id="numpy:0", kind="cpu", identity=None, gpu_id=None, backend="numpy")
+    spec = SimpleNamespace(
+        run=SimpleNamespace(machine=SimpleNamespace(gpus=[])), settings=SimpleNamespace(energy=True),
+        constraints=SimpleNamespace(targets=[SimpleNamespace(device=device)]),
+    )  # fmt: skip
+    entered = {}
+    recorder = SimpleNamespace(
+        outcome=lambda case_id: SimpleNamespace(energy=entered.get(case_id)),
+        add=lambda case_id, energy: entered.setdefault(case_id, []).append(energy),
+    )  # fmt: skip
+    made = EnergyCompanion(spec, recorder)
+    made.root = root
+    return made, entered
+
+
+class Working:
+    """A case whose calls take a millisecond; `at_work` is called meanwhile."""
+
+    measured = True
+
+    def __init__(self, at_work=lambda: None, answers=True):
+        self.case, self._at_work, self._answers = case(device="numpy:0"), at_work, answers
+
+    def work(self, start_at, warmup_s, work_s):
+        self._at_work()
+        time.sleep(max(0.0, start_at + work_s - time.perf_counter()))
+        ends_s = [work_s * (i + 1) / 10 for i in range(10)]
+        return (
+            protocol.Worked(id=1, repeat=int(work_s * 100), begin_s=0.0, ends_s=ends_s)
+            if self._answers
+            else None
+        )
+
+
+def measure(made, run):
+    made.follow_cases(SimpleNamespace(session=0), SimpleNamespace(key=run.case.workload), [run])
+
+
+def test_a_call_takes_power_times_its_time_and_is_measured_once(tmp_path, monkeypatch):
+    Package(tmp_path)
+    made, entered = companion(tmp_path, monkeypatch)
+    run = Working()
+    measure(made, run)
+    measure(made, run)
+    made.follow_session(SimpleNamespace())
+    (window,) = entered[run.case.id]
+    assert (window.source, window.reason) == ("rapl", None)
+    assert window.power_w == pytest.approx(WATTS, rel=0.15)
+    assert len(window.idle_w) == 2
+    assert window.joules == pytest.approx(WATTS * 0.4 / 400, rel=0.15)
+
+
+def test_a_counter_that_stops_or_a_case_that_breaks_is_a_reason(tmp_path, monkeypatch):
+    package = Package(tmp_path)
+    made, entered = companion(tmp_path, monkeypatch)
+    measure(made, Working(answers=False))
+    assert [window.reason for window in entered.popitem()[1]] == ["the case broke in its window"]
+    measure(made, Working(package.stands.set))
+    assert [window.reason for window in entered.popitem()[1]] == [windows.STILL]
+    measure(made, Working())
+    made.follow_session(SimpleNamespace())
+    assert [window.joules for window in entered.popitem()[1]] == [None]
+
+
+def drawn(*rows):
+    """The table of a CPU's and a GPU's case with these windows."""
+    cases = [(case(), 1e-3), (case(regime="resident-waited", device="cupy:0"), 1e-4)]
+    outcomes = [
+        msgspec.structs.replace(measured(one, seconds), energy=[window])
+        for (one, seconds), window in zip(cases, rows, strict=True)
+    ]
+    (analysis,) = analysed([run_of(outcomes)])
+    return analysis, energy_section(analysis, RenderOptions())
+
+
+def test_both_sides_stand_beside_each_other_where_both_are_known():
+    cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0, idle_w=[90, 80])
+    gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=500.0, idle_w=[110, 100])
+    analysis, section = drawn(cpu, gpu)
+    texts = [cell.text for cell in section.tables[0].rows[0]]
+    assert texts[2:] == ["waited", "200 mJ", "50.0 mJ", "GPU 4x", "200 W", "500 W", "100 W"]
+    assert [one.joules for one in energies(analysis)] == [0.2, 0.05]
+    unknown = EnergyWindow(session=0, source="rapl", reason="run as root")
+    _, section = drawn(unknown, gpu)
+    assert [cell.text for cell in section.tables[0].rows[0]][3:6] == ["unknown", "50.0 mJ", "-"]
+    assert any("run as root" in line for line in section.lines)
