@@ -12,7 +12,8 @@ from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
 from gpubench.measure.plan import Workload
 from gpubench.measure.schedule import Companion, Occasion
-from gpubench.result.run import Device, EnergyWindow
+from gpubench.result.energy import EnergyWindow
+from gpubench.result.run import Device
 
 # A window holds so many steps of the counter, and lasts so long at least and at most.
 STEPS, LEAST_S, MOST_S = 50, 2.0, 15.0

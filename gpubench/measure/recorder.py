@@ -91,7 +91,7 @@ class Recorder:
         """Set a case's outcome."""
         self._outcomes[outcome.id] = outcome
 
-    def add(self, case_id: str, **records: Record) -> None:
+    def add(self, case_id: str, **records: msgspec.Struct) -> None:
         """Append a record to each of these lists of a measurement."""
         measurement = self._measurement(case_id)
         longer = {name: [*(getattr(measurement, name) or ()), record] for name, record in records.items()}

@@ -17,6 +17,7 @@ from gpubench.base.messages import WARNINGS, Reason, WarningCode
 from gpubench.base.processes import BUSY_SHARE
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import COMPOSED, FORMS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
+from gpubench.result.energy import EnergyWindow
 from gpubench.result.machine import Machine
 
 
@@ -334,40 +335,19 @@ class SessionFailure(Record, frozen=True, kw_only=True):
     stderr_tail: str | None = None
 
 
-class EnergyWindow(Record, frozen=True, kw_only=True):
-    """Some seconds in which a device did nothing but calls of a case, beside its counter of energy."""
-
-    session: int  # in which it was measured
-    source: str  # what counts: "nvml" the GPU's board, "hwmon" an AMD GPU's, "rapl" the packages of the CPU
-    window_s: float = 0.0  # how long the calls took
-    calls: int = 0  # in the window
-    power_w: float | None = None  # the mean between the counter's first and last step in the window
-    steps: int = 0  # of the counter between these
-    idle_w: list[float] = []  # the device's power without calls, before and after
-    sensor_w: float | None = None  # the mean of what its power sensor told in the window
-    reason: str | None = None  # why nothing is known
-
-    @property
-    def joules(self) -> float | None:
-        """The energy of one call, with what the device takes at rest."""
-        return None if self.power_w is None else self.power_w * self.window_s / self.calls
-
-
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
-    """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice.
-    `blas`: the backend's BLAS does most of the work. `output_bytes` are downloaded where data travels. Both are None in
-    files that do not tell. `input_bytes` are uploaded; None: the rest of `bytes`."""
+    """A case that ran and was right."""
 
     id: str
     case: Case
     flops: int
     bytes: int
-    output_bytes: int | None = None
-    input_bytes: int | None = None
+    output_bytes: int | None = None  # downloaded where data travels; None: the file does not tell
+    input_bytes: int | None = None  # uploaded; None: the rest of `bytes`
     op_hash: str
     kernel_hash: str | None = None
-    kernel: str | None = None
-    blas: bool | None = None
+    kernel: str | None = None  # the candidate that a device took, where it had a choice
+    blas: bool | None = None  # the backend's BLAS does most of the work; None: the file does not tell
     check: Check
     answer: list[float] | UnsetType = UNSET  # elements of what a user's function returns in float64
     staging: Staging = "pageable"
@@ -375,7 +355,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     parts: list[Parts] = []
     stages: list[StageTimes] = []
     placings: list[Placing] = []
-    energy: list[EnergyWindow] | UnsetType = UNSET
+    energy: list[EnergyWindow] | UnsetType = UNSET  # with --energy
     stops: list[Stop] = []
     failures: list[SessionFailure] | UnsetType = UNSET
 
@@ -473,9 +453,8 @@ Scaling = Literal["weak", "strong", "both"]
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never
-    meet. `autotune`: a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs
-    of `ranks`."""
+    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never meet. `autotune`:
+    a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs of `ranks`."""
 
     protocol: int = 3
     preset: Literal["quick", "default", "rigorous"] = "default"

@@ -15,7 +15,7 @@ from gpubench.energy.windows import EnergyCompanion
 from gpubench.measure import protocol
 from gpubench.report import analysed
 from gpubench.report.layout import RenderOptions
-from gpubench.result.run import EnergyWindow
+from gpubench.result.energy import EnergyWindow
 from tests.unit.report.builders import case, measured, run_of
 
 WATTS = 50.0

@@ -65,6 +65,7 @@ def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
     )
     assert found["cupy:0"]() == {
         "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
+        "energy_j": None,
         "throttle": ["sw_power_cap", "hw_thermal_slowdown"], "pcie_generation": 5, "pcie_width": None,
     }  # fmt: skip
     assert found["cupy:1"]()["power_w"] is None
