@@ -35,7 +35,6 @@ from gpubench.result.run import (
     Outcome,
     Parts,
     Planned,
-    Record,
     Run,
     RunWarning,
     Selection,

@@ -453,7 +453,7 @@ Scaling = Literal["weak", "strong", "both"]
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never meet. `autotune`:
+    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two never meet. `autotune`:
     a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs of `ranks`."""
 
     protocol: int = 3
