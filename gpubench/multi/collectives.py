@@ -51,8 +51,8 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
     """Return the collectives shown: op by op, gang by gang, from small to large."""
-    rows = (case for case in analysis.cases if case.case.group == COLLECTIVE)
-    results = [rates for case in rows if (rates := _rates(case)) is not None]
+    rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
+    results = [rates for result in rows if (rates := _rates(result)) is not None]
     return tuple(sorted(results, key=lambda one: (one.op, one.ranks, one.device_id, one.n)))
 
 

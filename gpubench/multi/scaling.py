@@ -118,18 +118,18 @@ def scaling(analysis: Analysis) -> GangGains:
     run = analysis.run
     single = group_by(
         (
-            case
-            for case in analysis.everything
-            if case.case.backend != GANG and case.case.variant is None and case.time is not None
+            result
+            for result in analysis.everything
+            if result.case.backend != GANG and result.case.variant is None and result.time is not None
         ),
-        lambda case: case.case.workload,
+        lambda result: result.case.workload,
     )
     outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    gangs = [case for case in analysis.cases if case.case.backend == GANG and case.time is not None]
+    gangs = [result for result in analysis.cases if result.case.backend == GANG and result.time is not None]
     gains = [
         gain
-        for case in gangs
-        if (gain := _strong(run, outcomes[case.id], case, single.get(case.case.workload, ()))) is not None
+        for result in gangs
+        if (gain := _strong(run, outcomes[result.id], result, single.get(result.case.workload, ()))) is not None
     ]
     gains.sort(key=lambda gain: (*_curve(gain), gain.n))
     curves = tuple(_pays_from(list(same)) for _, same in groupby(gains, key=_curve))

@@ -133,7 +133,7 @@ def test_nothing_of_a_node_stays_on_the_disk(tmp_path, monkeypatch):
         (["--cluster", "local", "--deep"], "--deep is about one machine"),
         (["--cluster", "local", "--wake"], "--wake is about one machine"),
         (["--cluster", "local", "--require", "cupy"], "--require is about one machine"),
-        (["--cluster", "local", "--format", "env"], "table, plain, markdown, json"),
+        (["--cluster", "local", "--format", "env"], "table, plain, markdown, html, json"),
         (["--cluster", "local", "--deadline", "soon"], "--deadline"),
         (["--cluster", "local", "--confirm", "1"], "--confirm"),
     ],
