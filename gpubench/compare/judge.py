@@ -344,7 +344,7 @@ def _advise_sessions(twin: CasePair, inner: tuple[float, float, float]) -> int |
     return needed if needed <= MOST_SESSIONS else None
 
 
-class Step(NamedTuple):
+class StepChange(NamedTuple):
     """A change that stayed, somewhere in a row of runs: new / base of the runs behind it over those before it."""
 
     run: int  # the first run behind it
@@ -360,14 +360,14 @@ MOST_RUNS = 20  # the newest ones, in which steps are looked for: beyond, the pe
 
 def find_steps(
     histories: Mapping[str, Sequence[float | None]], threshold: float, alpha: float = stats.ALPHA
-) -> dict[str, list[Step]]:
+) -> dict[str, list[StepChange]]:
     """Return the sure steps of each case, oldest first, over the runs of one machine.
 
     `histories`: by case the seconds in each run. A run is one observation, as a session is for `judge`, and the same
     permutations decide, over all cases together; every place is a comparison of its own (Bonferroni). A step exceeds
     the factor 1 + `threshold`. Near the ends fewer than STEP_LEAST runs tell nothing.
     """
-    steps: dict[str, list[Step]] = {}
+    steps: dict[str, list[StepChange]] = {}
     groups = group_by(
         histories, lambda name: tuple(i for i, seconds in enumerate(histories[name]) if seconds is not None)
     )
@@ -386,7 +386,7 @@ def find_steps(
 
 def _steps_at(
     seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
-) -> list[tuple[float, str, Step]]:
+) -> list[tuple[float, str, StepChange]]:
     """Return the cases that changed between the runs `place` - 1 and `place`: how well this place divides the runs
     about it (the likelihood of one step), the case, the step."""
     count = len(next(iter(seconds.values())))
@@ -403,7 +403,7 @@ def _steps_at(
         return []
     base, new = zip(*(side.logs() for side in sides.values()), strict=True)
     return [
-        (_division(side), name, Step(place, side.ratio, *side.shift(stats.ALPHA)[::2]))
+        (_division(side), name, StepChange(place, side.ratio, *side.shift(stats.ALPHA)[::2]))
         for (name, side), p in zip(sides.items(), max_t(base, new), strict=True)
         if name in moved and min(p) <= level
     ]

@@ -26,7 +26,7 @@ from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
 from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
-from gpubench.compare.judge import STEP_LEAST, Step, find_steps
+from gpubench.compare.judge import STEP_LEAST, StepChange, find_steps
 from gpubench.curves.stats import Interval, geometric_mean
 from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
@@ -251,16 +251,16 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
     return Table(columns, tuple(body), title=title, legend=f"{legend}{_percent(mean)}")
 
 
-def history_steps(rows: Sequence[History]) -> dict[str, list[Step]]:
+def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
     """Return the sure changes of each case that has some, oldest first."""
     return find_steps({entry.id: entry.times for entry in rows}, APART)
 
 
-def _size(step: Step) -> float:
+def _size(step: StepChange) -> float:
     return abs(math.log(step.ratio))
 
 
-def _step_text(side: MachineRuns, step: Step) -> str:
+def _step_text(side: MachineRuns, step: StepChange) -> str:
     """Return `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: the first run behind the change, by its date and label."""
     run = side.runs[step.run].run
     label = f" {shorten(run.label, 12)}" if run.label else ""
@@ -346,7 +346,7 @@ def _spec(
     cases: dict[str, list[float | None]],
     mean: Sequence[float],
     dates: Sequence[str],
-    steps: dict[str, list[Step]],
+    steps: dict[str, list[StepChange]],
 ) -> ChartRow:
     known = [f for factors in cases.values() for f in factors if f is not None]
     low, high = min(1 / _LEAST_SPAN, *known) / 1.02, max(_LEAST_SPAN, *known) * 1.02
