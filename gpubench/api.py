@@ -81,16 +81,10 @@ class Result:
         return f"<gpubench.Result of {', '.join(self.ops) or 'nothing'}: {cases} cases with a time>"
 
     def _repr_html_(self) -> str:
-        """The answer and the map, for a notebook."""
-        from gpubench.base.errors import GpubenchError
-        from gpubench.report import plots
+        """Return the answer of the page, for a notebook."""
+        from gpubench.report.renderers.html import notebook
 
-        text = f"<pre>{html.escape(str(self))}</pre>"
-        try:
-            picture = plots.picture([self._analysis], "svg", sections=("map",)).decode()
-        except GpubenchError:  # no GPU was measured, or nothing draws here
-            return text
-        return picture[picture.find("<svg") :] + text
+        return notebook(self._analysis)
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ need altair and vl_convert."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -28,6 +29,7 @@ from gpubench.base.table import Cell, Column, Table, line_text
 from gpubench.report.charts import ChartRow, ChartSet, page_colors, theme
 from gpubench.report.contents import chart_set, document, overview
 from gpubench.report.layout import RenderOptions, Section, TextDocument
+from gpubench.report.plots import svgs
 from gpubench.report.renderers.html.answer import View, origin, situations, views
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.machines import (
@@ -46,6 +48,11 @@ from gpubench.result import store
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000  # in a page: to pack more would take half a minute, and they could not fit
 MOST_CASES = 3_000  # with charts; of more the page would take half a minute
+LANE = 240  # points of width of a map's lanes in a notebook
+_NOTEBOOK = (
+    ":scope { background: var(--paper); color: var(--ink); padding: 12px; }"
+    f" .lanes tbody .lane {{ min-width: {LANE + 14}px; }}"
+)
 MANY = 3  # runs on one page: each of them unfolds on demand
 MOST_ROWS = 60  # of a table that needs no script; longer ones are packed
 FEW_TABLES = 3  # of one section; more of them become one
@@ -144,6 +151,19 @@ def draw(documents: Sequence[TextDocument], title: str) -> str:
         for i, report in enumerate(documents)
     ]
     return _fill(title=title, heading=title, documents=parts, digests=Markup("'none'"))
+
+
+def notebook(analysis: Analysis) -> str:
+    """Return the answer as an element of a notebook, whose style keeps to itself. The lanes are drawn as SVG where
+    something draws."""
+    (view, *_) = views(analysis, RenderOptions(full=True), "", draws=True, maps=True)
+    specs = [panel.spec | {"width": LANE, "config": theme()} for panel in view.panels if panel.spec]
+    with contextlib.suppress(GpubenchError):
+        pictures = zip(view.panels, svgs(specs) if specs else (), strict=True)
+        panels = tuple(msgspec.structs.replace(panel, picture=svg) for panel, svg in pictures)
+        view = msgspec.structs.replace(view, panels=panels)
+    style = f"@scope (.gpubench) {{\n{_style().replace(':root', ':scope')}\n{_NOTEBOOK}}}"
+    return _fill(notebook=view, style=verbatim("style", style), full=f"{FULL:.0f}", meaning=MEANING)
 
 
 class _Page:
@@ -332,10 +352,13 @@ def _template() -> jinja2.Template:
     return environment.from_string(_file("page.html"))
 
 
+def _style() -> Markup:
+    return verbatim("style", _file("page.css").replace("/* colours */", page_colors()))
+
+
 def _fill(**content: Any) -> str:
-    style = verbatim("style", _file("page.css").replace("/* colours */", page_colors()))
-    page: str = _template().render(style=style, version=__version__, **content)
-    return page + "\n"
+    page: str = _template().render({"style": _style(), "version": __version__} | content)
+    return page.strip() + "\n"
 
 
 def _finalize(part: Any) -> Any:

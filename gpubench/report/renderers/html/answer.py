@@ -16,7 +16,15 @@ from gpubench.base.table import Cell, Table, Tone
 from gpubench.base.units import count_noun, list_words
 from gpubench.report.charts import ChartRow
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.answer import OTHERS, QUEUED_GAIN, RANGE, answer_sentences, make_screen
+from gpubench.report.sections.answer import (
+    COUNTED,
+    MORE,
+    OTHERS,
+    QUEUED_GAIN,
+    RANGE,
+    answer_sentences,
+    make_screen,
+)
 from gpubench.report.sections.answer_text import (
     CLOSE_GAIN,
     factor_text,
@@ -75,6 +83,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     heading: str  # of the gains
     rows: tuple[LaneRow, ...]
     spec: ChartRow | None  # Vega-Lite; None where nothing draws
+    picture: str = ""  # the same as SVG, where no script runs
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +134,7 @@ def _view(
     shown = panels and not answered.named and len(answered.rows) > 1
     regimes = answered.regimes if answered.rows else ()
     choices = ("", *regimes) if len(regimes) > 1 else ("",)
-    notes = [text for rank, text in screen.notes if rank not in (QUEUED_GAIN, OTHERS, RANGE)]
+    notes = [text for rank, text in screen.notes if rank not in (COUNTED, MORE, QUEUED_GAIN, OTHERS, RANGE)]
     return View(
         id=name, backend=backend or "", name=backend_text(backend or ""),
         sides=drawing.title if drawing else sides_text(analysis, answered.devices),
