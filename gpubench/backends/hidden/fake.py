@@ -35,8 +35,8 @@ from gpubench.backends.contract import (
     protocols,
 )
 from gpubench.backends.shared.host import SingleDevice, host_dtype, no_kernel
-from gpubench.backends.shared.links import HostLinks
 from gpubench.backends.shared.reference import same_bytes
+from gpubench.backends.shared.sides import HostLinks
 from gpubench.base.errors import (
     BackendError,
     BackendUnavailable,

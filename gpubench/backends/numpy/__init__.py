@@ -410,7 +410,7 @@ class NumpyBackend(Backend, Joins):
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
         """So many ranks in host memory."""
-        from gpubench.backends.shared.links import HostLinks
+        from gpubench.backends.shared.sides import HostLinks
 
         return HostLinks(len(ordinals))
 

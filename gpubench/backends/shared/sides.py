@@ -1,21 +1,23 @@
-"""An op cut into shares for several devices: in which units, which part of an operand each gets, as which case it
-computes it, how partial results are joined, and a thread for a device beside the caller's."""
+"""Several devices at work: an op cut into shares (in which units, which part of an operand each gets, as which case it
+computes it, how partial results are joined), a thread for a device beside the caller's, and a gang in host memory."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, cast
 
 import msgspec
 
-from gpubench.backends.contract import Buffer, Launch, Session, Work
+from gpubench.backends.contract import Buffer, Launch, Links, Session, Work
 from gpubench.backends.contract.protocols import ScriptedPair
 from gpubench.backends.shared.host import host_dtype
-from gpubench.base.errors import Unsupported
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Operand, Params, Shape, Split, Stored
 from gpubench.result.case import Case
 
@@ -297,3 +299,56 @@ class CompanionThread:
             except BaseException as caught:  # handed to the caller of `both`
                 error = caught
             self._ended.put(error)
+
+
+# ---------------------------------------------------------------- a gang in host memory
+
+
+class HostLinks(Links):
+    """A gang in host memory: copies and sums of NumPy arrays, rank by rank, in real time on one CPU."""
+
+    copier = library = "numpy"
+
+    def __init__(self, ranks: int) -> None:
+        import numpy
+
+        self.xp, self.ranks = numpy, ranks
+
+    def on(self, rank: int) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def sync(self) -> None:
+        """Every call has ended when it returns."""
+
+    def array(self, rank: int, count: int) -> Array:
+        try:
+            return super().array(rank, count)
+        except MemoryError as error:
+            raise DeviceOutOfMemory(str(error)) from error
+
+    def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
+        for source, target in pairs:
+            self.xp.copyto(got[target], sent[source])
+
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        for rank, target in enumerate(got):
+            if name == "reducescatter":
+                self._sum([self._share(array, rank) for array in sent], target)
+            elif name == "allreduce" and rank == 0:
+                self._sum(sent, target)
+            elif name in ("allreduce", "broadcast"):
+                self.xp.copyto(target, got[0] if name == "allreduce" else sent[0])
+            else:
+                for other, array in enumerate(sent):
+                    part = self._share(array, rank) if name == "alltoall" else array
+                    self.xp.copyto(self._share(target, other), part)
+
+    def _share(self, array: Array, rank: int) -> Array:
+        part = len(array) // self.ranks
+        return array[rank * part : (rank + 1) * part]
+
+    def _sum(self, sent: Sequence[Array], target: Array) -> None:
+        """In the order of ranks."""
+        self.xp.copyto(target, sent[0])
+        for array in sent[1:]:
+            self.xp.add(target, array, out=target)
