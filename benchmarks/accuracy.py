@@ -38,7 +38,7 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "cuda-bench", "nu
 
 def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
     """The tools that measure a small kernel without an exception, and why the others do not."""
-    found, absent = [], {}
+    tools, absent = [], {}
     for tool in TOOLS:
         mine = [subject for subject in subjects if subject.library == tool.library]
         try:
@@ -47,14 +47,14 @@ def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
         except Exception as error:
             absent[tool.name] = _why(error)
         else:
-            found += [tool] if mine else []
-    return found, absent
+            tools += [tool] if mine else []
+    return tools, absent
 
 
 def both(session: Session, op: str, n: int, *, torch: bool) -> list[Subject]:
     """CuPy's kernel, and PyTorch's on the same arrays."""
-    ours = cupy_subject(session, op, n)
-    return [ours, torch_subject(session, ours)] if torch else [ours]
+    readings = cupy_subject(session, op, n)
+    return [readings, torch_subject(session, readings)] if torch else [readings]
 
 
 def in_turns(
@@ -62,28 +62,28 @@ def in_turns(
 ) -> tuple[list[Pairing], Reading]:
     """The pairings of one op and size, and one more reading of CuPy's kernel by gpubench alone."""
     subjects = both(session, op, n, torch=torch)
-    found = [
+    pairings = [
         pairing
         for subject in subjects
         for pairing in turns(subject, [tool for tool in tools if tool.library == subject.library], TURNS)
     ]
-    return found, reading(subjects[0])
+    return pairings, reading(subjects[0])
 
 
 def beside_ncu(
-    ours: dict[tuple[str, int], Reading],
+    readings: dict[tuple[str, int], Reading],
 ) -> tuple[list[Pairing], dict[str, str], dict[str, float]]:
     """Pairings with ncu, why there are none, and the empty kernel's durations."""
-    found, absent, empty = [], {}, {}
+    pairings, absent, empty = [], {}, {}
     for tool, cache, clocks in accuracy_ncu.MODES:
         try:
-            rows = accuracy_ncu.profiled(cache, timeout_s=CHILD_S)
-            found += accuracy_ncu.pairings(tool, clocks, rows, ours)
+            rows = accuracy_ncu.profile(cache, timeout_s=CHILD_S)
+            pairings += accuracy_ncu.pairings(tool, clocks, rows, readings)
             empty[f"empty, {tool}"] = accuracy_ncu.empty_s(rows)
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             absent[tool] = f"{type(error).__name__}: {error}"[:600]
         _say(tool)
-    return found, absent, empty
+    return pairings, absent, empty
 
 
 def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
@@ -105,46 +105,48 @@ def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
         return [], {"nvbench": f"exit {ended.returncode}: {' / '.join(last)}"[:600]}
 
 
-def measured() -> Iterator[Agreement]:
-    """What is known after each stage: the tools of this process, nvbench, ncu. Raises BackendUnavailable."""
+def measure_stages() -> Iterator[Agreement]:
+    """Yield what is known after each stage: the tools of this process, nvbench, ncu. Raises BackendUnavailable."""
     session = backends.load("cupy").open("cupy:0")
-    found = Agreement(
+    agreement = Agreement(
         measured_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         device=session.device.name, driver=session.device.driver, versions=_versions(), absent={},
         floors=floors(session), pairings=[],
     )  # fmt: skip
     alone: dict[tuple[str, int], Reading] = {}
-    found = _here(session, found, alone)
+    agreement = _here(session, agreement, alone)
     session.close()
-    yield found
+    yield agreement
     pairings, absent = beside_nvbench()
-    found = _joined(found, pairings, absent)
-    yield found
+    agreement = _join(agreement, pairings, absent)
+    yield agreement
     pairings, absent, empty = beside_ncu(alone)
-    yield msgspec.structs.replace(_joined(found, pairings, absent), floors=found.floors | empty)
+    yield msgspec.structs.replace(_join(agreement, pairings, absent), floors=agreement.floors | empty)
 
 
-def _here(session: Session, found: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
+def _here(session: Session, agreement: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
     """The tools that run in this process; `alone` is filled with gpubench's readings of CuPy's kernels."""
     small = [cupy_subject(session, "matmul", 256)]
     try:
         small.append(torch_subject(session, small[0]))
     except Exception as error:  # torch is absent, or cannot run here: all else goes on
-        found = _joined(found, [], {"torch": _why(error)})
+        agreement = _join(agreement, [], {"torch": _why(error)})
     tools, absent = usable(small)
-    found = _joined(found, [], absent)
+    agreement = _join(agreement, [], absent)
     for op, n in ((op, n) for op, sizes in SIZES.items() for n in sizes):
         try:
             pairings, alone[op, n] = in_turns(session, op, n, tools, torch=len(small) > 1)
-            found = _joined(found, pairings, {})
+            agreement = _join(agreement, pairings, {})
         except Exception as error:  # one size is lost, not the rest
-            found = _joined(found, [], {f"{op} {n}": _why(error)})
+            agreement = _join(agreement, [], {f"{op} {n}": _why(error)})
         _say(f"{op} {n}")
-    return found
+    return agreement
 
 
-def _joined(found: Agreement, pairings: list[Pairing], absent: dict[str, str]) -> Agreement:
-    return msgspec.structs.replace(found, pairings=[*found.pairings, *pairings], absent=found.absent | absent)
+def _join(agreement: Agreement, pairings: list[Pairing], absent: dict[str, str]) -> Agreement:
+    return msgspec.structs.replace(
+        agreement, pairings=[*agreement.pairings, *pairings], absent=agreement.absent | absent
+    )
 
 
 def _why(error: Exception) -> str:
@@ -154,19 +156,19 @@ def _why(error: Exception) -> str:
 def _versions() -> dict[str, str]:
     from gpubench import __version__
 
-    found = {"gpubench": __version__}
+    versions = {"gpubench": __version__}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     command = accuracy_ncu.where()
     if command is not None:
-        said = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout.split(
-            "Version "
-        )
-        found["ncu"] = said[-1].split()[0] if len(said) > 1 else "?"
-    return found
+        printed = subprocess.run(
+            [command, "--version"], capture_output=True, text=True, check=False
+        ).stdout.split("Version ")
+        versions["ncu"] = printed[-1].split()[0] if len(printed) > 1 else "?"
+    return versions
 
 
 def _say(text: str) -> None:
@@ -178,20 +180,22 @@ def main() -> int:
     parser.add_argument("file", nargs="?", metavar="FILE", type=Path)
     parser.add_argument("--run", action="store_true")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if not given.run:
-        return accuracy_page.rewrite(given.file)
-    found = None
+    options = parser.parse_args()
+    if not options.run:
+        return accuracy_page.rewrite(options.file)
+    agreement = None
     try:
-        for found in measured():
-            if given.output:
-                given.output.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        for agreement in measure_stages():
+            if options.output:
+                options.output.write_bytes(
+                    msgspec.json.format(msgspec.json.encode(agreement), indent=1) + b"\n"
+                )
     except BackendUnavailable as error:
         print(f"no CUDA device: {error.detail}", file=sys.stderr)
-    if found is None or not found.pairings:
+    if agreement is None or not agreement.pairings:
         print("nothing was measured", file=sys.stderr)
         return 1
-    print(accuracy_page.tables(found))
+    print(accuracy_page.tables(agreement))
     return 0
 
 

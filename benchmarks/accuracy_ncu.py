@@ -43,7 +43,9 @@ def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
     """(kernel, seconds) in launch order, from `ncu --csv --page raw --print-units base`."""
     rows = csv.DictReader(line for line in lines if line.startswith('"'))
     return [
-        (row["Kernel Name"], float(row[METRIC].replace(",", "")) * 1e-9) for row in rows if row["ID"].isdigit()
+        (kernel["Kernel Name"], float(kernel[METRIC].replace(",", "")) * 1e-9)
+        for kernel in rows
+        if kernel["ID"].isdigit()
     ]
 
 
@@ -69,8 +71,8 @@ def empty_s(rows: Sequence[tuple[str, float]]) -> float:
     return statistics.median(seconds for name, seconds in rows if name.partition("(")[0] == EMPTY)
 
 
-def profiled(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
-    """What ncu says of every kernel, its caches flushed or kept. Raises OSError or ValueError with the reason."""
+def profile(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
+    """Return what ncu says of every kernel, its caches flushed or kept. Raises OSError and ValueError."""
     command = where()
     if command is None:
         raise OSError("ncu is not installed")
@@ -79,26 +81,28 @@ def profiled(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
         "--print-units", "base", "--profile-from-start", "off", sys.executable, "-m", "benchmarks.accuracy_ncu",
     ]  # fmt: skip
     ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, check=False)
-    found = durations(ended.stdout.splitlines())
-    if not found:
+    kernels = durations(ended.stdout.splitlines())
+    if not kernels:
         raise ValueError(
             " / ".join((ended.stdout + ended.stderr).strip().splitlines()[-4:]) or "ncu said nothing"
         )
-    return found
+    return kernels
 
 
 def pairings(
     tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
-    ours: dict[tuple[str, int], Reading],
+    readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
     """The median launch of each kernel beside gpubench's readings of it."""
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [
-        Pairing(op, n, "cupy", tool, clock, [ours[op, n][clock]], [statistics.median(seconds[op, n])], judged)
+        Pairing(
+            op, n, "cupy", tool, clock, [readings[op, n][clock]], [statistics.median(seconds[op, n])], judged
+        )
         for op, n in KERNELS
-        if (op, n) in ours
+        if (op, n) in readings
         for clock, judged in clocks
-        if clock in ours[op, n]
+        if clock in readings[op, n]
     ]
 
 

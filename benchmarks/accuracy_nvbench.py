@@ -39,34 +39,36 @@ class Beside(NamedTuple):
 
 def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     """nvbench's JSON: for each value of the axis `number` its summaries by tag, in seconds; no skipped states."""
-    found: dict[int, dict[str, float]] = {}
+    times: dict[int, dict[str, float]] = {}
     for benchmark in document["benchmarks"]:
         for state in benchmark["states"]:
             number = next(int(axis["value"]) for axis in state["axis_values"] if axis["name"] == "number")
             if not state.get("is_skipped"):
-                found[number] = {
+                times[number] = {
                     summary["tag"]: float(entry["value"])
                     for summary in state["summaries"] or ()
                     for entry in summary["data"]
                     if entry["name"] == "value" and entry["type"] == "float64" and entry["value"] is not None
                 }
-    return found
+    return times
 
 
 def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pairing]:
     """Single launches beside our cold clock, batches beside our hot one."""
-    theirs = summaries(document)
-    found: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
-    for one in besides:
+    states = summaries(document)
+    samples: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
+    for beside in besides:
         for tool, clock, tags in _CLOCKS:
-            seconds = next((theirs[one.number][tag] for tag in tags if tag in theirs.get(one.number, {})), None)
+            seconds = next(
+                (states[beside.number][tag] for tag in tags if tag in states.get(beside.number, {})), None
+            )
             if seconds is not None:
-                ours, others = found.setdefault((one.op, one.n, tool, clock), ([], []))
-                ours.append((one.before[clock] + one.after[clock]) / 2)
+                own, others = samples.setdefault((beside.op, beside.n, tool, clock), ([], []))
+                own.append((beside.before[clock] + beside.after[clock]) / 2)
                 others.append(seconds)
     return [
-        Pairing(op, n, "cupy", tool, clock, ours, others)
-        for (op, n, tool, clock), (ours, others) in found.items()
+        Pairing(op, n, "cupy", tool, clock, own, others)
+        for (op, n, tool, clock), (own, others) in samples.items()
     ]
 
 
@@ -91,10 +93,10 @@ def measure(out: Path) -> None:
             made.clear()
             made[op, n] = cupy_subject(session, op, n)
         subject = made[op, n]
-        theirs = cupy.cuda.ExternalStream(state.get_stream().addressof())
+        stream = cupy.cuda.ExternalStream(state.get_stream().addressof())
 
         def launch(_: Any) -> None:
-            with theirs:
+            with stream:
                 subject.call()
 
         before = reading(subject)

@@ -1,4 +1,4 @@
-"""What `benchmarks/accuracy.py` stores: readings of one kernel by gpubench and by another tool, taken in turns."""
+"""The file that `benchmarks/accuracy.py` stores: readings of one kernel by gpubench and another tool, in turns."""
 
 from __future__ import annotations
 

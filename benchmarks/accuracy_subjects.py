@@ -59,7 +59,7 @@ def case_of(op: str, n: int, device: Device) -> Case:
 SAMPLE_S = 0.005
 
 
-def calibrated(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> timer.Timer:
+def calibrate(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> timer.Timer:
     """The case ready to be sampled, with the repeat counts that a worker would choose."""
     cycle = timer.Timer(OnDevice(session, case, buffers), case, launch)
     step_s, cost_s = timer.clock_facts(session.clock)
@@ -94,7 +94,7 @@ def cupy_subject(session: Session, op: str, n: int) -> Subject:
     """The library form of the op on CuPy arrays."""
     buffers = inputs_of(session, op, n)
     launch = library_launch(session, op, n, buffers)
-    return Subject(op, n, "cupy", launch, calibrated(session, case_of(op, n, session.device), buffers, launch))
+    return Subject(op, n, "cupy", launch, calibrate(session, case_of(op, n, session.device), buffers, launch))
 
 
 def torch_subject(session: Session, twin: Subject) -> Subject:
@@ -110,7 +110,7 @@ def torch_subject(session: Session, twin: Subject) -> Subject:
     launch()
     session.sync()
     same(twin, out)
-    return Subject(twin.op, twin.n, "torch", call, calibrated(session, case, buffers, launch))
+    return Subject(twin.op, twin.n, "torch", call, calibrate(session, case, buffers, launch))
 
 
 def same(twin: Subject, out: Any) -> None:
@@ -131,13 +131,13 @@ def reading(subject: Subject) -> Reading:
         for number in range(BLOCKS)
     ]
     singles = [timer.device_seconds(cycle.session, cycle.launch, 1) for _ in range(SINGLES)]
-    found: dict[Clock, list[float]] = {
+    seconds: dict[Clock, list[float]] = {
         "hot": [x for block in blocks for x in block.device_hot_s or ()],
         "cold": [x for block in blocks for x in block.device_cold_s or ()],
         "wall": [x for block in blocks for x in block.wall_s[block.warmup :]],
         "single": [x for x in singles if x is not None],
     }
-    return {clock: statistics.median(values) for clock, values in found.items() if values}
+    return {clock: statistics.median(values) for clock, values in seconds.items() if values}
 
 
 def floors(session: Session) -> dict[str, float]:
@@ -149,8 +149,8 @@ def floors(session: Session) -> dict[str, float]:
         values = [timer.device_seconds(session, launch, repeat, cold=cold) for _ in range(31)]
         return statistics.median(x for x in values if x is not None) / repeat
 
-    found = {"nothing": of(nothing), "nothing, cold": of(nothing, cold=True)}
-    found |= {"empty": of(empty), "empty, cold": of(empty, cold=True)}
-    return found | {
+    readings = {"nothing": of(nothing), "nothing, cold": of(nothing, cold=True)}
+    readings |= {"empty": of(empty), "empty, cold": of(empty, cold=True)}
+    return readings | {
         f"empty x {repeat}": of(empty, repeat) for repeat in (2, 16, 256, 512, 768, 1024, 1536, 2048)
     }

@@ -42,24 +42,24 @@ def cupyx_many(subject: Subject) -> Theirs:
         for _ in range(count):
             subject.call()
 
-    found = benchmark(many, n_repeat=CUPYX_CALLS, n_warmup=1)
-    return Theirs(_middle(found.gpu_times[0]) / count, _middle(found.cpu_times) / count)
+    times = benchmark(many, n_repeat=CUPYX_CALLS, n_warmup=1)
+    return Theirs(_middle(times.gpu_times[0]) / count, _middle(times.cpu_times) / count)
 
 
 def cupyx_one(subject: Subject) -> Theirs:
     """cupyx.profiler around one launch, as its examples show it: an idle device waits for the host inside the span."""
     from cupyx.profiler import benchmark
 
-    found = benchmark(subject.call, n_repeat=CUPYX_SINGLES, n_warmup=3, name=subject.op)
-    return Theirs(_middle(found.gpu_times[0]), _middle(found.cpu_times))
+    times = benchmark(subject.call, n_repeat=CUPYX_SINGLES, n_warmup=3, name=subject.op)
+    return Theirs(_middle(times.gpu_times[0]), _middle(times.cpu_times))
 
 
 def torch_timer(subject: Subject) -> Theirs:
     """torch.utils.benchmark: wall time of many launches and one wait."""
     from torch.utils.benchmark import Timer
 
-    found = Timer("call()", globals={"call": subject.call}).blocked_autorange(min_run_time=TORCH_RUN_S)
-    return Theirs(float(found.median))
+    times = Timer("call()", globals={"call": subject.call}).blocked_autorange(min_run_time=TORCH_RUN_S)
+    return Theirs(float(times.median))
 
 
 def triton_bench(subject: Subject) -> Theirs:
@@ -91,25 +91,25 @@ def turns(
     Two tools that share `measure` share its reading.
     """
     ways = list(dict.fromkeys(tool.measure for tool in tools))
-    ours: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}
-    theirs: dict[Callable[[Subject], Theirs], list[Theirs]] = {way: [] for way in ways}
+    own: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}
+    foreign: dict[Callable[[Subject], Theirs], list[Theirs]] = {way: [] for way in ways}
     before = read(subject)
     for turn in range(count):
         for way in ways if turn % 2 == 0 else reversed(ways):
-            theirs[way].append(way(subject))
+            foreign[way].append(way(subject))
             after = read(subject)
-            ours[way].append({clock: (before[clock] + after[clock]) / 2 for clock in before})
+            own[way].append({clock: (before[clock] + after[clock]) / 2 for clock in before})
             before = after
     return [
         Pairing(
             subject.op, subject.n, subject.library, tool.name, tool.clock,
-            [found[tool.clock] for found in ours[tool.measure]], [found.seconds for found in theirs[tool.measure]],
-            tool.judged, _host(theirs[tool.measure]),
+            [values[tool.clock] for values in own[tool.measure]], [values.seconds for values in foreign[tool.measure]],
+            tool.judged, _host(foreign[tool.measure]),
         )
         for tool in tools
     ]  # fmt: skip
 
 
-def _host(found: Sequence[Theirs]) -> float | None:
-    known = [one.host_s for one in found if one.host_s is not None]
-    return statistics.median(known) if known else None
+def _host(readings: Sequence[Theirs]) -> float | None:
+    seconds = [reading.host_s for reading in readings if reading.host_s is not None]
+    return statistics.median(seconds) if seconds else None

@@ -36,16 +36,16 @@ class AlteredSession:
         return getattr(self._inner, name)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """What the device supports."""
+        """Return what the device supports."""
         refusal: BackendError | None = self._inner.supports(op, self._own(case))
         return refusal
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """As the device does it."""
+        """Tune as the device does."""
         self._inner.tune(op, self._own(case), inputs)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """As the device does it; remembers the launches that are made more often."""
+        """Compile as the device does; remember the launches that are made more often."""
         launch: Launch = self._inner.compile(op, self._own(case), inputs, output)
         if self._extra and case.params["n"] in self._sizes:
             self._owed[id(launch)] = 0.0
@@ -76,8 +76,8 @@ class AlteredBackend(Backend):
         self.forms = self._inner.forms
 
     def devices(self) -> list[Device]:
-        """That one device."""
-        return [_renamed(device) for device in self._inner.devices() if device.id == self._inner_id]
+        """Return that one device."""
+        return [_rename(device) for device in self._inner.devices() if device.id == self._inner_id]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """The real device, in the next of the sessions that ALTERED_EXTRA lists."""
@@ -95,12 +95,12 @@ class AlteredBackend(Backend):
         for part in type(inner).__mro__:
             if part.__module__ == Session.__module__:
                 part.register(AlteredSession)  # type: ignore[attr-defined]
-        session: Any = AlteredSession(inner, _renamed(inner.device), extra, sizes)
+        session: Any = AlteredSession(inner, _rename(inner.device), extra, sizes)
         opened: Session = session
         return opened
 
 
-def _renamed(device: Device) -> Device:
+def _rename(device: Device) -> Device:
     return msgspec.structs.replace(device, id="altered:0", backend="altered", identity=None)
 
 

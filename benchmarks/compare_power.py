@@ -43,8 +43,8 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
     """Which cases are called SLOWER, as the command does it for a family of this size."""
     low = [
-        ([math.exp(x) for x in ours], [math.exp(x) for x in theirs])
-        for ours, theirs in zip(base, new, strict=True)
+        ([math.exp(x) for x in before], [math.exp(x) for x in after])
+        for before, after in zip(base, new, strict=True)
     ]
     return [
         max(stats.rank_test(*sides)[0], joint) <= ALPHA and stats.shift_ratio(*sides)[1] > 1 + threshold
@@ -65,7 +65,7 @@ def power(suites: int, chance: random.Random) -> Iterator[str]:
     for count in FAMILIES:
         for sigma in SIGMAS:
             for side in SIDES:
-                found = []
+                shares = []
                 for slowed in SLOWED:
                     verdicts = []
                     for _ in range(suites):
@@ -74,9 +74,9 @@ def power(suites: int, chance: random.Random) -> Iterator[str]:
                         new[0] = [value + math.log(slowed) for value in new[0]]
                         verdicts.append(slower(base, new, INTERLEAVED))
                     # An unchanged suite tells of false alarms, the others of the slowed case.
-                    hits = [any(row) if slowed == 1.0 else row[0] for row in verdicts]
-                    found.append(f"{sum(hits) / suites:.0%}")
-                yield f"| {count} | {sigma:.0%} | {side} | {' | '.join(found)} |"
+                    hits = [any(verdict) if slowed == 1.0 else verdict[0] for verdict in verdicts]
+                    shares.append(f"{sum(hits) / suites:.0%}")
+                yield f"| {count} | {sigma:.0%} | {side} | {' | '.join(shares)} |"
 
 
 def drifting(suites: int, chance: random.Random) -> Iterator[str]:
@@ -113,7 +113,7 @@ def speeds(suites: int, chance: random.Random) -> Iterator[str]:
                     base, new = ([in_turns(case)[i] for case in cases] for i in (0, 1))
                     new[0] = [value + math.log(slowed) for value in new[0]]
                     verdicts.append(slower(base, new, INTERLEAVED))
-                hits = [any(row) if slowed == 1.0 else row[0] for row in verdicts]
+                hits = [any(verdict) if slowed == 1.0 else verdict[0] for verdict in verdicts]
                 shares.append(f"{sum(hits) / suites:.0%}")
             yield f"| {sigma:.0%} | {side} | {' | '.join(shares)} |"
 
@@ -145,11 +145,13 @@ def a_side(
 def is_same(base: Side, new: Side) -> tuple[bool, bool]:
     """Whether the low ends alone say SAME, and whether the medians and slow ends agree."""
     limit = 1 + INTERLEAVED
-    low, _, high = stats.shift_ratio([min(row) for row in base], [min(row) for row in new], SAME_ALPHA)
+    low, _, high = stats.shift_ratio(
+        [min(samples) for samples in base], [min(samples) for samples in new], SAME_ALPHA
+    )
     alone = 1 / limit <= low and high <= limit
     medians, slow_ends = (
         SessionValues(*(dict(enumerate(map(value, side))) for side in (base, new)))
-        for value in (block_median, lambda row: stats.quantile(sorted(row), SLOW_END))
+        for value in (block_median, lambda samples: stats.quantile(sorted(samples), SLOW_END))
     )
     return alone, alone and not medians.differ_beyond(limit) and not slow_ends.differ_beyond(limit)
 

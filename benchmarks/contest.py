@@ -17,20 +17,22 @@ SIDES = ("ours", "torch")
 
 def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentParser:
     """The options that every contest has."""
-    found = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--pairs", type=int, default=10)
-    found.add_argument("--budget-s", type=float, default=budget_s, help="of all pairs together")
-    found.add_argument("--threads", type=int, default=usable_cpus())
-    found.add_argument("-o", "--output", metavar="FILE.json")
-    found.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
-    return found
+    options.add_argument("--pairs", type=int, default=10)
+    options.add_argument("--budget-s", type=float, default=budget_s, help="of all pairs together")
+    options.add_argument("--threads", type=int, default=usable_cpus())
+    options.add_argument("-o", "--output", metavar="FILE.json")
+    options.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    return options
 
 
-def paired(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-    """What a first process of ours found, which compiles, chooses and counts for nothing, and what each pair found by
-    side. The processes run `script` with the options `named`; without a budget they take one batch of each case."""
+def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
+    """Return what a first process of ours tells, which compiles and chooses, and what each pair tells by side.
+
+    The processes run `script` with the options `named`; without a budget they take one batch of each case.
+    """
     began = time.monotonic()
     prepared = _run(script, "ours", options, named, 0.0)
     print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)

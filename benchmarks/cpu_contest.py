@@ -25,7 +25,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.contest import SIDES, paired, parser
+from benchmarks.contest import SIDES, parser, run_pairs
 from gpubench import backends, kernels
 from gpubench.analysis.speedup import blas_text
 from gpubench.backends.contract.protocols import Tunes
@@ -59,7 +59,7 @@ def main() -> None:
     if options.child:
         _child(options, names, sizes)
         return
-    prepared, pairs = paired(__file__, options, ("ops", "sizes"))
+    prepared, pairs = run_pairs(__file__, options, ("ops", "sizes"))
     record = {
         "machine": _machine(options, pairs[0]),
         "pairs": pairs,

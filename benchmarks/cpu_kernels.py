@@ -59,7 +59,7 @@ def runner(session: NumpySession, op: Op, elements: int, dtype: Dtype) -> Callab
 
 def rates(calls: dict[str, tuple[Callable[[], None], int]], seconds: float) -> dict[str, list[float]]:
     """GB/s of each call (name -> call, bytes) in each round; all of them in turn, the first round dropped."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds <= LEAST_ROUNDS or time.perf_counter() < end:
@@ -67,11 +67,11 @@ def rates(calls: dict[str, tuple[Callable[[], None], int]], seconds: float) -> d
             start = time.perf_counter()
             call()
             if rounds:
-                found[name].append(size / (time.perf_counter() - start) / 1e9)
+                samples[name].append(size / (time.perf_counter() - start) / 1e9)
             if name == "library":
                 time.sleep(BLAS_SPINS_S)
         rounds += 1
-    return found
+    return samples
 
 
 def main() -> None:
@@ -94,9 +94,11 @@ def main() -> None:
             "tuned": (forms("tuned"), size),
             "copy": (copy, copy_bytes),
         }
-        found = rates(calls, options.seconds)
-        library, tuned, beside = (statistics.median(found[form]) for form in calls)
-        ratio = statistics.median(a / b for a, b in zip(found["tuned"], found["copy"], strict=True))
+        measured_rates = rates(calls, options.seconds)
+        library, tuned, beside = (statistics.median(measured_rates[form]) for form in calls)
+        ratio = statistics.median(
+            a / b for a, b in zip(measured_rates["tuned"], measured_rates["copy"], strict=True)
+        )
         print(
             f"{name:14}{library:9.1f}{tuned:9.1f}{beside:9.1f}{ratio:12.2f}{tuned / library:15.1f}", flush=True
         )

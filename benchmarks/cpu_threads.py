@@ -61,8 +61,8 @@ def main() -> None:
 def _params(op: Op, elements: int) -> dict[str, int]:
     """The size of an op whose largest input has about that many elements."""
     ladder = op.sizes
-    wanted = elements if op.name != "transpose" else int(elements**0.5)
-    return {"n": max(ladder.granule, wanted // ladder.granule * ladder.granule)}
+    size = elements if op.name != "transpose" else int(elements**0.5)
+    return {"n": max(ladder.granule, size // ladder.granule * ladder.granule)}
 
 
 def _one(op: Op, params: Mapping[str, int], options: Any, session: NumpySession, alone: NumpySession) -> int:
@@ -83,14 +83,14 @@ def _one(op: Op, params: Mapping[str, int], options: Any, session: NumpySession,
     calls = {
         "tuned": call(session, "tuned"), "plain NumPy": call(session, "library"), "one thread": call(alone, "tuned")
     }  # fmt: skip
-    found = _times({name: run for name, (run, _) in calls.items()}, options.rounds)
-    ours = statistics.median(found["tuned"])
+    seconds = _times({name: run for name, (run, _) in calls.items()}, options.rounds)
+    own = statistics.median(seconds["tuned"])
     for other in ("plain NumPy", "one thread"):
-        ratios = [a / b for a, b in zip(found["tuned"], found[other], strict=True)]
+        ratios = [a / b for a, b in zip(seconds["tuned"], seconds[other], strict=True)]
         middle, (low, high) = statistics.median(ratios), stats.median_interval(ratios)
-        if middle > FACTOR and ours - statistics.median(found[other]) > SLACK_S:
+        if middle > FACTOR and own - statistics.median(seconds[other]) > SLACK_S:
             how = "surely" if low > FACTOR else "perhaps"
-            shown = f"{middle:.2f} | {low:.2f} to {high:.2f} | {1e6 * ours:.2f} | {how}"
+            shown = f"{middle:.2f} | {low:.2f} to {high:.2f} | {1e6 * own:.2f} | {how}"
             print(f"| {op.name} | {params['n']} | {calls['tuned'][1]} | {other} | {shown} |", flush=True)
     return 2
 
@@ -101,13 +101,13 @@ def _times(calls: Mapping[str, Callable[[int], None]], rounds: int) -> dict[str,
     for name, call in calls.items():
         call(1)
         repeats[name] = max(1, min(10_000, round(BATCH_S / max(_took(call, 3), 1e-8))))
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in calls if number % 2 else reversed(list(calls)):
             settle()  # threads of the one before may still spin
             calls[name](1)  # wakes its own
-            found[name].append(_took(calls[name], repeats[name]))
-    return found
+            seconds[name].append(_took(calls[name], repeats[name]))
+    return seconds
 
 
 def _took(call: Callable[[int], None], repeat: int) -> float:

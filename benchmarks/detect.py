@@ -1,4 +1,4 @@
-"""What detection costs: whole commands as ratios to `python -c pass`, and own time of the parts.
+"""Costs of detection: whole commands as ratios to `python -c pass`, and own time of the parts.
 
 Run: .venv/bin/python benchmarks/detect.py [--rounds N] [--deep] [RECORDED_MACHINE ...]. A folder, or a .tar.gz with
 one machine or folders of machines. A report, not a test: exit code 0 in any case.
@@ -31,28 +31,28 @@ def took_s(arguments: list[str], folder: str) -> tuple[float, str]:
 
 def compare(programs: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each program in each round, interleaved; the first round warms the file cache."""
-    found: dict[str, list[float]] = {name: [] for name in programs}
+    samples: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as folder:
         for index in range(rounds + 1):
             for name, arguments in programs.items():
                 seconds, _ = took_s(arguments, folder)
                 if index:
-                    found[name].append(seconds)
-    return found
+                    samples[name].append(seconds)
+    return samples
 
 
 def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
     """`took_s` of each provider, and `total`: detection's own time without the start of Python."""
-    found: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             document: dict[str, Any] = json.loads(
                 took_s(["-m", "gpubench", "detect", "--json", *arguments], folder)[1]
             )
             for provider in document["providers"]:
-                found.setdefault(provider["name"], []).append(provider["took_s"])
-            found.setdefault("total", []).append(document["took_s"])
-    return found
+                seconds.setdefault(provider["name"], []).append(provider["took_s"])
+            seconds.setdefault("total", []).append(document["took_s"])
+    return seconds
 
 
 def machines(path: Path, unpacked: Path) -> list[Path]:
@@ -95,10 +95,10 @@ def main() -> None:
     }
     if options.deep:
         programs["detect --deep"] = ["-m", "gpubench", "detect", "--deep"]
-    found = compare(programs, options.rounds)
+    ratios = compare(programs, options.rounds)
     print(f"medians of {options.rounds}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
-    for name, seconds in found.items():
-        ratio = statistics.median(a / b for a, b in zip(seconds, found[BASE], strict=True))
+    for name, seconds in ratios.items():
+        ratio = statistics.median(a / b for a, b in zip(seconds, ratios[BASE], strict=True))
         show(name, seconds, f"{ratio:.1f} x")
     show_parts("this machine", [], options.rounds)
     for path in options.machines:

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: inputs, reference, checks, compiling, calibration, parts, sampling, saving, waiting.
+"""Time breakdown of a run: inputs, reference, checks, compiling, calibration, parts, sampling, saving, waiting.
 
 Run: .venv/bin/python benchmarks/engine.py [OPTIONS OF gpubench run]
 It carries the run out in this process, listens to the messages between it and its workers, and prints a Markdown table:
@@ -45,19 +45,19 @@ class Listener:
         self.spent[self._doing] += now - self._last
         self._last, self._doing = now, doing
 
-    def decoded(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
+    def decode_reply(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
         """In place of `protocol.decode_reply`."""
         message = decode(line)
         self.heard = True
         self.pass_to(NAMES.get(message.name, message.name) if isinstance(message, protocol.Phase) else OWN)
         return message
 
-    def encoded(self, encode: Callable[[Any], bytes], message: Any) -> bytes:
+    def encode_message(self, encode: Callable[[Any], bytes], message: Any) -> bytes:
         """In place of `protocol.encode`."""
         self.pass_to("waiting for a worker")
         return encode(message)
 
-    def saved(self, save: Callable[[Recorder], None], recorder: Recorder) -> None:
+    def save_run(self, save: Callable[[Recorder], None], recorder: Recorder) -> None:
         """In place of `Recorder.save`."""
         before = self._doing
         self.pass_to("saving")
@@ -68,14 +68,14 @@ class Listener:
 def main() -> None:
     """One run, and its table."""
     listener = Listener()
-    protocol.decode_reply = partial(listener.decoded, protocol.decode_reply)
-    protocol.encode = partial(listener.encoded, protocol.encode)
+    protocol.decode_reply = partial(listener.decode_reply, protocol.decode_reply)
+    protocol.encode = partial(listener.encode_message, protocol.encode)
     save = Recorder.save
 
-    def saved(recorder: Recorder) -> None:
-        listener.saved(save, recorder)
+    def save_and_listen(recorder: Recorder) -> None:
+        listener.save_run(save, recorder)
 
-    setattr(Recorder, "save", saved)  # noqa: B010
+    setattr(Recorder, "save", save_and_listen)  # noqa: B010
     sys.argv = ["gpubench", "run", "--no-progress", *sys.argv[1:]]
     with contextlib.redirect_stdout(sys.stderr):
         code = gpubench()

@@ -46,7 +46,7 @@ def scale(counts: list[int], gpus: int, sessions: int) -> None:
             for step, command in (
                 ("merge", ["merge", *files, "-o", str(fleet)]), ("report", ["report", str(fleet)]),
             ):  # fmt: skip
-                seconds, peak, text = _timed([sys.executable, "-m", "gpubench", *command], folder)
+                seconds, peak, text = _time([sys.executable, "-m", "gpubench", *command], folder)
                 print(
                     f"{count:>6} {step:>7} {seconds:>8.1f} {peak / 1e6:>8.0f} {_size(folder) / 1e6:>8.1f} "
                     f"{len(text.splitlines()):>6}", flush=True,
@@ -66,7 +66,7 @@ sys.exit(done.returncode)
 """
 
 
-def _timed(command: list[str], folder: Path) -> tuple[float, int, str]:
+def _time(command: list[str], folder: Path) -> tuple[float, int, str]:
     """Seconds, peak resident bytes of that command alone, and what it printed."""
     begun = time.perf_counter()
     done = subprocess.run(
@@ -94,18 +94,18 @@ def synthetic(
     count: int, cv: float, tail: Callable[[random.Random], float], draw: random.Random, short: float = 0.0
 ) -> list[Figure]:
     """The figures of equal GPUs in four cases and two sessions; the first one is slower by `short`."""
-    found = []
+    runs = []
     for case in CASES:
         for i in range(count):
             own = (1 + cv * tail(draw)) * (1 - short if i == 0 else 1)
             rates = tuple(own * (1 + RUN_NOISE * draw.gauss(0, 1)) for _ in range(2))
-            found.append(
+            runs.append(
                 Figure(
                     node=f"{i // 8}", gpu=f"{i:05}", device=f"cupy:{i % 8}", started_at="", bdf=None, case=case,
                     group=case, driver="", size=1, rates=rates,
                 )
             )  # fmt: skip
-    return found
+    return runs
 
 
 def alarms(counts: list[int], figures: int) -> None:
@@ -114,35 +114,38 @@ def alarms(counts: list[int], figures: int) -> None:
     print(f"{'tails':>7} {'cv':>6} " + " ".join(f"{f'n = {count}':>10}" for count in counts))
     for tail in (gauss, heavy):
         for cv in (0.008, 0.02):
-            row = [f"{false_alarms(count, cv, tail, figures):>10.2f}" for count in counts]
-            print(f"{tail.__name__:>7} {cv:>6.1%} " + " ".join(row), flush=True)
+            cells = [f"{false_alarms(count, cv, tail, figures):>10.2f}" for count in counts]
+            print(f"{tail.__name__:>7} {cv:>6.1%} " + " ".join(cells), flush=True)
     print("one slow GPU of a Gaussian fleet is confirmed")
     print(f"{'short':>7} {'cv':>6} " + " ".join(f"{f'n = {count}':>10}" for count in counts))
     for short in (0.06, 0.10, 0.15):
         for cv in (0.008, 0.02):
-            row = [f"{detection(count, cv, short, figures):>10.0%}" for count in counts]
-            print(f"{short:>7.0%} {cv:>6.1%} " + " ".join(row), flush=True)
+            cells = [f"{detection(count, cv, short, figures):>10.0%}" for count in counts]
+            print(f"{short:>7.0%} {cv:>6.1%} " + " ".join(cells), flush=True)
 
 
 def false_alarms(count: int, cv: float, tail: Callable[[random.Random], float], figures: int) -> float:
     draw = random.Random(f"{SEED} {count} {cv} {tail.__name__}")
     fleets = max(5, figures // (count * len(CASES)))
-    found = 0
+    alarms = 0
     for _ in range(fleets):
         peers = compare_gpus(synthetic(count, cv, tail, draw))
-        found += len({one.gpu for one in peers.verdicts if one.confirmed})
-    return found / fleets
+        alarms += len({verdict.gpu for verdict in peers.verdicts if verdict.confirmed})
+    return alarms / fleets
 
 
 def detection(count: int, cv: float, short: float, figures: int) -> float:
     """In one case alone: how often matmul names the slow GPU."""
     draw = random.Random(f"{SEED} {count} {cv} {short}")
     fleets = min(400, max(20, figures // (count * len(CASES))))
-    found = 0
+    hits = 0
     for _ in range(fleets):
         peers = compare_gpus(synthetic(count, cv, gauss, draw, short))
-        found += any(one.gpu == "00000" and one.confirmed and one.case == CASES[0] for one in peers.verdicts)
-    return found / fleets
+        hits += any(
+            verdict.gpu == "00000" and verdict.confirmed and verdict.case == CASES[0]
+            for verdict in peers.verdicts
+        )
+    return hits / fleets
 
 
 def main() -> None:

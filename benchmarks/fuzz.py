@@ -31,12 +31,12 @@ def main() -> int:
     failures = 0
     began = time.monotonic()
     with multiprocessing.Pool(options.processes, _start) as pool:
-        for one in pool.imap_unordered(_attempt, fuzzer.inputs(options.count, options.seed), chunksize=100):
-            counts[one.kind, one.outcome] += 1
-            slowest[one.kind] = max(slowest.get(one.kind, 0.0), one.took_s)
-            if one.outcome == "failed":
+        for attempt in pool.imap_unordered(_attempt, fuzzer.inputs(options.count, options.seed), chunksize=100):
+            counts[attempt.kind, attempt.outcome] += 1
+            slowest[attempt.kind] = max(slowest.get(attempt.kind, 0.0), attempt.took_s)
+            if attempt.outcome == "failed":
                 failures += 1
-                print(f"{one.kind}, seed {one.seed}: {one.why}", file=sys.stderr, flush=True)
+                print(f"{attempt.kind}, seed {attempt.seed}: {attempt.why}", file=sys.stderr, flush=True)
     print(table(counts, slowest))
     print(
         f"\nSeeds {options.seed} to {options.seed + options.count - 1}, {time.monotonic() - began:.0f} s "
@@ -50,17 +50,17 @@ def table(counts: Counter[tuple[str, str]], slowest: dict[str, float]) -> str:
     outcomes = ("reported", "refused", "failed")
     lines = ["| input | tried | reported | refused | failed | slowest |", "|---|---|---|---|---|---|"]
     for kind in fuzzer.KINDS:
-        found = [counts[kind, outcome] for outcome in outcomes]
-        if sum(found):
-            lines.append(_row(kind, found, slowest[kind]))
+        totals = [counts[kind, outcome] for outcome in outcomes]
+        if sum(totals):
+            lines.append(_row(kind, totals, slowest[kind]))
     every = [
         sum(count for (_, reported), count in counts.items() if reported == outcome) for outcome in outcomes
     ]
     return "\n".join([*lines, _row("**all**", every, max(slowest.values()))])
 
 
-def _row(name: str, found: list[int], slowest_s: float) -> str:
-    numbers = " | ".join(f"{number:,}" for number in (sum(found), *found))
+def _row(name: str, totals: list[int], slowest_s: float) -> str:
+    numbers = " | ".join(f"{number:,}" for number in (sum(totals), *totals))
     return f"| {name} | {numbers} | {slowest_s:.1f} s |"
 
 
@@ -72,8 +72,8 @@ def _start() -> None:
     _folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
 
 
-def _attempt(one: tuple[str, int]) -> fuzzer.Tried:
-    return fuzzer.attempt(*one, _folder)
+def _attempt(item: tuple[str, int]) -> fuzzer.Tried:
+    return fuzzer.attempt(*item, _folder)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ DEVICE_TOLERANCE_BYTES = 4 << 20
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What a process holds: resident memory, open files or handles, threads; None: device memory is not known."""
+    """Possessions of a process: resident memory, open files or handles, threads, and device memory if known."""
 
     rss_bytes: int
     handles: int
@@ -64,16 +64,16 @@ class Trace(msgspec.Struct, frozen=True):
             "rss_bytes": self.tolerance_bytes, "handles": 0, "threads": 0,
             "device_bytes": DEVICE_TOLERANCE_BYTES,
         }  # fmt: skip
-        found = []
+        growths = []
         for name, tolerance in tolerances.items():
             first, middle, last = (getattr(held, name) for held in (self.first, self.middle, self.last))
             if first is not None and min(middle - first, last - middle) > tolerance / 2:
-                found.append(f"{name} grew from {first} to {middle} half way and {last} after {self.count}")
-        return found
+                growths.append(f"{name} grew from {first} to {middle} half way and {last} after {self.count}")
+        return growths
 
 
-def held(device_bytes: DeviceBytes | None = None) -> Held:
-    """What this process holds now, garbage apart, and memory that was freed and waits in the allocator's lists."""
+def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
+    """Return what this process holds now, without garbage and without freed memory in the allocator's lists."""
     import psutil
 
     gc.collect()
@@ -100,7 +100,7 @@ class Repeats(msgspec.Struct, frozen=True):
     device_bytes: DeviceBytes | None = None
 
 
-def traced(
+def trace(
     what: str,
     repeats: Repeats,
     step: Callable[[], int],
@@ -113,11 +113,11 @@ def traced(
     Where the first half takes longer than half of the limit, the second one is as short: fewer than `count` then.
     """
     _steps(step, warmup, repeats.limit_s / 2)
-    first = held(repeats.device_bytes)
+    first = take_stock(repeats.device_bytes)
     half = _steps(step, -(-repeats.count // 2), repeats.limit_s / 2)
-    middle = held(repeats.device_bytes)
+    middle = take_stock(repeats.device_bytes)
     done = half + _steps(step, half, repeats.limit_s)
-    return Trace(what, done, first, middle, held(repeats.device_bytes), tolerance_bytes)
+    return Trace(what, done, first, middle, take_stock(repeats.device_bytes), tolerance_bytes)
 
 
 def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
@@ -143,7 +143,7 @@ def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeat
                 device_seconds(session, launch, 2)
             return BATCH
 
-        return traced(f"{op.name} {case.form}", repeats, step, warmup=round(repeats.count * WARMUP_SHARE))
+        return trace(f"{op.name} {case.form}", repeats, step, warmup=round(repeats.count * WARMUP_SHARE))
     finally:
         workspace.release()
         for file in folder.iterdir():
@@ -167,7 +167,7 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
         return 1
 
     warmup = max(WARMUP_OPENINGS, round(repeats.count * WARMUP_SHARE))
-    return traced("open and close", repeats, step, warmup=warmup, tolerance_bytes=OPEN_TOLERANCE_BYTES)
+    return trace("open and close", repeats, step, warmup=warmup, tolerance_bytes=OPEN_TOLERANCE_BYTES)
 
 
 def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:

@@ -48,14 +48,14 @@ def main() -> int:
     parser.add_argument("--ops", help="names, separated by commas; all that compute")
     parser.add_argument("--limit", type=float, default=4.0, help="seconds per op and form")
     parser.add_argument("--open-limit", type=float, default=60.0, help="seconds for the openings of a device")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # else Vulkan loaders write to stderr
-    return _one(asked) if asked.device else _each(asked)
+    return _one(options) if options.device else _each(options)
 
 
-def _each(asked: argparse.Namespace) -> int:
+def _each(options: argparse.Namespace) -> int:
     worst = 0
-    for device_id in _device_ids(asked.backends.split(",")):
+    for device_id in _device_ids(options.backends.split(",")):
         again = [sys.executable, __file__, *sys.argv[1:], "--device", device_id]
         worst = max(worst, abs(subprocess.run(again, check=False).returncode))
     print("leaks" if worst else "no leaks")
@@ -73,38 +73,38 @@ def _device_ids(names: list[str]) -> Iterator[str]:
         yield from {(device.kind, device.name): device.id for device in reversed(devices)}.values()
 
 
-def _one(asked: argparse.Namespace) -> int:
-    backend = backends.load(asked.device.partition(":")[0])
+def _one(options: argparse.Namespace) -> int:
+    backend = backends.load(options.device.partition(":")[0])
     device_bytes = _device_memory()
-    began, count, found = time.perf_counter(), 0, 0
-    print(f"\n{asked.device}")
+    began, count, leaking = time.perf_counter(), 0, 0
+    print(f"\n{options.device}")
     print(ROW.format("what", "count", "device MiB", "RSS MiB", "handles", "threads", ""))
     with tempfile.TemporaryDirectory() as folder:
-        for trace in _traces(asked, backend, Path(folder), device_bytes):
+        for trace in _traces(options, backend, Path(folder), device_bytes):
             print(_row(trace), flush=True)
-            count, found = count + 1, found + bool(trace.leaks())
-    print(f"{asked.device}: {count} rows, {found} with a leak, {time.perf_counter() - began:.0f} s")
-    return 1 if found else 0
+            count, leaking = count + 1, leaking + bool(trace.leaks())
+    print(f"{options.device}: {count} rows, {leaking} with a leak, {time.perf_counter() - began:.0f} s")
+    return 1 if leaking else 0
 
 
 def _traces(
-    asked: argparse.Namespace, backend: Backend, folder: Path, device_bytes: leak_traces.DeviceBytes | None
+    options: argparse.Namespace, backend: Backend, folder: Path, device_bytes: leak_traces.DeviceBytes | None
 ) -> Iterator[leak_traces.Trace]:
-    if asked.openings:
-        repeats = leak_traces.Repeats(asked.openings, asked.open_limit, device_bytes)
-        yield leak_traces.openings(backend, asked.device, kernels.load("sum"), folder, repeats)
-    if not asked.launches:
+    if options.openings:
+        repeats = leak_traces.Repeats(options.openings, options.open_limit, device_bytes)
+        yield leak_traces.openings(backend, options.device, kernels.load("sum"), folder, repeats)
+    if not options.launches:
         return
-    session = backend.open(asked.device)
-    for name in asked.ops.split(",") if asked.ops else kernels.computing_ops():
+    session = backend.open(options.device)
+    for name in options.ops.split(",") if options.ops else kernels.computing_ops():
         op = kernels.load(name)
         n = _size(op, cpu=session.device.kind == "cpu")
         for form in FORMS:
             case = Case(
-                op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, asked.device
+                op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, options.device
             )
             if session.supports(op, case) is None:
-                repeats = leak_traces.Repeats(asked.launches, asked.limit, device_bytes)
+                repeats = leak_traces.Repeats(options.launches, options.limit, device_bytes)
                 yield leak_traces.launches(session, op, case, folder, repeats)
     session.close()
 
@@ -135,13 +135,13 @@ def _device_memory() -> leak_traces.DeviceBytes | None:
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
             return None
 
-    def used() -> int:
-        found = [_Memory() for _ in handles]
-        for handle, memory in zip(handles, found, strict=True):
+    def used_bytes() -> int:
+        memories = [_Memory() for _ in handles]
+        for handle, memory in zip(handles, memories, strict=True):
             nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
-        return sum(memory.used for memory in found)
+        return sum(memory.used for memory in memories)
 
-    return used
+    return used_bytes
 
 
 def _row(trace: leak_traces.Trace) -> str:

@@ -49,7 +49,7 @@ class PlainLinks:
         self.nccl.groupEnd()
 
     def seconds(self, call: Callable[[int], None], size: int, repeat: int) -> float:
-        """Of one exchange; each is waited for on both devices."""
+        """Return the seconds of one exchange; each is waited for on both devices."""
         start = time.perf_counter()
         for _ in range(repeat):
             call(size)
@@ -68,13 +68,13 @@ def main() -> None:
         op, call = kernels.load(name), getattr(plain, name)
         for size in SIZES:
             case = Case(name, op.group, {"n": size, "ranks": 2}, "float32", "library", "resident", GANG)
-            ours = CollectiveTimer(session, op, case)
-            ours.verify()
+            own = CollectiveTimer(session, op, case)
+            own.verify()
             plain.seconds(call, size, 5)
             repeat = max(1, round(SAMPLE_S / plain.seconds(call, size, 5)))
-            pairs = [(plain.seconds(call, size, repeat), ours.seconds(repeat)) for _ in range(TURNS)]
-            ours.release()
-            low, middle, high = statistics.quantiles([theirs / mine for theirs, mine in pairs], n=4)
+            pairs = [(plain.seconds(call, size, repeat), own.seconds(repeat)) for _ in range(TURNS)]
+            own.release()
+            low, middle, high = statistics.quantiles([other / mine for other, mine in pairs], n=4)
             rates = [size / statistics.median(side) / 1e9 for side in zip(*pairs, strict=True)]
             print(
                 f"{name:12}{size >> 20:6}{rates[0]:12.1f}{rates[1]:15.1f}{middle:8.3f}  {low:.3f}-{high:.3f}",

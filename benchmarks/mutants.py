@@ -146,27 +146,27 @@ class Mutant:
 
     @property
     def text(self) -> str:
-        """Where and what it is."""
+        """Return where and what it is."""
         return f"{self.file}:{self.line}: {self.change}"
 
 
 def mutants(part: str, file: str) -> list[Mutant]:
     """Every change of a file, in the order of its lines."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    kept = ast.unparse(tree)
-    found = []
+    original = ast.unparse(tree)
+    alterations = []
     for node, name, index, new in _changes(tree):
         held = getattr(node, name)
         old = held if index is None else held[index]
         _put(node, name, index, new)
         source = ast.unparse(tree)
         _put(node, name, index, old)
-        if source == kept:
+        if source == original:
             continue
-        before, after = _differing(kept, source)
+        before, after = _differing(original, source)
         line = getattr(old, "lineno", 0) or getattr(node, "lineno", 0)
-        found.append(Mutant(part, file, line, f"{before}  ->  {after}", source))
-    return found
+        alterations.append(Mutant(part, file, line, f"{before}  ->  {after}", source))
+    return alterations
 
 
 def _put(node: ast.AST, name: str, index: int | None, new: object) -> None:
@@ -176,16 +176,16 @@ def _put(node: ast.AST, name: str, index: int | None, new: object) -> None:
         getattr(node, name)[index] = new
 
 
-def _differing(kept: str, source: str) -> tuple[str, str]:
+def _differing(original: str, source: str) -> tuple[str, str]:
     """The first line that differs, in both."""
-    pairs = zip(kept.splitlines(), source.splitlines(), strict=False)
+    pairs = zip(original.splitlines(), source.splitlines(), strict=False)
     return next((old.strip(), new.strip()) for old, new in pairs if old != new)
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, object]]:
     """Node, field and index, and what is put there instead."""
     for node in _altered_nodes(tree):
-        yield from _replaced(node)
+        yield from _replacements(node)
         for name in ("body", "orelse", "finalbody"):
             statements = getattr(node, name, None)
             for index, statement in enumerate(statements if isinstance(statements, list) else ()):
@@ -193,7 +193,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, objec
                     yield node, name, index, ast.copy_location(ast.Pass(), statement)
 
 
-def _replaced(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, object]]:
+def _replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, object]]:
     match node:
         case ast.Compare():
             for index, op in enumerate(node.ops):
@@ -290,11 +290,11 @@ def main() -> int:
 
 
 def _files(part: str) -> list[str]:
-    found = []
+    paths = []
     for place in PARTS[part][0]:
         path = ROOT / place
-        found += sorted(path.glob("*.py")) if path.is_dir() else [path]
-    return [path.relative_to(ROOT).as_posix() for path in found]
+        paths += sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
 def _table(parts: list[str], outcomes: Counter[tuple[str, str]]) -> str:
@@ -328,7 +328,7 @@ def _prepare(folder: str, tracked: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the tests took unaltered, one by one and together, and by file and line those that run it."""
+    """Return what the tests took unaltered, one by one and together, and by file and line those that run it."""
 
     together_s: float
     each_s: dict[str, float]
@@ -337,22 +337,24 @@ class Survey:
 
 def _survey(tests: tuple[str, ...]) -> Survey:
     """Run the tests unaltered, counted line by line. Raises RuntimeError if they fail: then nothing can be learnt."""
-    kept = Path(f"survey-{os.getpid()}.json")
+    notes = Path(f"survey-{os.getpid()}.json")
     began = time.monotonic()
-    if _pass(tests, 1800, kept) is not True:
+    if _pass(tests, 1800, notes) is not True:
         raise RuntimeError(f"without any change these tests fail: {' '.join(tests)}")
-    each_s, lines = json.loads(kept.read_text(encoding="utf-8"))
-    by_line = {file: {int(line): names for line, names in found.items()} for file, found in lines.items()}
+    each_s, lines = json.loads(notes.read_text(encoding="utf-8"))
+    by_line = {
+        file: {int(line): names for line, names in by_number.items()} for file, by_number in lines.items()
+    }
     return Survey(time.monotonic() - began, each_s, by_line)
 
 
 class _Counted:
     """A plugin of pytest that says which test runs which line."""
 
-    def __init__(self, kept: Path) -> None:
+    def __init__(self, notes: Path) -> None:
         import coverage
 
-        self._kept, self._each_s, self._began = kept, dict[str, float](), 0.0
+        self._kept, self._each_s, self._began = notes, dict[str, float](), 0.0
         places = [f"{os.getcwd()}/{place}*" for files, *_ in PARTS.values() for place in files]
         self._coverage = coverage.Coverage(data_file=None, config_file=False, include=places)
         self._coverage.start()
@@ -387,17 +389,17 @@ def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[
         running |= {name: survey.each_s[name] for line in reach for name in by_line.get(line, ())}
     first = tuple(sorted(running, key=running.__getitem__))
     runs = [(first, sum(running.values()))] if first else []
-    return [(tests, 4 * took + 10) for tests, took in [*runs, *((one, s.together_s) for one, s in own)]]
+    return [(tests, 4 * took + 10) for tests, took in [*runs, *((test, s.together_s) for test, s in own)]]
 
 
 def _statement(mutant: Mutant) -> range:
     """The lines of the statement that is altered, of a compound one those of its head."""
-    found = range(mutant.line, mutant.line + 1)
+    extent = range(mutant.line, mutant.line + 1)
     for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
             body = getattr(node, "body", None)
-            found = range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
-    return found
+            extent = range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
+    return extent
 
 
 def _attempt(order: tuple[Mutant, list[tuple[tuple[str, ...], float]]]) -> tuple[Mutant, str]:
@@ -405,7 +407,7 @@ def _attempt(order: tuple[Mutant, list[tuple[tuple[str, ...], float]]]) -> tuple
     if _why_equivalent(mutant):
         return mutant, "equivalent"
     path = Path(mutant.file)
-    kept = path.read_text(encoding="utf-8")
+    original = path.read_text(encoding="utf-8")
     path.write_text(mutant.source, encoding="utf-8")
     try:
         for tests, deadline_s in runs:
@@ -413,7 +415,7 @@ def _attempt(order: tuple[Mutant, list[tuple[tuple[str, ...], float]]]) -> tuple
             if not passed:
                 return mutant, "killed" if passed is False else "too slow"
     finally:
-        path.write_text(kept, encoding="utf-8")
+        path.write_text(original, encoding="utf-8")
     return mutant, "survived"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.contest import SIDES, paired, parser
+from benchmarks.contest import SIDES, parser, run_pairs
 from gpubench import kernels
 from gpubench.curves import stats
 from gpubench.kernels import tokens
@@ -55,7 +55,7 @@ def main() -> None:
     if options.child:
         _child(options, names)
         return
-    _, pairs = paired(__file__, options, ("ops", "device", "torch"))
+    _, pairs = run_pairs(__file__, options, ("ops", "device", "torch"))
     if options.output:
         Path(options.output).write_text(json.dumps(pairs, indent=1), encoding="utf-8")
     print(table(pairs, names, options))
@@ -67,19 +67,19 @@ def _child(options: Any, names: list[str]) -> None:
     side = _Torch(options) if options.child == "torch" else _Ours(options)
     device = options.torch if options.child == "torch" else options.device
     warm_up_s = WARM_UP_S if device.startswith(("cpu", "numpy")) else GPU_WARM_UP_S
-    found = {}
+    seconds = {}
     for number, (name, n) in enumerate(cases):
         call, sync = side.prepare(name, n)
-        left = (options.budget_s - (time.monotonic() - began)) / (len(cases) - number)
-        found[f"{name} {n}"] = _times(call, sync, left, warm_up_s)
-    print(json.dumps(found))
+        share_s = (options.budget_s - (time.monotonic() - began)) / (len(cases) - number)
+        seconds[f"{name} {n}"] = _times(call, sync, share_s, warm_up_s)
+    print(json.dumps(seconds))
 
 
 def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str, float]:
     """Seconds of one waited call and of one queued call: medians of what fits into about `limit_s`."""
     clock = time.perf_counter
 
-    def waited(calls: int = 1) -> float:
+    def time_calls(calls: int = 1) -> float:
         before = clock()
         for _ in range(calls):
             call()
@@ -87,17 +87,17 @@ def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str
         return clock() - before
 
     began = clock()
-    took = waited()
+    took = time_calls()
     while clock() - began < min(warm_up_s, limit_s):
-        took = min(took, waited())
+        took = min(took, time_calls())
     repeat = max(1, round(BATCH_S / took))
     singles: list[float] = []
     batches: list[float] = []
     while not singles or (
         limit_s > 0 and len(batches) < SAMPLES and (len(batches) < LEAST or clock() - began < limit_s)
     ):
-        singles.append(stats.median([waited() for _ in range(repeat)]))
-        batches.append(waited(repeat) / repeat)
+        singles.append(stats.median([time_calls() for _ in range(repeat)]))
+        batches.append(time_calls(repeat) / repeat)
     return {"waited": stats.median(singles), "queued": stats.median(batches)}
 
 
@@ -158,7 +158,7 @@ class _Torch:
         return lambda: f.softmax(f.linear(f.relu(f.linear(x, *first)), *second), -1)
 
     def mlp_backward(self, n: int) -> Call:
-        """What autograd computes of the layers, from what the forward pass kept."""
+        """Return what autograd computes of the layers, from what the forward pass kept."""
         torch = self._torch
         x, h, dz = self._normal(n, 784), self._normal(n, 512).relu(), self._normal(n, CLASSES)
         w2, _ = self._weight(512, CLASSES)
@@ -174,9 +174,9 @@ class _Torch:
         torch, f, x = self._torch, self._torch.nn.functional, self._normal(n, 784)
         labels = torch.randint(CLASSES, (n,), device=self._device)
         weights = [
-            one.requires_grad_()
+            array.requires_grad_()
             for pair in (self._weight(784, 512), self._weight(512, CLASSES))
-            for one in pair
+            for array in pair
         ]
 
         def call() -> Any:
@@ -290,17 +290,17 @@ def table(pairs: list[Any], names: list[str], options: Any) -> str:
             typical = [
                 stats.median([pair[side][key]["waited"] for pair in pairs]) * 1e6 for side in SIDES[::-1]
             ]
-            times = " | ".join(f"{one:,.0f} us" for one in typical)
+            times = " | ".join(f"{time_us:,.0f} us" for time_us in typical)
             lines.append(f"| {name} | {n} | {times} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"Behind PyTorch: {', '.join(behind) or 'none'}."])
 
 
 def _options() -> Any:
-    found = parser(__doc__, budget_s=240.0)
-    found.add_argument("--device", default="numpy:0", help="gpubench's side")
-    found.add_argument("--torch", default="cpu", help="PyTorch's device")
-    found.add_argument("--ops", default=",".join(SIZES))
-    return found.parse_args()
+    options = parser(__doc__, budget_s=240.0)
+    options.add_argument("--device", default="numpy:0", help="gpubench's side")
+    options.add_argument("--torch", default="cpu", help="PyTorch's device")
+    options.add_argument("--ops", default=",".join(SIZES))
+    return options.parse_args()
 
 
 if __name__ == "__main__":

@@ -18,28 +18,28 @@ WANTED = 0.10
 
 def found_in(files: list[str]) -> dict[tuple[str, str], list[Anatomy]]:
     """The parts of all cases that have them, by backend and op."""
-    found: dict[tuple[str, str], list[Anatomy]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Anatomy]] = defaultdict(list)
     for file in files:
-        for row in case_results(store.load(Path(file))):
-            if row.anatomy is not None:
-                found[row.case.backend, row.case.op].append(row.anatomy)
-    return found
+        for case in case_results(store.load(Path(file))):
+            if case.anatomy is not None:
+                groups[case.case.backend, case.case.op].append(case.anatomy)
+    return groups
 
 
 def line(name: str, rows: list[Anatomy]) -> str:
     """How many there are, how many are explained, and the middle of what is not."""
-    explained = sum(abs(row.residual_share) <= WANTED for row in rows)
-    rest = median([row.residual_share for row in rows])
+    explained = sum(abs(breakdown.residual_share) <= WANTED for breakdown in rows)
+    rest = median([breakdown.residual_share for breakdown in rows])
     return f"{name:24}{explained:>4} of {len(rows):<4}{explained / len(rows):>5.0%}   middle rest {rest:+.0%}"
 
 
 def main(files: list[str]) -> None:
     """Print a line for each backend and op, and one for all."""
-    found = found_in(files)
-    for (backend, op), rows in sorted(found.items()):
+    groups = found_in(files)
+    for (backend, op), rows in sorted(groups.items()):
         print(line(f"{backend} {op}", rows))
-    if found:
-        print(line("all", [row for rows in found.values() for row in rows]))
+    if groups:
+        print(line("all", [breakdown for rows in groups.values() for breakdown in rows]))
 
 
 if __name__ == "__main__":

@@ -46,26 +46,26 @@ def took_s(arguments: list[str], folder: str) -> float:
 def measure(rounds: int) -> dict[str, list[float]]:
     """Seconds of each process in each round; the first round warms the file cache and is dropped."""
     programs = {BASE: ["-c", "pass"]} | {name: ["-m", "gpubench", *rest] for name, rest, _ in COMMANDS}
-    found: dict[str, list[float]] = {name: [] for name in programs}
+    samples: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as folder:
         for index in range(rounds + 1):
             for name, arguments in programs.items():
                 seconds = took_s(arguments, folder)
                 if index:
-                    found[name].append(seconds)
-    return found
+                    samples[name].append(seconds)
+    return samples
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    found = measure(rounds)
-    base = statistics.median(found[BASE])
+    ratios = measure(rounds)
+    base = statistics.median(ratios[BASE])
     print(
         f"{BASE}: {base * 1e3:.1f} ms (median of {rounds}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs)"
     )
     for name, _, limit in COMMANDS:
-        seconds = statistics.median(found[name])
-        ratio = statistics.median(a / b for a, b in zip(found[name], found[BASE], strict=True))
+        seconds = statistics.median(ratios[name])
+        ratio = statistics.median(a / b for a, b in zip(ratios[name], ratios[BASE], strict=True))
         verdict = "ok" if ratio <= limit else "TOO SLOW"
         print(f"{name:26} {seconds * 1e3:7.1f} ms  {ratio:5.1f} x  (limit {limit:g} x)  {verdict}")
 

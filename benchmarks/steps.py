@@ -20,7 +20,7 @@ def main() -> None:
     finish = runner.StepRun.finish
     lines = ["| ends at | s | trials | op: size x cases |", "|---|---|---|---|"]
 
-    def timed(run: runner.StepRun) -> bool:
+    def finish_and_time(run: runner.StepRun) -> bool:
         passed, end = finish(run), time.monotonic()
         items = run.step.workloads
         cells = [f"{item.op.name}: {item.n} x {len(item.cases)}" for item in items]
@@ -29,7 +29,7 @@ def main() -> None:
             answered_s.setdefault(item.op.name, end - began)
         return passed
 
-    setattr(runner.StepRun, "finish", timed)  # noqa: B010
+    setattr(runner.StepRun, "finish", finish_and_time)  # noqa: B010
     sys.argv = ["gpubench", "run", "--no-progress", *sys.argv[1:]]
     with contextlib.redirect_stdout(sys.stderr):
         code = gpubench()

@@ -46,13 +46,13 @@ def test_unknown_device_memory_is_no_leak():
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to give memory back")
 def test_memory_that_was_freed_is_not_held():
-    before = leaks.held().rss_bytes
+    before = leaks.take_stock().rss_bytes
     blocks = [b"x" * 100_000 for _ in range(600)]
     pin = blocks[-1]  # the heap's end stays in use: without being told to, the allocator keeps what lies below
-    full = leaks.held().rss_bytes
+    full = leaks.take_stock().rss_bytes
     del blocks
     assert full - before > 50 * MIB
-    assert leaks.held().rss_bytes - before < 10 * MIB
+    assert leaks.take_stock().rss_bytes - before < 10 * MIB
     assert pin
 
 
@@ -65,14 +65,14 @@ def test_both_halves_do_as_much(count, per_step):
         return per_step
 
     # Looking at the process collects its garbage, which takes long in one that has run all other tests.
-    with mock.patch.object(leaks, "held", return_value=Held(100 * MIB, 6, 12)):
-        found = leaks.traced("x", leaks.Repeats(count, 10.0), step, warmup=10)
+    with mock.patch.object(leaks, "take_stock", return_value=Held(100 * MIB, 6, 12)):
+        found = leaks.trace("x", leaks.Repeats(count, 10.0), step, warmup=10)
     assert found.count >= count
     assert found.count % (2 * per_step) == 0
 
 
 def test_time_that_runs_out_is_said_in_the_count():
-    found = leaks.traced("x", leaks.Repeats(1000, 0.0), lambda: 1, warmup=10)
+    found = leaks.trace("x", leaks.Repeats(1000, 0.0), lambda: 1, warmup=10)
     assert found.count == 2
 
 
