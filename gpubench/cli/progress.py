@@ -209,7 +209,13 @@ def describe(event: BlockDone | CaseDone) -> str:
         first_line = visible(broken.detail.partition("\n")[0])
         return f"{kind} ({broken.reason}): {first_line}"
     if event.estimate_s is None:
-        return "checked"
+        outcome = event.outcome if isinstance(event, CaseDone) else None
+        stops = outcome.stops if isinstance(outcome, Measurement) else []
+        return (
+            "right, but not timed: the budget ended"
+            if any(stop.reason == "budget" for stop in stops)
+            else "checked"
+        )
     margin = f" ± {event.precision:.1%}".replace("%", " %") if event.precision is not None else ""
     return units.format_seconds(event.estimate_s) + margin
 

@@ -54,6 +54,8 @@ def run(options: RunOptions) -> int:
             finished = runner.run(request, events.beside(display), watched)
         saver.finish(finished)
         saved = [str(path) for path in saver.saved]
+        if saver.empty and not options.quiet:
+            print("no result is saved: nothing was measured (-o FILE keeps it all the same)", file=sys.stderr)
         if not (options.quiet or style.screen):
             for path in saved:
                 print(f"saved {path}", file=sys.stderr)

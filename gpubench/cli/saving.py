@@ -114,6 +114,7 @@ class Saver:
         self._failed_at: float | None = None
         self.saved: list[str | Path] = []
         self.error: GpubenchError | None = None
+        self.empty = False  # nothing was measured, and nobody named a file
 
     def check(self, run: Run) -> None:
         """Find out before measuring that the result of `run` cannot go into its folder. Raises UsageError."""
@@ -145,6 +146,7 @@ class Saver:
         if self._anywhere and not any(
             isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes
         ):
+            self.empty = True
             self._discard_journal()
             return
         self.error = self._save_wished(run)

@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench import backends, functions
 from gpubench.base.messages import REASONS, Reason
+from gpubench.base.units import format_bytes
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.measure.protocol import CeilingRequest
 from gpubench.result.case import (
@@ -357,7 +358,8 @@ def _fits(
         (on_host, host_bytes, "host memory"), (on_device, device.usable_bytes, f"memory of {device.id}"),
     ):  # fmt: skip
         if available is not None and needed > share * available:
-            detail = f"needs about {needed} bytes, more than {share:.0%} of the {available} bytes of {what}"
+            limit = f"more than {share * 100:.0f} % of the {format_bytes(available)} of {what}"
+            detail = f"needs about {format_bytes(needed)}, {limit}"
             return _skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
     return None
 

@@ -275,7 +275,9 @@ def rate_text(rates: Rates | None, *, flops: bool) -> str:
 
 
 def share_text(share: float) -> str:
-    """`12%`, signed when negative, one decimal below 10 %; what rounds to nothing is `0%`."""
+    """`12%`, signed when negative, one decimal below 10 %; what rounds to nothing is `0%`; from ten times on `12x`."""
+    if abs(share) >= 9.995:
+        return f"{share:.3g}x" if abs(share) < 1000 else f"{float(f'{share:.3g}'):.0f}x"
     percent = share * 100 if abs(share) >= 5e-4 else 0.0
     return f"{percent:.0f}%" if abs(percent) >= 9.95 or not percent else f"{percent:.1f}%"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -55,12 +56,32 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
         + (f" less {min(shares) * 100:.3g} %" if len(shares) == 1 else " less its tolerance")
         + ", refuted if none of the interval does."
     )
+    if command := measuring_command(rows):
+        lines.append(f"To measure what is not measured: {command}")
     return Section(
         title=title,
         lines=tuple(lines),
         tables=(_table(rows, options.time_unit, full=options.full),),
         asked=True,
     )
+
+
+_SELECTOR = re.compile(r"(?P<op>\w+)(?:/n=(?P<sizes>[\w.]+)|/|$)")
+
+
+def measuring_command(rows: Sequence[ClaimResult]) -> str:
+    """Return the one command that measures what this run lacks, at the sizes that claims name; empty if it lacks no
+    case."""
+    selectors = [text for claim in rows if claim.verdict == "not measured" for text in claim.cases]
+    sizes: dict[str, list[str]] = {}
+    for match in filter(None, map(_SELECTOR.match, selectors)):
+        sizes.setdefault(match["op"], []).append((match["sizes"] or "").replace("..", ":"))
+    if not sizes:
+        return ""
+    mode = ["--mode hybrid"] if any("hybrid" in text for text in selectors) else []
+    named = {op: ",".join(dict.fromkeys(filter(None, texts))) for op, texts in sorted(sizes.items())}
+    words = [f"--sizes {op}={texts}" for op, texts in named.items() if texts]
+    return " ".join([f"gpubench run --ops {','.join(named)}", *mode, *words])
 
 
 _MIXED = "mixed"

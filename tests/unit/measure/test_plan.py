@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
+from gpubench.base.units import format_bytes
 from gpubench.measure import plan
 from gpubench.measure.plan import MEMORY_SHARE, Constraints, Series, Target
 from gpubench.result.case import DTYPES, FORMS, REGIMES, parse_case_id
@@ -111,7 +112,9 @@ def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is
     found = plan.workload(Series(op, "float64"), n, constraints)
     assert bool(found.cases) != bool(less)
     assert {skip.detail for skip in found.skips} == (
-        {f"needs about {held} bytes, more than 80% of the {free} bytes of {place}"} if less else set()
+        {f"needs about {format_bytes(held)}, more than 80 % of the {format_bytes(free)} of {place}"}
+        if less
+        else set()
     )
 
 

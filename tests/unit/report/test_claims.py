@@ -358,6 +358,18 @@ def test_the_document_has_every_claim():
     assert answered == [row for row in found if row.verdict != "not measured"]
 
 
+def test_one_command_measures_what_a_run_lacks():
+    lacking = [
+        Claim(claim="a", cases=("add/n=10k/float32/*/resident", "relu/*/float32/*/resident"), speedup=2.0),
+        Claim(claim="b", cases=("add/n=1M/float32",), speedup=2.0),
+        Claim(claim="c", cases=(MATMUL,), speedup=2.0),
+    ]
+    analyses = analysed([run_of(curve({1024: 40.0}))], claims=lacking)
+    text = " ".join(drawn(analyses, "plain", RenderOptions(sections=("claims",))).split())
+    assert "To measure what is not measured: gpubench run --ops add,relu --sizes add=10k,1M" in text
+    assert "To measure" not in drawn(analysed([run_of(curve({1024: 40.0}))], claims=lacking[2:]), "plain")
+
+
 def test_no_claims_no_section():
     assert "Claims" not in drawn(analysed([run_of(curve({1024: 40.0}))]), "markdown")
 

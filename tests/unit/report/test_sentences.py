@@ -146,9 +146,18 @@ def codes(run):
     return {finding.code for finding in findings(analyse(run))}
 
 
+def with_sizes(run):
+    """Return the run as if somebody had named its sizes."""
+    return msgspec.structs.replace(
+        run, selection=msgspec.structs.replace(run.selection, sizes={"matmul": [64]})
+    )
+
+
 def test_warnings_about_the_run():
     assert codes(run_of([measured(case(), 1e-3, sessions=5)], sessions=5)) == set()
-    assert codes(run_of([measured(case(), 1e-3)])) == {"few-sessions"}
+    few = run_of([measured(case(), 1e-6, repeat=1)])
+    assert codes(few) == set(), "a search does not warn of its own defaults"
+    assert codes(with_sizes(few)) == {"few-sessions", "too-short"}
     assert "cpu-limited" in codes(run_of([measured(case(), 1e-3)], threads=1))
     zeros = run_of([measured(case(), 1e-3)], settings=Settings(inputs="zeros"))
     assert "inputs-not-random" in codes(zeros)
@@ -167,7 +176,7 @@ def test_every_derived_warning_gives_advice():
         [measured(case(), 1e-3, factors=wild), measured(case(device="wgpu:0"), 1e-6, repeat=1)], threads=1,
         devices=(CPU, SOFTWARE),
     )  # fmt: skip
-    found = findings(analyse(run))
+    found = findings(analyse(with_sizes(run)))
     assert {finding.code for finding in found} >= {"unstable", "software-device", "too-short", "cpu-limited"}
     assert all(finding.hint for finding in found)
 
