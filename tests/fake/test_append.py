@@ -83,16 +83,11 @@ def test_options_that_repeat_the_plan_are_welcome(made: Path, add: Any, result: 
     ("options", "words"),
     [
         ("--dtypes f64", "--dtypes contradicts --append r.json"),
-        ("--ops relu", "--ops contradicts"),
         ("--sizes 2k", "has add=1024,65536, and the option asks for add=2048"),
         ("--rigorous", "--rigorous contradicts"),
         ("--min-samples 7", "has 5, and the option asks for 7"),
-        ("--seed 2", "--seed contradicts"),
-        ("--regimes transfer-always", "--regimes contradicts"),
         ("--devices fake:gpu", "--devices contradicts"),
-        ("--backends numpy", "--backends contradicts"),
         ("--skip add/n=1024", "has 4 of its cases, and the option asks for 2 of its cases"),
-        ("--label other", "--label contradicts"),
         ("--check-only", "--check-only contradicts"),
     ],
 )

@@ -8,8 +8,8 @@ from gpubench.measure.points import Pace
 from gpubench.result.case import Case
 
 
-def case(n, *, form="library", op="add"):
-    return Case(op, "vector", {"n": n}, "float32", form, "resident-queued", "cupy:0")
+def case(n, *, form="library", op="add", regime="resident-queued"):
+    return Case(op, "vector", {"n": n}, "float32", form, regime, "cupy:0")
 
 
 def pace(times):
@@ -44,7 +44,9 @@ def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
     assert pace({100: 1e-3, 1000: 2e-2}).least_s(case(330)) == pytest.approx(6.6e-3)
 
 
-@pytest.mark.parametrize("other", [case(100, form="tuned"), case(100, op="mul")])
+@pytest.mark.parametrize(
+    "other", [case(100, form="tuned"), case(100, op="mul"), case(100, regime="transfer-always")]
+)
 def test_each_contender_has_its_own_times(other):
     known = pace({100: 1e-3})
     known.note(other, 0.0)

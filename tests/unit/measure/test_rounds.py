@@ -14,7 +14,6 @@ from gpubench.measure import budget, case_run, protocol, runner
 from gpubench.measure.budget import LEAST_BLOCKS, Budget, stop_reason
 from gpubench.measure.case_run import Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
-from gpubench.measure.points import Pace
 from gpubench.measure.recorder import CaseDone, Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import DeviceGone, WorkerGone
 from gpubench.result.case import Case
@@ -123,35 +122,6 @@ def test_enough_time_always_ends_it(kept, wanted):
 def test_a_number_of_blocks_that_is_wanted_alone_decides(kept, chosen, wanted, sampling_s):
     reason = stop_reason(kept, sampling_s, 60.0, chosen, target=wanted)
     assert reason == ("max-samples" if len(kept) >= wanted else None)
-
-
-def at(n, regime="resident-queued"):
-    return msgspec.structs.replace(CASE, params={"n": n}, regime=regime)
-
-
-@given(st.floats(1e-9, 1), st.floats(0.1, 2), st.integers(64, 2**20))
-def test_a_pace_is_a_power_of_the_size_between_the_sizes_that_were_measured(seconds, power, n):
-    pace = Pace()
-    for known in (64, 2**20):
-        pace.note(at(known), seconds * known**power)
-    assert pace.expected_s(at(n)) == pytest.approx(seconds * n**power, rel=1e-6)
-
-
-def test_a_pace_says_rather_too_much_beyond_what_was_measured_and_nothing_of_another_curve():
-    pace = Pace()
-    assert pace.expected_s(CASE) is None
-    pace.note(at(64), 1.0)
-    assert pace.expected_s(at(64)) == 1.0
-    assert [pace.expected_s(at(n)) for n in (32, 128)] == [1.0, 2.0]
-    pace.note(at(1024), 2.0)
-    assert [pace.expected_s(at(n)) for n in (32, 2048)] == [1.0, 4.0], "no less than the size grows"
-    pace.note(at(2048), 8.0)
-    assert pace.expected_s(at(4096)) == pytest.approx(32.0), "as between the last two"
-    pace.note(at(4096), 0.0)
-    assert pace.expected_s(at(4096)) == pytest.approx(32.0), "a clock that stood still tells nothing"
-    assert pace.expected_s(at(100, "transfer-always")) is None
-    assert [pace.least_s(at(n)) for n in (32, 2500)] == [0.5, 8.0 * 2500 / 2048]
-    assert pace.least_s(at(100, "transfer-always")) == 0.0
 
 
 class NoDevice:
