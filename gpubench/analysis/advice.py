@@ -43,38 +43,38 @@ AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
 class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
-    """Time on `device_id` over the time on the device advised: above 1 the advice gains."""
+    """Time on another device over the time on the device advised."""
 
-    device_id: str
-    ratio: float
-    lo: float
-    hi: float
+    device_id: str  # the other device
+    ratio: float  # above 1: the advice gains
+    lo: float  # low end of the interval
+    hi: float  # high end of the interval
 
 
 class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the CPU and the GPU of `device_id` share."""
 
-    device_id: str
+    device_id: str  # the pair
     fraction: float | None  # of the work, on the GPU
     placement: str | None  # of a workload, instead: a letter for each stage
     on_gpu: tuple[str, ...]  # those stages, all of them or some of their repeats
     ratio: float  # time of the better of the two alone over the time of both
-    lo: float
-    hi: float
-    case_id: str
+    lo: float  # low end of the interval
+    hi: float  # high end of the interval
+    case_id: str  # what was measured
 
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One device."""
 
-    device_id: str
-    name: str
-    kind: str
-    form: str | None
-    time: Estimate | None
-    basis: Basis
+    device_id: str  # its id
+    name: str  # as its driver says
+    kind: str  # cpu, gpu, ...
+    form: str | None  # the fastest at this size
+    time: Estimate | None  # None: not known
+    basis: Basis  # what the time rests on
     between: tuple[int, int] | None  # the measured sizes around this one
-    labels: tuple[Label, ...]
+    labels: tuple[Label, ...]  # of the cases behind it
     case_ids: tuple[str, ...]  # the cases behind it
     reason: str | None  # why there is no time
     libraries: tuple[str, ...] = ()  # what a CPU's form calls, numba or a BLAS
@@ -85,45 +85,39 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
 class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
     """The result that answered."""
 
-    run_id: str
-    label: str | None
-    started_at: str
-    complete: bool
-    machine: str
+    run_id: str  # its id
+    label: str | None  # as it was stored
+    started_at: str  # UTC
+    complete: bool  # whether the run came to its end
+    machine: str  # in one line
     tool: dict[str, str]  # the versions that made it
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """The place where one call should run. `device_id` is null where the answer is unknown; `reason` then says why, and
-    `command` measures what is missing. `confidence` is clear where another device or form is hardly the faster one,
-    close where it may be and the choice is expected to cost little, noisy at a measured size whose times do not even
-    tell that.
-
-    `split` is null unless the answer is to split the call over the CPU and a GPU, or to place its stages on both:
-    `backend` is then hybrid.
-    """
+    """The place where one call should run."""
 
     name: Literal["gpubench-advise"] = "gpubench-advise"
     schema_version: int = 1
-    op: str
-    n: int
-    params: dict[str, int]
-    dtype: str
-    data: Literal["host", "device"]
-    calls: int
-    regime: str
-    basis: Basis
-    device_id: str | None
-    backend: str | None
-    form: str | None
-    time: Estimate | None
-    gain: AdviceGain | None
+    op: str  # the op
+    n: int  # the size
+    params: dict[str, int]  # beside the size
+    dtype: str  # of the elements
+    data: Literal["host", "device"]  # where it is before and after the call
+    calls: int  # that share one copy
+    regime: str  # by id
+    basis: Basis  # what the answer rests on
+    device_id: str | None  # None: unknown
+    backend: str | None  # `hybrid` where both sides share the call
+    form: str | None  # the fastest there
+    time: Estimate | None  # of one call
+    gain: AdviceGain | None  # over the best of the other side
+    # clear: another choice is hardly faster; close: it may be, at little cost; noisy: not even that is told
     confidence: AdviceConfidence
-    reason: str | None
-    command: str | None
-    split: AdviceSplit | None
-    candidates: tuple[AdviceCandidate, ...]
-    source: AdviceSource
+    reason: str | None  # why no device is known
+    command: str | None  # measures what is missing
+    split: AdviceSplit | None  # the call over the CPU and a GPU, or its stages on both
+    candidates: tuple[AdviceCandidate, ...]  # the advised one first
+    source: AdviceSource  # the result that answered
 
     def candidate(self, device_id: str | None) -> AdviceCandidate | None:
         """Return the candidate of this device; None where it has no time."""

@@ -195,17 +195,16 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """Geometric mean of one device's headline speedups over `count` workloads; `missing` are those that it lacks of the
-    fixed set. Means of different sets are not comparable."""
+    """Geometric mean of one device's headline speedups. Means of different sets are not comparable."""
 
-    regime: str
-    dtype: str
-    device_id: str
-    ratio: float
-    lo: float
-    hi: float
-    count: int
-    missing: tuple[str, ...]
+    regime: str  # by id
+    dtype: str  # of the elements
+    device_id: str  # the device
+    ratio: float  # the mean
+    lo: float  # the mean of the low ends
+    hi: float  # the mean of the high ends
+    count: int  # workloads in it
+    missing: tuple[str, ...]  # workloads of the fixed set that it lacks
 
     @property
     def interval(self) -> Interval:
@@ -263,9 +262,9 @@ def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
 
 
 class MachineRuns(msgspec.Struct, frozen=True):
-    """One machine: its runs from the oldest to the newest. The last one that measured something speaks for it."""
+    """One machine. The last run that measured something speaks for it."""
 
-    runs: tuple[Analysis, ...]
+    runs: tuple[Analysis, ...]  # from the oldest to the newest
 
     @property
     def newest(self) -> Analysis:
@@ -274,10 +273,10 @@ class MachineRuns(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """One case over the runs of a machine, oldest first; None where a run has no time for it."""
+    """One case over the runs of a machine."""
 
-    id: str
-    times: tuple[float | None, ...]
+    id: str  # of the case
+    times: tuple[float | None, ...]  # oldest first; None where a run has no time for it
 
     @property
     def change(self) -> float:

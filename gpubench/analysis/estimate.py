@@ -37,11 +37,11 @@ OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Declared work / time of one launch. `clock` names the clock that gave the time."""
+    """Declared work / time of one launch."""
 
-    flops_per_s: float | None
-    bytes_per_s: float | None
-    clock: Literal["wall", "device_cold"]
+    flops_per_s: float | None  # None: the op declares no FLOPs
+    bytes_per_s: float | None  # of compulsory traffic
+    clock: Literal["wall", "device_cold"]  # which clock gave the time
 
 
 class Estimate(
@@ -66,29 +66,23 @@ class CaseTime(Estimate, frozen=True):
 
 
 class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch.
+    """The parts of the wall time of one `transfer-always` launch in seconds; with `residual_s` they are `whole_s`."""
 
-    The parts and `residual_s` add up to `whole_s`; a negative residual is overlap, `residual_share` is signed.
-    `kernel_derived` says that the device has no clock and the kernel's time is single - launch - sync. `mismatch`: the
-    parts miss the whole by more than 10 % and more than 20 us; then nothing is predicted from them, and
-    `first_result_s` is None.
-    """
-
-    alloc_s: float
-    upload_s: float
-    launch_s: float
-    kernel_s: float
-    sync_s: float
-    download_s: float
-    residual_s: float
-    residual_share: float
-    whole_s: float
-    kernel_derived: bool
-    mismatch: bool
-    single_s: float | None
-    compile_s: float | None
-    first_launch_s: float | None
-    first_result_s: float | None
+    alloc_s: float  # memory for inputs and outputs
+    upload_s: float  # the inputs to the device
+    launch_s: float  # until the call of the launch returns
+    kernel_s: float  # the work itself
+    sync_s: float  # the wait for a device that has nothing to do
+    download_s: float  # the outputs to the host
+    residual_s: float  # the whole less its parts; negative: parts overlap
+    residual_share: float  # of the whole, signed
+    whole_s: float  # the wall time of the launch
+    kernel_derived: bool  # the device has no clock: single - launch - sync
+    mismatch: bool  # the parts miss the whole by more than 10 % and 20 us: nothing is predicted from them
+    single_s: float | None  # one launch that is waited for, data on the device
+    compile_s: float | None  # paid once in a session
+    first_launch_s: float | None  # of the first launch of a session
+    first_result_s: float | None  # from opening the device on; None where the parts miss the whole
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,33 +91,33 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar = (
         "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
     )  # fmt: skip
-    id: str
-    outcome: OutcomeType
+    id: str  # that of the case
+    outcome: OutcomeType  # what became of the case
     kernel: str | None = None  # what the device took of several candidates
     label: Label | None = None  # the gravest of `findings`; None without samples
     time: CaseTime | None = None
-    min_s: float | None = None
+    min_s: float | None = None  # least, quartiles and MAD of the used samples
     q1_s: float | None = None
     q3_s: float | None = None
     mad_s: float | None = None
-    device_cold_s: float | None = None
-    device_hot_s: float | None = None
+    device_cold_s: float | None = None  # the device's own clock, caches flushed
+    device_hot_s: float | None = None  # the device's own clock, launches in a row
     single_s: float | None = None  # one launch that is waited for, with resident data
-    rates: Rates | None = None
-    anatomy: Anatomy | None = None
-    reason: Reason | NoNumber | None = None
-    detail: str | None = None
-    hint: str | None = None
-    findings: tuple[Mark, ...] = msgspec.field(default=(), name="warnings")
-    case: Case
-    device_kind: DeviceKind
-    blas: bool | None = None
+    rates: Rates | None = None  # declared work / time
+    anatomy: Anatomy | None = None  # of a copying call
+    reason: Reason | NoNumber | None = None  # why there is no number
+    detail: str | None = None  # the reason in words
+    hint: str | None = None  # what to do
+    findings: tuple[Mark, ...] = msgspec.field(default=(), name="warnings")  # all that holds of the case
+    case: Case  # what was measured
+    device_kind: DeviceKind  # of its device
+    blas: bool | None = None  # the backend's BLAS does most of the work
     sessions: dict[int, tuple[float, ...]] = {}  # the kept samples of each used session, by index
     blocks: dict[int, tuple[float, ...]] = {}  # the medians of its blocks
     prior: stats.Prior = stats.USUAL  # of its noise
-    outliers: int = 0
-    flops: int = 0
-    bytes: int = 0
+    outliers: int = 0  # by Tukey's fences
+    flops: int = 0  # of one launch
+    bytes: int = 0  # compulsory traffic of one launch
     written_bytes: int = 0  # those of outputs that travel
 
     @property

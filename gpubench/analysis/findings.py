@@ -19,13 +19,13 @@ from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures
 
 
 class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding with its advice; no ids: it is about the whole run."""
+    """A finding with its advice."""
 
-    code: WarningCode
-    severity: Severity
-    message: str
-    hint: str
-    ids: tuple[str, ...]
+    code: WarningCode  # of the list of messages
+    severity: Severity  # how grave it is
+    message: str  # what is wrong
+    hint: str  # what to do
+    ids: tuple[str, ...]  # the cases; none: it is about the whole run
 
 
 _SEVERITIES: dict[WarningCode, Severity] = {
@@ -171,10 +171,10 @@ FailOn = Literal["noisy", "skipped", "incomplete"]
 class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
     """One gate and the cases that decide it."""
 
-    name: str
-    selector: str | None = None
-    least: float | None = None
-    passed: bool
+    name: str  # the option
+    selector: str | None = None  # as it was typed
+    least: float | None = None  # the speedup asked for
+    passed: bool  # whether it holds
     low: tuple[
         str, ...
     ]  # the whole interval lies below what was asked for, or the case is what `--fail-on` names
@@ -189,18 +189,18 @@ _PREFERENCE: tuple[SpeedupKind, ...] = ("headline", "case", "library")
 
 
 class MinSpeedup(msgspec.Struct, frozen=True, kw_only=True):
-    """`--min-speedup SEL=X`: `text` as it was typed, the cases it selects, and the least speedup of each."""
+    """`--min-speedup SEL=X`."""
 
-    text: str
-    selects: Callable[[Case], bool]
-    least: float
+    text: str  # as it was typed
+    selects: Callable[[Case], bool]  # the cases
+    least: float  # the speedup of each
 
 
 class Gates(msgspec.Struct, frozen=True, kw_only=True):
     """Which gates are asked for."""
 
-    min_speedups: tuple[MinSpeedup, ...] = ()
-    fail_on: tuple[FailOn, ...] = ()
+    min_speedups: tuple[MinSpeedup, ...] = ()  # of selected cases
+    fail_on: tuple[FailOn, ...] = ()  # conditions on the whole run
 
 
 @derive_once

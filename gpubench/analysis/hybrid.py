@@ -35,21 +35,21 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that a CPU and a GPU do together."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval")
-    id: str
-    op: str
-    n: int
-    params: dict[str, int]
-    dtype: str
-    regime: str
-    device_id: str
+    id: str  # of the case
+    op: str  # the op or network
+    n: int  # the size
+    params: dict[str, int]  # beside the size
+    dtype: str  # of the elements
+    regime: str  # by id
+    device_id: str  # `hybrid:` and the GPU
     gain: float  # time of the better side alone / time of both
-    lo: float
-    hi: float
-    recommended: bool
+    lo: float  # low end of the interval
+    hi: float  # high end of the interval
+    recommended: bool  # nothing speaks against it
     reason: str | None  # against it
     selected_in_sample: bool  # the session that chose what each side does tells the gain, too, so it flatters
-    case: CaseResult
-    interval: Interval
+    case: CaseResult  # the shared case
+    interval: Interval  # of the gain
 
     @property
     def fraction(self) -> float | None:
@@ -76,10 +76,10 @@ class Hybrid(SharedCall, frozen=True, kw_only=True):
     """One op split over CPU and GPU."""
 
     baseline_id: str | None  # the better side alone; null: by the sweep's own ends
-    fraction: float
-    ideal_gain: float
+    fraction: float  # the GPU's share of the work
+    ideal_gain: float  # what the model promises
     efficiency: float  # modelled / measured time
-    reason: HybridReason | None
+    reason: HybridReason | None  # against it
     curve: tuple[tuple[float, float], ...]  # median seconds of the sweep by share
 
     @property

@@ -31,47 +31,38 @@ RoofClock = Literal["device_hot", "derived", "wall"]
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured roofs of one piece of hardware with one dtype; null: not measured.
-
-    The cases are those that reached them. `cache_sized`: no copy was larger than a cache may be; `small_matmul`: no
-    matmul occupied the device. `ridge` is in FLOP per byte.
-    """
+    """The measured roofs of one piece of hardware with one dtype; None: not measured."""
 
     aside: ClassVar = ("copy", "matmul")
-    device_ids: tuple[str, ...]
-    dtype: str
-    bytes_per_s: float | None
-    bytes_case: str | None
-    cache_sized: bool
-    flops_per_s: float | None
-    flops_case: str | None
-    small_matmul: bool
-    ridge: float | None
-    copy: CaseResult | None
-    matmul: CaseResult | None
+    device_ids: tuple[str, ...]  # all names of the hardware
+    dtype: str  # of the arithmetic
+    bytes_per_s: float | None  # memory's roof
+    bytes_case: str | None  # the copy that reached it
+    cache_sized: bool  # no copy was larger than a cache may be
+    flops_per_s: float | None  # computing's roof
+    flops_case: str | None  # the matmul that reached it
+    small_matmul: bool  # no matmul occupied the device
+    ridge: float | None  # FLOP per byte where both meet
+    copy: CaseResult | None  # the case behind `bytes_case`
+    matmul: CaseResult | None  # the case behind `flops_case`
 
 
 class RoofShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with resident data below its roof. `to_library`: device time of the vendor library / its own.
-
-    `time_s` is device time where `clock` says so, or derived from wall times of a device that has no clock. `share` =
-    the time that the roof allows / `time_s`; it is None without a roof, and is never clipped: `in_cache` says that
-    memory does not limit a working set of this size; `weak_roof`, that the roof was measured at small sizes alone.
-    """
+    """One case with resident data below its roof."""
 
     aside: ClassVar = ("case", "share", "weak_roof")
-    id: str
-    clock: RoofClock
-    time_s: float
-    bytes_per_s: float
-    flops_per_s: float
-    bound: Bound | None
-    percent_of_roof: float | None
-    in_cache: bool
-    to_library: float | None
-    case: CaseResult
-    share: float | None
-    weak_roof: bool
+    id: str  # of the case
+    clock: RoofClock  # what `time_s` was read from
+    time_s: float  # device time, or wall time where there is no clock
+    bytes_per_s: float  # compulsory traffic / time
+    flops_per_s: float  # declared FLOPs / time
+    bound: Bound | None  # which roof is the lower one
+    percent_of_roof: float | None  # `share` in percent
+    in_cache: bool  # memory does not limit a working set of this size
+    to_library: float | None  # device time of the vendor library / its own
+    case: CaseResult  # the case
+    share: float | None  # time that the roof allows / `time_s`; None without a roof, never clipped
+    weak_roof: bool  # the roof was measured at small sizes alone
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,29 +215,23 @@ def _bound(case: CaseResult, roof: Roof) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device.
-
-    `share`: launches waited for together; `single_share`: one waited for alone, null where that was not timed.
-    """
+    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device."""
 
     aside: ClassVar = ("allocate", "op")
-    id: str
-    op_id: str
-    share: float
-    single_share: float | None
-    allocate: CaseResult
-    op: CaseResult
+    id: str  # of the case that allocates
+    op_id: str  # of the op
+    share: float  # launches waited for together
+    single_share: float | None  # one waited for alone; None: not timed
+    allocate: CaseResult  # the case that allocates
+    op: CaseResult  # the op
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of a device beside its kernels; such cases have no CPU side and take no part in any comparison.
+    """The costs of a device beside its kernels; such cases have no CPU side and take no part in any comparison."""
 
-    `empty`: by device id the seconds of an empty launch and its wait, as every session measures them.
-    """
-
-    rows: tuple[CaseResult, ...] = ()
-    pools: tuple[PoolOverhead, ...] = ()
-    empty: dict[str, float] = {}
+    rows: tuple[CaseResult, ...] = ()  # by device
+    pools: tuple[PoolOverhead, ...] = ()  # what the pool costs
+    empty: dict[str, float] = {}  # by device id the seconds of an empty launch and its wait
 
 
 ELEMENTS = 2**20  # the size of the op that the pool is held against

@@ -189,22 +189,21 @@ Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one c
 
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
-    """One device, and launches of one length: below 50 us, below 1 ms, longer.
+    """How far times of one device scatter, for launches of one length.
 
-    Each component is a standard deviation as a share of the time, without what the components inside it bring about:
-    `within` of samples in a block, `blocks` of blocks in a session, `sessions` of sessions. Null where nothing was
-    repeated. `*_degrees`: on how many repetitions it rests.
+    Each component is a standard deviation as a share of the time, without what the components inside it bring about;
+    None where nothing was repeated.
     """
 
-    device_id: str
-    launches: Launches
-    cases: int
-    within: float | None
-    within_degrees: int
-    blocks: float | None
-    blocks_degrees: int
-    sessions: float | None
-    sessions_degrees: int
+    device_id: str  # the device
+    launches: Launches  # below 50 us, below 1 ms, longer
+    cases: int  # how many
+    within: float | None  # of samples in a block
+    within_degrees: int  # on how many repetitions `within` rests
+    blocks: float | None  # of blocks in a session
+    blocks_degrees: int  # on how many repetitions `blocks` rests
+    sessions: float | None  # of sessions
+    sessions_degrees: int  # on how many repetitions `sessions` rests
 
 
 def components(run: Run) -> tuple[Components, ...]:

@@ -30,20 +30,20 @@ EQUAL, WIDEST_EQUAL = 1.15, 1.5
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
-    """Baseline time / case time, both wall. `headline` is false where a label forbids one."""
+    """Baseline time / case time, both wall."""
 
     aside: ClassVar = ("case", "baseline")
-    id: str
-    baseline_id: str
-    kind: SpeedupKind
-    ratio: float
-    lo: float
-    hi: float
-    ci_kind: IntervalKind
-    label: Label
-    headline: bool
-    case: CaseResult
-    baseline: CaseResult
+    id: str  # of the case
+    baseline_id: str  # of the case it is held against
+    kind: SpeedupKind  # which comparison this is
+    ratio: float  # above 1: the case is faster
+    lo: float  # low end of the interval
+    hi: float  # high end of the interval
+    ci_kind: IntervalKind  # what the interval rests on
+    label: Label  # the graver one of both sides
+    headline: bool  # false where a label forbids one
+    case: CaseResult  # the case
+    baseline: CaseResult  # the other side
 
     @property
     def n(self) -> int:
@@ -228,13 +228,12 @@ def _absent(run: Run) -> list[str]:
 
 
 class CpuCode(NamedTuple):
-    """Code that computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) if it calls one.
-    `weaker`: numba might be faster, and was not there. `own`: a user's program, which `library` names."""
+    """Code that computes on the CPU."""
 
-    backend: str
-    library: str
-    weaker: bool = False
-    own: bool = False
+    backend: str  # what calls it
+    library: str  # numba or the BLAS that it calls, `OpenBLAS 0.3.29 (Haswell)`, or a user's program
+    weaker: bool = False  # numba might be faster, and was not there
+    own: bool = False  # a user's program
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
@@ -336,31 +335,27 @@ UndecidedReason = Literal[
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the device wins at all larger ones that were measured, from `first` to `last`.
-
-    `all-sizes`, `no-size`: it wins, or loses, at every size measured. `n` with `lo` and `hi`, the ends of its interval,
-    stand wherever they are known, of an undecided verdict too.
-    """
+    """The smallest size from which the device wins at all larger ones that were measured."""
 
     aside: ClassVar = ("points", "threshold")
-    op: str
-    dtype: str
-    params: dict[str, int]
-    regime: str
-    device_id: str
-    baseline_id: str
-    verdict: VerdictKind
-    n: int | None
-    lo: int | None
-    hi: int | None
+    op: str  # the op
+    dtype: str  # of its elements
+    params: dict[str, int]  # beside the size
+    regime: str  # by id
+    device_id: str  # the GPU
+    baseline_id: str  # the CPU at the largest size
+    verdict: VerdictKind  # `all-sizes`, `no-size`: it wins, or loses, at every size measured
+    n: int | None  # the size; None where it is not known
+    lo: int | None  # low end of its interval, of an undecided verdict too
+    hi: int | None  # high end of its interval
     mixed: bool  # it wins and loses by turns below
-    first: int
-    last: int
-    last_ratio: float
-    reason: UndecidedReason | None
+    first: int  # the smallest size measured
+    last: int  # the largest size measured
+    last_ratio: float  # the speedup there
+    reason: UndecidedReason | None  # why nothing is decided
     text: str = ""  # the verdict as tables say it (`thresholds.threshold_text`)
     points: tuple[Speedup, ...]  # the headline of each measured size, ascending
-    threshold: Threshold | None
+    threshold: Threshold | None  # where the curves cross; None without a common size
 
     @property
     def case(self) -> Case:

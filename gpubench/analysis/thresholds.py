@@ -49,13 +49,13 @@ Extent = Literal["elements", "side", "plain"]
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """The two sides at one size."""
 
-    n: int
+    n: int  # the size
     ratio: float  # above 1: the GPU is faster
-    low: float
-    high: float
-    winner: Winner
-    cpu_s: float
-    gpu_s: float
+    low: float  # low end of the interval
+    high: float  # high end of the interval
+    winner: Winner  # the side that is surely faster
+    cpu_s: float  # time of the CPU
+    gpu_s: float  # time of the GPU
     top: bool  # the op's ladder has no larger size
 
     @property
@@ -75,16 +75,15 @@ def largest_error(low: float, estimate: float, high: float) -> float:
 
 
 class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on the GPU pays in one situation. `low` and `high` are the threshold's interval, or of `below`
-    and `above` the smallest and the largest size measured. `gains`: one for each size, ascending."""
+    """From which size on the GPU pays in one situation."""
 
-    kind: CellKind
-    n: int | None = None
-    low: int | None = None
-    high: int | None = None
-    mixed: bool = False
-    why: str = ""
-    gains: tuple[Gain, ...] = ()
+    kind: CellKind  # what is known
+    n: int | None = None  # the size
+    low: int | None = None  # low end of its interval; of `above` the largest size measured
+    high: int | None = None  # high end of its interval; of `below` the smallest size measured
+    mixed: bool = False  # below it the sides win by turns
+    why: str = ""  # the reason of an open cell
+    gains: tuple[Gain, ...] = ()  # one for each size, ascending
 
     @property
     def sharp(self) -> bool:
@@ -251,21 +250,18 @@ SITUATIONS = {"waited": WAITED, "queued": QUEUED, "10 calls a copy": "transfer-o
 
 
 class GpuThreshold(msgspec.Struct, frozen=True):
-    """The size from which the GPU is faster.
+    """The size from which the GPU is faster."""
 
-    `n` is inf where the GPU wins at no measured size, the smallest measured size where it wins at all of them, and None
-    where the run does not tell. `lo` and `hi` hold it with 95 %. `measured`: the smallest and the largest size.
-    """
-
-    verdict: VerdictKind
+    verdict: VerdictKind  # what is known
+    # inf: it wins at no measured size; the smallest one where it wins at all; None: the run does not tell
     n: float | None
-    lo: float | None
-    hi: float | None
-    text: str
-    measured: tuple[int, int] | None
-    op: str
-    situation: str
-    device_id: str | None = None
+    lo: float | None  # low end of its interval (95 %)
+    hi: float | None  # high end of its interval
+    text: str  # as tables say it
+    measured: tuple[int, int] | None  # the smallest and the largest size
+    op: str  # the op
+    situation: str  # as it was asked for
+    device_id: str | None = None  # the GPU; None: none was compared
 
     def __str__(self) -> str:
         return self.text
@@ -327,42 +323,38 @@ ReuseReason = Literal["noise", "no-parts", "parts-differ"]
 
 
 class Reuse(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls per transfer from which the GPU pays at one size, or why that cannot be said.
+    """Calls per transfer from which the GPU pays at one size, or why that cannot be said."""
 
-    An open end of the interval is None.
-    """
-
-    op: str
-    dtype: str
-    params: dict[str, int]
-    n: int
-    device_id: str
-    form: str
-    baseline_id: str
+    op: str  # the op
+    dtype: str  # of its elements
+    params: dict[str, int]  # beside the size
+    n: int  # the size
+    device_id: str  # the GPU
+    form: str  # its fastest form with a shared copy
+    baseline_id: str  # the fastest CPU form
     verdict: ReuseVerdict  # "beyond": more than `shared_by` calls, if any number
     calls: int | None  # set where the verdict is "already" (1) or "at"
-    lo: int | None
-    hi: int | None
+    lo: int | None  # low end of the interval; None: open
+    hi: int | None  # high end of the interval; None: open
     shared_by: int  # the calls that share a copy, from which the times were read
     transfer_s: float  # paid once
     launch_s: float  # for each call
-    cpu_s: float
-    reason: ReuseReason | None
+    cpu_s: float  # one call on the CPU
+    reason: ReuseReason | None  # why nothing is said
 
 
 class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost to bring an op's weights to a device, once, and the calls after which that is repaid: by what each
-    waited call of the largest size gains over the CPU. `calls` is None where a call gains nothing."""
+    """The cost to bring an op's weights to a device, once, and the calls after which that is repaid."""
 
-    op: str
-    dtype: str
-    params: dict[str, int]
-    n: int
-    device_id: str
-    weight_bytes: int
-    load_s: float
-    gain_s: float
-    calls: int | None
+    op: str  # the op
+    dtype: str  # of its elements
+    params: dict[str, int]  # beside the size
+    n: int  # the largest size
+    device_id: str  # the GPU
+    weight_bytes: int  # their size
+    load_s: float  # paid once
+    gain_s: float  # by each waited call over the CPU
+    calls: int | None  # None: a call gains nothing
 
 
 @derive_once

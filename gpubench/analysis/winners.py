@@ -51,21 +51,19 @@ StripKey = tuple[str, str]  # device and regime, by id
 
 
 class MapPoint(msgspec.Struct, frozen=True):
-    """A size, in elements of one array, and the ratio there: above 1 the GPU is faster."""
+    """A place of the map."""
 
-    size: float
-    ratio: float
+    size: float  # elements of one array
+    ratio: float  # above 1: the GPU is faster
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a lane between two sizes. `known`: both sides have a curve there, which goes straight between `points`
-    in log-log; `unsure`: they have, and either side may win. The others have no points: nothing was measured there, or
-    it gave no true number."""
+    """A part of a lane between two sizes."""
 
-    kind: StretchKind
-    start: float
-    end: float
-    points: tuple[MapPoint, ...] = ()
+    kind: StretchKind  # `known`, or `unsure`: either side may win; or nothing was measured, or gave no true number
+    start: float  # in elements
+    end: float  # in elements
+    points: tuple[MapPoint, ...] = ()  # straight between them in log-log; none where nothing is known
 
     def ratio_at(self, size: float) -> float | None:
         """Return the ratio of a size; None where none is known."""
@@ -78,12 +76,11 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one device in one situation. `points`: the sizes at which both sides were timed. `stretches` cover its
-    lane, from the smallest size to the largest."""
+    """One op on one device in one situation."""
 
-    cell: AnswerCell
-    points: tuple[MapPoint, ...]
-    stretches: tuple[Stretch, ...]
+    cell: AnswerCell  # from which size on it pays
+    points: tuple[MapPoint, ...]  # the sizes at which both sides were timed
+    stretches: tuple[Stretch, ...]  # cover the lane, from the smallest size to the largest
 
     def ratio_between(self, low: float, high: float) -> float | None:
         """Return the ratio in the middle of `low` and `high`, where that is known; else that of a measured size between
@@ -95,23 +92,22 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MapLane(msgspec.Struct, frozen=True, kw_only=True):
-    """One op and dtype. `row` has its name and what its size counts; `start` and `end` are in elements."""
+    """One op and dtype."""
 
-    row: AnswerRow
-    start: float
-    end: float
-    strips: dict[StripKey, Strip]
+    row: AnswerRow  # its name, and what its size counts
+    start: float  # in elements
+    end: float  # in elements
+    strips: dict[StripKey, Strip]  # by device and situation
 
 
 class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The lanes, the earliest threshold first. `shown` are the devices and the situations to begin with; `low` and
-    `high` the ends of the axis of all lanes."""
+    """All lanes of a run."""
 
-    lanes: tuple[MapLane, ...] = ()
-    shown: tuple[str, ...] = ()
-    situations: tuple[str, ...] = ()
-    low: float = 1.0
-    high: float = 1.0
+    lanes: tuple[MapLane, ...] = ()  # the earliest threshold first
+    shown: tuple[str, ...] = ()  # devices to begin with
+    situations: tuple[str, ...] = ()  # situations to begin with
+    low: float = 1.0  # low end of the axis of all lanes
+    high: float = 1.0  # high end of the axis
 
     def position(self, size: float) -> float:
         """0 at the low end of the axis, 1 at the high one."""

@@ -9,7 +9,6 @@ from gpubench.curves.process import Blocks, Kind, kind_of
 from gpubench.curves.threshold import (
     HIGHEST_COST,
     TAIL,
-    Doubt,
     Margin,
     Side,
     Threshold,
@@ -26,7 +25,6 @@ __all__ = [
     "HIGHEST_COST",
     "TAIL",
     "Blocks",
-    "Doubt",
     "Kind",
     "Margin",
     "Side",

@@ -159,21 +159,19 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
-    """A walk of which nothing was known before these points; it begins at `low`, by default the first of them."""
-    begin, mean = places[0].x if low is None else low, statistics.fmean(point.y for point in places)
+    """A walk of which nothing was known before these points; it begins at `low`, by default the first of them.
 
-    def walk(warp: Warp) -> Walk:
-        return Walk(begin, mean, level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend)
-
-    return _guard(walk, places)
-
-
-def _guard(walk: Callable[[Warp], Walk], places: Sequence[Point]) -> Conditioned:
-    """Condition a walk that leaves the place of each step open, with variances as the points show them."""
+    The place of each step is left open, and the variances are as the points show them.
+    """
     factor = _evenness(places)
     scaled = [point._replace(variance=point.variance * factor) for point in places]
-    even = Warp.even(places[0].x, LINE.height)
-    return Conditioned(walk(Warp.with_steps(scaled, LINE.height) if len(places) > 2 else even), scaled)
+    steps = len(places) > 2
+    warp = Warp.with_steps(scaled, LINE.height) if steps else Warp.even(places[0].x, LINE.height)
+    walk = Walk(
+        places[0].x if low is None else low, statistics.fmean(point.y for point in places),
+        level=ALONE_LINE.level, slope=ALONE_LINE.slope, warp=warp, bend=LINE.bend,
+    )  # fmt: skip
+    return Conditioned(walk, scaled)
 
 
 def _evenness(places: Sequence[Point]) -> float:

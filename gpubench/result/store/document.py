@@ -10,8 +10,10 @@ readers drop it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -182,9 +184,33 @@ def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[
 
 
 def schema(name: str, kind: Any) -> dict[str, Any]:
-    """The JSON Schema of `kind`, a struct or a union of some, under the title `name`."""
+    """Return the JSON Schema of `kind`, a struct or a union of some, under the title `name`.
+
+    The comment behind a field is its description there.
+    """
+    import inspect  # no other command needs it
+
     dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, "title": name, **msgspec.json.schema(kind)}
+    document = msgspec.json.schema(kind)
+    for struct in _structs(msgspec.Struct):
+        properties = document["$defs"].get(struct.__name__, {}).get("properties", {})
+        notes: dict[str, str] = {}
+        if properties:
+            with contextlib.suppress(OSError):  # a struct that no text declares
+                notes = dict(_FIELD_NOTE.findall(inspect.getsource(struct)))
+        for field in msgspec.structs.fields(struct) if notes else ():
+            if field.name in notes and field.encode_name in properties:
+                properties[field.encode_name]["description"] = notes[field.name]
+    return {"$schema": dialect, "title": name, **document}
+
+
+_FIELD_NOTE = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
+
+
+def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for struct in kind.__subclasses__():
+        yield struct
+        yield from _structs(struct)
 
 
 PART_SUFFIX = ".part"

@@ -227,3 +227,11 @@ def test_what_is_written_matches_the_schema(run: Run) -> None:
 def test_the_schema_lists_the_codes_of_the_catalogue(kind: str, field: str, declared: Any) -> None:
     codes = store.schema("gpubench-result", Run)["$defs"][kind]["properties"][field]["enum"]
     assert codes == sorted(get_args(declared))
+
+
+def test_the_schema_tells_what_each_field_is() -> None:
+    parts = store.schema("gpubench-result", Run)["$defs"]
+    assert (
+        parts["Block"]["properties"]["throttle"]["description"]
+        == "reasons for a lowered clock, from start to end"
+    )
