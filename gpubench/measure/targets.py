@@ -352,16 +352,7 @@ def _twin(device: Device) -> RunWarning:
 def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
     """Return what the backends know of their GPUs, as records that detection merges with its own findings."""
     return [
-        {
-            # Each source lists a GPU once.
-            "source": device.api if listing.backend == "cupy" else f"{listing.backend}:{device.api}",
-            "ordinal": _ordinal(device.id.rpartition(":")[2]),
-            "name": device.name,
-            "vendor": device.name if device.api == "metal" else None,  # Metal tells no ids
-            "memory_bytes": device.memory_bytes,
-            "adapter_type": "cpu" if device.kind == "software" else None,
-            **_identity(device),
-        }
+        _record(device, device.identity)
         for listing in listings
         if listing.backend not in (*backends.COMPOSED, GANG) and not backends.is_hidden(listing.backend)
         for device in listing.devices
@@ -369,21 +360,26 @@ def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
     ]
 
 
-def _ordinal(index: str) -> int | str:
-    """A backend of another package may count its devices by names."""
-    return int(index) if index.isdecimal() else index
-
-
-def _identity(device: Device) -> dict[str, str | None]:
-    identity = device.identity
-    assert identity is not None
+def _record(device: Device, identity: Identity) -> dict[str, Any]:
+    index = device.id.rpartition(":")[2]
     return {
+        # Each source lists a GPU once.
+        "source": device.api if device.backend == "cupy" else f"{device.backend}:{device.api}",
+        "ordinal": int(index) if index.isdecimal() else index,  # of another package it may be a name
+        "name": device.name,
+        "vendor": device.name if device.api == "metal" else None,  # Metal tells no ids
+        "memory_bytes": device.memory_bytes,
+        "adapter_type": "cpu" if device.kind == "software" else None,
         "uuid": f"GPU-{identity.uuid}" if identity.uuid else None,
         "bdf": identity.pci,
-        "vendor_id": None if identity.vendor_id is None else f"{identity.vendor_id:04x}",
-        "device_id": None if identity.device_id is None else f"{identity.device_id:04x}",
+        "vendor_id": _hexadecimal(identity.vendor_id),
+        "device_id": _hexadecimal(identity.device_id),
         "driver": identity.driver,
     }
+
+
+def _hexadecimal(number: int | None) -> str | None:
+    return None if number is None else f"{number:04x}"
 
 
 def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:

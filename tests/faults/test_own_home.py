@@ -17,9 +17,8 @@ ROOT = Path(__file__).parents[2]
 # where both `HOME` and the variables of XDG point, so a test that reads either of them meets what is planted.
 LOOKING = (
     "tests/cli/test_advise.py::test_no_result_at_all",
-    "tests/cli/test_advise.py::test_the_examples_of_the_page_work",
     "tests/faults/test_hostile_surroundings.py::test_a_deleted_working_folder",
-    "tests/unit/report/test_command.py",
+    "tests/unit/report/test_command.py::test_no_result_at_all",
 )
 SETTINGS = "[run]\nsessions = 'none'\n[report]\nformat = 'none'\n"
 
