@@ -82,15 +82,12 @@ _BLOCKS_A_MULTIPROCESSOR = 8
 
 
 class CudaGemv(msgspec.Struct, frozen=True):
-    """`lanes` threads share a row and work on `rows` rows at once; each row is cut into `parts` parts.
+    """How rows meet threads."""
 
-    A load has `width` elements: 16 bytes, or the largest part of that which divides the row.
-    """
-
-    width: int
-    lanes: int
-    rows: int
-    parts: int
+    width: int  # elements of a load: 16 bytes, or the largest part of that which divides the row
+    lanes: int  # threads that share a row
+    rows: int  # rows that they work on at once
+    parts: int  # parts into which each row is cut
 
     @property
     def block_rows(self) -> int:

@@ -85,11 +85,11 @@ _GROUPS_A_MULTIPROCESSOR = 8
 
 
 class RowChunks(msgspec.Struct, frozen=True):
-    """`across` groups along a row; the rows are cut into `chunks` of `rows` each."""
+    """How a matrix is cut for its sums."""
 
-    across: int
-    chunks: int
-    rows: int
+    across: int  # groups along a row
+    chunks: int  # chunks of rows
+    rows: int  # rows of a chunk
 
 
 def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:

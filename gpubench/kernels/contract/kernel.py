@@ -12,10 +12,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits of a device. Kernels choose tiles from these numbers, never from a vendor's name.
-
-    `clusters`: blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above).
-    """
+    """The limits of a device. Kernels choose tiles from these numbers, never from a vendor's name."""
 
     max_buffer_bytes: int
     max_binding_bytes: int
@@ -27,26 +24,27 @@ class Limits(msgspec.Struct, frozen=True):
     float64: bool = False
     software: bool = False
     binding_alignment: int = 256
+    # blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above)
     clusters: bool = False
 
 
 class WgslPass(msgspec.Struct, frozen=True):
-    """One dispatch. `bindings` name the buffers in binding order (group 0, from 0 up).
+    """One dispatch. Inputs are bound as read-only storage, output and scratch as the source declares them.
 
-    A binding is an input's name, the output's name, or a scratch buffer's name. If `uniform` is not
-    empty, its u32 values stand in one more binding, last, as `var<uniform> p: Params` (padded to 16 bytes).
-    Inputs are bound as read-only storage, output and scratch as the source declares them. Kernels read 16 bytes
-    at a time: a buffer's size and its binding are rounded up to a multiple of 16 bytes. The bytes past the end
-    are read at most, never written.
-    `windows` names the bindings that see a part of their buffer only: (offset, size) in bytes, the offset a
-    multiple of `Limits.binding_alignment`. An array beyond one binding takes several passes.
+    Kernels read 16 bytes at a time: a buffer's size and its binding are rounded up to a multiple of 16 bytes. The bytes
+    past the end are read at most, never written. An array beyond one binding takes several passes.
     """
 
-    source: str
-    grid: tuple[int, int, int]
+    source: str  # the text of the shader module
+    grid: tuple[int, int, int]  # groups of threads in x, y and z
+    # names of inputs, outputs and scratch buffers in binding order (group 0, from 0 up)
     bindings: tuple[str, ...]
-    entry: str = "main"
+    entry: str = "main"  # the name of the entry point
+    # u32 values in one more binding, the last, as `var<uniform> p: Params` (padded to 16 bytes); empty: no such
+    # binding
     uniform: tuple[int, ...] = ()
+    # the bindings that see a part of their buffer only: (offset, size) in bytes, the offset a multiple of
+    # `Limits.binding_alignment`
     windows: Mapping[str, tuple[int, int]] = {}
 
 
@@ -61,33 +59,30 @@ class WgslProgram(msgspec.Struct, frozen=True):
 
 
 class CudaPass(msgspec.Struct, frozen=True):
-    """One CUDA launch. `arguments` name buffers (inputs, output, scratch) or are plain integers (int64).
+    """One CUDA launch."""
 
-    `options` are NVRTC's, beside the language standard that the backend gives.
-    """
-
-    source: str
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    source: str  # the text of the translation unit
+    entry: str  # the name of the kernel
+    grid: tuple[int, int, int]  # blocks in x, y and z
+    block: tuple[int, int, int]  # threads of a block in x, y and z
+    # names of buffers (inputs, outputs, scratch), and plain integers (int64)
     arguments: tuple[str | int, ...]
-    shared_bytes: int = 0
-    options: tuple[str, ...] = ()
+    shared_bytes: int = 0  # dynamic shared memory of a block
+    options: tuple[str, ...] = ()  # options of NVRTC, beside the language standard that the backend gives
 
 
 class CudaProduct(msgspec.Struct, frozen=True):
-    """A matrix product by cuBLAS as a pass: `out` = A B, A of m x k and B of k x n, which the buffers `a` and `b` hold
-    row by row, or column by column (`ta`, `tb`). `batch`: so many, one behind the other in each buffer."""
+    """A matrix product by cuBLAS as a pass: out = A B."""
 
-    a: str
-    b: str
-    out: str
+    a: str  # the buffer of A, m x k, row by row
+    b: str  # the buffer of B, k x n, row by row
+    out: str  # the buffer of the result, m x n
     m: int
     n: int
     k: int
-    ta: bool = False
-    tb: bool = False
-    batch: int = 1
+    ta: bool = False  # A lies column by column
+    tb: bool = False  # B lies column by column
+    batch: int = 1  # products, one behind the other in each buffer
 
 
 class CudaProgram(msgspec.Struct, frozen=True):
@@ -101,72 +96,61 @@ class CudaProgram(msgspec.Struct, frozen=True):
 
 
 class NumbaPass(msgspec.Struct, frozen=True):
-    """One kernel over `units` of work, in as many slices as the program has threads, or in `slices`.
+    """One compiled kernel over units of work, in as many slices as the program has threads."""
 
-    `operands` name the kernel's four arrays: inputs, "out", scratch; None where it has fewer. Slices begin at multiples
-    of `granule`. `m` and `s` are two lengths that the kernel is given.
-    """
-
-    kernel: str
+    kernel: str  # the name of the function
+    # the kernel's four arrays: inputs, "out", scratch; None where it has fewer
     operands: tuple[str | None, str | None, str | None, str | None]
-    units: int
-    granule: int = 1
-    m: int = 0
-    s: int = 0
-    slices: int | None = None
+    units: int  # units of work
+    granule: int = 1  # slices begin at multiples of it
+    m: int = 0  # a length that the kernel is given
+    s: int = 0  # another one
+    slices: int | None = None  # so many slices, if not one a thread
 
 
 class NumpyPass(msgspec.Struct, frozen=True):
-    """The work of NumPy behind compiled passes, such as a product: `build(np, blocks)` returns
-    `launch(operands, output)`. `operands` name inputs and arrays that the passes have written."""
+    """The work of NumPy behind compiled passes, such as a product."""
 
-    build: Callable[..., Callable[..., None]]
-    operands: tuple[str, ...]
+    build: Callable[..., Callable[..., None]]  # `build(np, blocks)` returns `launch(operands, output)`
+    operands: tuple[str, ...]  # inputs, and arrays that the passes have written
 
 
 class NumbaProgram(msgspec.Struct, frozen=True):
-    """Compiled kernels of the CPU: the text of a Python module that defines them with what
-    `gpubench.backends.numpy.native` offers, the passes of one launch in order, the bytes of each scratch array they
-    share, and how many threads run them. What the passes leave to NumPy stands in `behind`; `between` are the shapes
-    of the arrays, in the dtype of the case, that it reads of them."""
+    """Compiled kernels of the CPU, and the passes of one launch."""
 
+    # the text of a Python module, which defines the kernels with what `gpubench.backends.numpy.native` offers
     source: str
-    passes: tuple[NumbaPass, ...]
-    threads: int = 1
-    scratch: Mapping[str, int] = {}
-    behind: NumpyPass | None = None
+    passes: tuple[NumbaPass, ...]  # in order
+    threads: int = 1  # threads that run them
+    scratch: Mapping[str, int] = {}  # bytes of each scratch array that the passes share
+    behind: NumpyPass | None = None  # the rest of the launch, by NumPy
+    # shapes of the arrays, in the dtype of the case, that `behind` reads of the passes
     between: Mapping[str, tuple[int, ...]] = {}
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One of the ways in which a kernel may do the same launch: `build()` returns its program.
+    """One of the ways in which a kernel may do the same launch."""
 
-    `name` says what is special about it and holds no size, so that a choice can be remembered.
-    """
-
-    name: str
-    build: Callable[[], Any]
+    name: str  # what is special about it; it holds no size, so that a choice can be remembered
+    build: Callable[[], Any]  # returns its program
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """One tuned implementation of an op on one backend.
+    """One tuned implementation of an op on one backend."""
 
-    `language` says what `build` makes; a backend may have one of its own. "wgsl", "cuda" and "numba":
-    `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or raises `errors.Unsupported`
-    naming the limit it meets. "numpy": `build(np, blocks, params)` returns `launch(inputs, output)`, where `blocks.run`
-    runs a function over slices on `blocks.threads` threads.
-    `library` marks a kernel that *is* the library call: with resident data it is measured once and fills both forms.
-    Where data travels the forms differ, because the tuned one stages it.
-    `dtypes` are those it works in; None: all that the op declares, as far as `build` does not refuse.
-    `candidates(params, dtype, limits)` lists what a device may choose from by timing, the default first;
-    `build` returns the default's program.
-    """
-
-    language: str
+    language: str  # the kind of program that `build` makes; a backend may have one of its own
+    # "wgsl", "cuda", "numba": `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or
+    # raises `errors.Unsupported` naming the limit it meets. "numpy": `build(np, blocks, params)` returns
+    # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
     build: Callable[..., Any]
-    variant: str = "default"
+    variant: str = "default"  # the name that a user gives
+    # the kernel is the library call: with resident data it is measured once and fills both forms. Where data travels
+    # the forms differ, because the tuned one stages it
     library: bool = False
+    # the dtypes it works in; None: all that the op declares, as far as `build` does not refuse
     dtypes: tuple[str, ...] | None = None
+    # `candidates(params, dtype, limits)` lists what a device may choose from by timing, the default first; `build`
+    # returns the default's program
     candidates: Callable[..., tuple[Candidate, ...]] | None = None
 
     def repeats_library(self, regime: str) -> bool:

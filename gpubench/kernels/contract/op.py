@@ -46,12 +46,14 @@ def each(output: Any) -> tuple[Any, ...]:
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
-    """Inputs from `low` up to, but without, `high`; `whole`: integers, such as counts. The dtype of the case holds
-    them, which may round the last of them to `high`: integers beyond its mantissa, and numbers next to it."""
+    """Inputs from a range, outside of which the op has no meaning.
 
-    low: float
-    high: float
-    whole: bool = False
+    The dtype of the case may round the last of them to `high`.
+    """
+
+    low: float  # the smallest input
+    high: float  # a bound that no input reaches
+    whole: bool = False  # integers, such as counts
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True):
@@ -82,44 +84,37 @@ Values = (
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """A result passes when |got - want| <= units * u(dtype) * scale + slack, element by element.
+    """A result passes when |got - want| <= units * u(dtype) * scale + slack, element by element."""
 
-    `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output:
-    the sum of absolute terms where terms can cancel, the product of the vectors' norms for dot products.
-    None means |want|. `why` states the reason of a bound that does not follow from the roundings (docs/extending.md).
-    `slack(xp, u, *inputs)` is what a jump adds, where a value is so near to it that round-off decides the side; beside
-    a `scale` alone.
-    `shortfall(xp, got, *inputs)` judges what was chosen one after the other, where a choice depends on those before it
-    and a tie has several right ones: by how much each falls short of the best in float64, over the scale of what was
-    compared. It stands in place of |got - want|.
-    """
-
-    units: float
+    units: float  # round-off units
+    # `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output: the sum of
+    # absolute terms where terms can cancel, the product of the vectors' norms for dot products. None means |want|
     scale: Callable[..., Array] | None = None
-    why: str = ""
+    why: str = ""  # the reason of a bound that does not follow from the roundings (docs/extending.md)
+    # `slack(xp, u, *inputs)` is what a jump adds, where a value is so near to it that round-off decides the side;
+    # beside a `scale` alone
     slack: Callable[..., Array] | None = None
+    # `shortfall(xp, got, *inputs)` judges choices, of which a tie has several right ones: by how much each falls
+    # short of the best in float64, over the scale of what was compared. It stands in place of |got - want|
     shortfall: Callable[..., Array] | None = None
 
 
 class Operand(msgspec.Struct, frozen=True):
-    """An input or an output: a name and a shape computed from the params.
+    """An input or an output."""
 
-    `values` says how inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, of the
-    deviation 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, negative ones are 0), "probabilities" (softmax
-    of normals along the last axis), from a Range outside of which the op has no meaning, Ids, or Given.
-    `role`: an activation travels where a regime moves data. A weight and a state are on the device in every regime, and
-    a weight does not change with the size; an output of these roles stays there too. A state that is an input and an
-    output of the same name is one buffer, to which a launch adds: what stood there before is no part of what it writes.
-    An input of the host is read there, whatever the device.
-    `dtype`: None: the case's. `tolerance` of an output: None: the op's.
-    """
-
+    # the name; a state that is an input and an output of the same name is one buffer, to which a launch adds
     name: str
-    shape: Callable[[Params], Shape]
+    shape: Callable[[Params], Shape]  # the shape by the params
+    # how an input is drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, of the deviation
+    # 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, negative ones are 0), "probabilities" (softmax of
+    # normals along the last axis), a Range, Ids, Given or Made
     values: Values = "uniform"
+    # an activation travels where a regime moves data. A weight and a state are on the device in every regime, and a
+    # weight does not change with the size; an output of these roles stays there too. An input of the host is read
+    # there, whatever the device
     role: Role = "activation"
-    dtype: Literal["int32", "uint8"] | None = None
-    tolerance: Tolerance | None = None
+    dtype: Literal["int32", "uint8"] | None = None  # None means the dtype of the case
+    tolerance: Tolerance | None = None  # the tolerance of an output; None means the op's
 
     @property
     def travels(self) -> bool:
@@ -146,13 +141,14 @@ SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """The default sizes of an op: from about `low` to `high` by `factor`. All but `high` lie off the powers of two, at
-    which padded and tiled kernels look better than they are."""
+    """The default sizes of an op. All but the highest lie off the powers of two, at which padded and tiled kernels look
+    better than they are.
+    """
 
-    low: int
-    high: int
-    factor: int = 4
-    granule: int = 1
+    low: int  # about the first size
+    high: int  # the last size
+    factor: int = 4  # from size to size
+    granule: int = 1  # sizes are multiples of it
 
     def sizes(self) -> list[int]:
         """All sizes, ascending."""
@@ -223,24 +219,22 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Collective(Overhead, frozen=True, kw_only=True):
-    """The exchange of the ranks of a gang: n is the bytes of the largest buffer that a rank holds.
-
-    `exchange(links, sent, got)` enqueues it on all ranks. `sends(count, ranks)` and `gets` are the elements of a rank's
-    two buffers, where the largest has `count`. `expected(value, rank, ranks, i, part)` is element `i` of what the rank
-    gets, where `value(rank, i)` is element i of what a rank sent, and `part` is `count // ranks`. `bus(ranks)` is what
-    turns bytes per second of the algorithm into those of the busiest link. `pairwise`: it is about two ranks alone, of
-    which those in `receivers` get something; None: all do. `both`: twice n bytes move.
-    """
+    """The exchange of the ranks of a device group: n is the bytes of the largest buffer that a rank holds."""
 
     call: Literal["exchange"] = "exchange"
+    # `exchange(links, sent, got)` enqueues it on all ranks
     exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
+    # `expected(value, rank, ranks, i, part)` is element `i` of what the rank gets, where `value(rank, i)` is element
+    # i of what a rank sent, and `part` is `count // ranks`
     expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array]
+    # `bus(ranks)` turns bytes per second of the algorithm into those of the busiest link
     bus: Callable[[int], float]
+    # `sends(count, ranks)`: elements that a rank sends, where the largest buffer has `count`
     sends: Callable[[int, int], int] = lambda count, ranks: count
-    gets: Callable[[int, int], int] = lambda count, ranks: count
-    pairwise: bool = False
-    receivers: tuple[int, ...] | None = None
-    both: bool = False
+    gets: Callable[[int, int], int] = lambda count, ranks: count  # likewise what a rank gets
+    pairwise: bool = False  # it is about two ranks alone
+    receivers: tuple[int, ...] | None = None  # the ranks that get something; None means all
+    both: bool = False  # twice n bytes move
 
     def bytes(self, params: Params) -> int:
         """Return the bytes of the algorithm: n, in each direction."""
@@ -259,32 +253,25 @@ def always_fits(params: Params) -> str | None:
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How an op is cut along its outer dimension into parts that can be computed apart.
+    """How an op is cut along its outer dimension into parts that can be computed apart."""
 
-    `axes`: the axis along which each input is cut; inputs left out are shared whole. `part(params, units)`: the params
-    of the same op on so many units of that dimension. The parts' outputs follow each other along axis 0; where `join`
-    names a function of the array library, they are combined by it instead.
-    """
-
-    axes: Mapping[str, int]
+    axes: Mapping[str, int]  # the axis along which each input is cut; inputs left out are shared whole
+    # `part(params, units)`: the params of the same op on so many units of that dimension
     part: Callable[[Params, int], Params]
+    # the function of the array library that combines the parts' outputs; None: they follow each other along axis 0
     join: Literal["add", "maximum"] | None = None
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One op inside a workload: the op by its name, and the values that stand for its inputs and outputs, in order.
+    """One op inside a workload. A stage whose op runs on the host is a host stage."""
 
-    `params` makes the op's params of the workload's and of the turns of the repeats around the stage, by their index.
-    `turns` has those turns, the outermost first; the name is the same in all of them. A stage whose op runs on the host
-    is a host stage.
-    """
-
-    name: str
-    op: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    name: str  # the same in all turns of a repeat
+    op: str  # the op's name
+    reads: tuple[str, ...]  # the values that stand for its inputs, in order
+    writes: tuple[str, ...]  # the values that stand for its outputs
+    # the op's params by the workload's and the turns of the repeats around the stage, by their index
     params: Callable[[Params], Params]
-    turns: tuple[int, ...] = ()
+    turns: tuple[int, ...] = ()  # those turns, the outermost first
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -325,67 +312,61 @@ def counted_by(param: str) -> Callable[[Params, int], Params]:
 
 
 class Op(msgspec.Struct, frozen=True):
-    """A mathematical operation that the user names.
+    """A mathematical operation that the user names."""
 
-    `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form. Where an op has
-    `more_outputs` beside `output`, it returns a tuple, as `reference` does; such an op is not split.
-    `reference` defaults to `expr` in float64. `split` says how the work is cut in two, for all params or by them;
-    None: it cannot be split. `cut(params)` is what holds.
-    `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
-    `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
-    combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
-    TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
-    `blas` names the backends whose library call leaves most of its work to their BLAS.
-    `library` has by backend the call that its users write where that is not `expr`: `call(torch, *inputs)` returns
-    the results; with the argument `out` it fills that, unless it is None.
-    `takes` names the params that the formulas (`expr`, `reference`, the tolerance's scale, `library`) take by name,
-    each with a default of its own: `at(params)` is the op that has them.
-    `not_finite` says why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong.
-    `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
-    `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
-    table only the rows that are asked for.
-    `host`: the op runs on the host, whatever device there is, by the calls of that library.
-    `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
-    holds them, and they are neither inputs nor outputs. `tokens` has those that a call reads or writes, by the part
-    that the names of its stages begin with.
-    `digest`: the op is a user's function, and this is a digest of its text: the hash of its kernels. Its own hash is
-    that of its name, arguments and dtypes, so that results compare after an edit. `calls`, in a worker alone, is the
-    function where it takes any objects, not only arrays of numbers. `only` names the backends that it is measured on;
-    empty: all. `seconds` has about what a call takes on NumPy, where a trial told it.
-    """
-
-    name: str
-    group: str
-    summary: str
-    params: Mapping[str, str]
-    sizes: Ladder
-    inputs: tuple[Operand, ...]
-    output: Operand
-    flops: Callable[[Params], int]
+    name: str  # the id that a user gives
+    group: str  # the heading in listings
+    summary: str  # the formula in a line
+    params: Mapping[str, str]  # the params, each with its meaning; `n` is the size
+    sizes: Ladder  # the default sizes
+    inputs: tuple[Operand, ...]  # in the order of the expression's arguments
+    output: Operand  # the first output
+    flops: Callable[[Params], int]  # floating-point operations of a launch
+    # `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form. It returns a tuple where
+    # the op has `more_outputs`
     expr: Callable[..., Array]
-    tolerance: Tolerance
-    dtypes: tuple[Dtype, ...] = WORKING_DTYPES
-    reference: Callable[..., Array] | None = None
+    tolerance: Tolerance  # of the output
+    dtypes: tuple[Dtype, ...] = WORKING_DTYPES  # the dtypes of cases
+    reference: Callable[..., Array] | None = None  # `reference(xp, *inputs)` in float64; None means `expr`
+    # how the work is cut in two, for all params or by them; None: it cannot be split. `cut(params)` is what holds
     split: Split | Callable[[Params], Split] | None = None
+    # by backend its kernels; the first is measured, others are named variants
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
-    options: Mapping[str, str] = {}
+    options: Mapping[str, str] = {}  # params beside the size that may be given, each with its meaning
+    # `fits(params)` says why a combination has no shape, or None
     fits: Callable[[Params], str | None] = always_fits
-    tf32: tuple[str, ...] = ()
+    tf32: tuple[str, ...] = ()  # backends whose library call can round float32 inputs to TF32
+    # operations a second, at most, of a library call that has no fast code behind it
     slow: Mapping[tuple[str, Dtype], float] = {}
-    blas: tuple[str, ...] = ()
+    blas: tuple[str, ...] = ()  # backends whose library call leaves most of its work to their BLAS
+    # why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong
     not_finite: str = ""
+    # nothing is computed; what is timed is this call, on devices other than the CPU
     overhead: Overhead | None = None
+    # by backend the call that its users write where that is not `expr`: `call(torch, *inputs)` returns the results;
+    # with the argument `out` it fills that, unless it is None
     library: Mapping[str, Callable[..., Any]] = {}
+    # params that the formulas (`expr`, `reference`, the tolerance's scale, `library`) take by name, each with a
+    # default of its own: `at(params)` is the op that has them
     takes: tuple[str, ...] = ()
-    more_outputs: tuple[Operand, ...] = ()
+    more_outputs: tuple[Operand, ...] = ()  # outputs beside the first; such an op is not split
+    # `traffic(params, dtype)`: bytes that a launch has to move, where they are not those of all operands, such as
+    # only the rows of a table that are asked for
     traffic: Callable[[Params, Dtype], int] | None = None
+    # the op runs on the host, whatever device there is, by the calls of that library
     host: HostLibrary | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Stage, ...] = ()  # the op is a workload, made of others
+    # values that one stage writes for another; a device holds them, and they are neither inputs nor outputs
     between: tuple[Operand, ...] = ()
+    # tokens that a call reads or writes, by the part that the names of its stages begin with
     tokens: Mapping[str, Callable[[Params], int]] = {}
+    # of the text of a user's function: the hash of its kernels. Its own hash is that of its name, arguments and
+    # dtypes, so that results compare after an edit
     digest: str = ""
+    # in a worker alone, a user's function that takes any objects, not only arrays of numbers
     calls: Any = None
-    only: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()  # backends that it is measured on; empty: all
+    # about what a call takes on NumPy, where a trial told it
     seconds: Callable[[Params], float] | None = None
 
     @property

@@ -102,11 +102,11 @@ def require_bindings(sizes: Mapping[str, int], limits: Limits) -> None:
 
 
 class BindingWindow(msgspec.Struct, frozen=True):
-    """`count` items from `first` on, of a buffer that holds `total`: what one pass binds of it."""
+    """The part of a buffer that one pass binds."""
 
-    first: int
-    count: int
-    total: int
+    first: int  # the first item
+    count: int  # items from there on
+    total: int  # items of the buffer
 
     def of(self, names: Iterable[str], itemsize: int) -> dict[str, tuple[int, int]]:
         """`WgslPass.windows` for buffers of that many bytes an item; nothing if the window is all of it."""

@@ -36,23 +36,20 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 
 
 class Twin(msgspec.Struct, frozen=True):
-    """A kernel in both languages.
-
-    `buffers` have the type of an element by name, in the order of the arguments: "stored", "real", "i32", or one that
-    `cuda` and `wgsl` declare, the texts that stand before the kernel. `shared` has the lengths of arrays of reals.
-    `sizes` are the words that follow the buffers, and `bounds` those that only `clamped` takes.
-    """
+    """A kernel in both languages."""
 
     name: str
+    # by name, in the order of the arguments, the type of an element: "stored", "real", "i32", or one that `cuda` and
+    # `wgsl` declare
     buffers: Mapping[str, str]
-    writes: tuple[str, ...]
-    sizes: str
+    writes: tuple[str, ...]  # the buffers that are written
+    sizes: str  # the words that follow the buffers
     body: str
-    bounds: str = ""
-    threads: int = 256
-    shared: Mapping[str, int] = {}
-    cuda: str = ""
-    wgsl: str = ""
+    bounds: str = ""  # words that only `clamped` takes
+    threads: int = 256  # threads of a group
+    shared: Mapping[str, int] = {}  # lengths of arrays of reals that a group shares
+    cuda: str = ""  # the text before the kernel in CUDA
+    wgsl: str = ""  # the text before the kernel in WGSL
 
     def cuda_pass(
         self, dtype: str, blocks: int | tuple[int, int, int], sizes: tuple[int, ...],

@@ -28,14 +28,14 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """A load moves one `unit` of `width` elements; arithmetic takes `parts` values of `lanes` reals each."""
+    """How elements are loaded and computed with."""
 
     stored: str  # the element type in memory: f16 f32 f64
     real: str  # the type of the arithmetic: f32 f64
-    unit: str
-    width: int
-    lanes: int
-    parts: int
+    unit: str  # the type of a load
+    width: int  # elements of a unit
+    lanes: int  # reals of a part
+    parts: int  # values that arithmetic takes of a unit
 
     @property
     def part(self) -> str:

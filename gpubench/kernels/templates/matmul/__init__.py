@@ -22,22 +22,20 @@ Order = Literal["serpentine", "paired", "interleaved"]
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """A group computes rows x columns of C, stepping through K by `depth`; a thread owns a block of it.
+    """A block of C that a group computes, stepping through K."""
 
-    `slices` teams of threads own the same block, each with its share of every step of K, and add up at the
-    end: more threads in flight where C alone has too few groups to fill the device. `scalar_stores` writes C
-    element by element, which leaves the compiler free to place the accumulators.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    thread_rows: int
-    thread_columns: int
+    rows: int  # rows of the block
+    columns: int  # columns of the block
+    depth: int  # length of a step
+    thread_rows: int  # rows of a thread's own block
+    thread_columns: int  # columns of a thread's own block
+    # teams of threads that own the same block, each with its share of every step of K, and add up at the end: more
+    # threads in flight where C alone has too few groups to fill the device
     slices: int = 1
-    order: Order = "serpentine"
+    order: Order = "serpentine"  # how multiply-adds follow each other
+    # C is written element by element, which leaves the compiler free to place the accumulators
     scalar_stores: bool = False
-    splits: int = 1
+    splits: int = 1  # groups that share K
 
     @property
     def name(self) -> str:

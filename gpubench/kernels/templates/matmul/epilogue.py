@@ -21,12 +21,12 @@ _THREADS = 256
 
 
 class Epilogue(msgspec.Struct, frozen=True):
-    """`operands`: by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C.
-    `formula` is that of the product's element `v` and of them; `flops` are those of an element."""
+    """The work on each element of a product before it is written."""
 
+    # by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C
     operands: Mapping[str, Literal["across", "all"]]
-    formula: Callable[..., Any]
-    flops: int
+    formula: Callable[..., Any]  # of the product's element `v` and of the operands
+    flops: int  # operations of an element
 
     @property
     def traced(self) -> Formula:

@@ -37,16 +37,16 @@ _CUDA_BYTES = 48 * 1024  # of a block's memory, on every device without asking f
 
 
 class WeightedRows(msgspec.Struct, frozen=True):
-    """n rows of k, the first of `names`, times weights of m columns, the second; `turned`: they are stored m x k.
-    `normed`: layernorm of the rows, with the gain g and the shift c, which such weights are multiplied with."""
+    """A product of few rows and weights."""
 
-    names: tuple[str, str]
-    n: int
-    m: int
-    k: int
+    names: tuple[str, str]  # the buffers of the rows and of the weights
+    n: int  # rows
+    m: int  # columns of the weights
+    k: int  # elements of a row
     dtype: str
-    turned: bool = False
-    epilogue: Epilogue | None = None
+    turned: bool = False  # the weights are stored m x k
+    epilogue: Epilogue | None = None  # what is done to the product
+    # layernorm of the rows, with the gain g and the shift c, which such weights are multiplied with
     normed: bool = False
 
     @property
@@ -76,14 +76,12 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
 
 class ColumnBlock(msgspec.Struct, frozen=True):
-    """The share of a group of threads: `units` of `width` columns side by side for `rows` rows, with `shares` threads
-    along k behind each unit. Where the weights are turned a unit is one column, and `width` elements are neighbours
-    along k."""
+    """The share of a group of threads: units of columns side by side for some rows."""
 
-    rows: int
-    units: int
-    width: int
-    shares: int
+    rows: int  # rows of the product
+    units: int  # units of columns
+    width: int  # columns of a unit; neighbours along k where the weights are turned, and a unit is one column
+    shares: int  # threads along k behind each unit
     turned: bool
 
     @property

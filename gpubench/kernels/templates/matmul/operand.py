@@ -25,21 +25,18 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """The reads of a group from A or B, which has `extent` rows or columns beside K. `turned`: a line of memory goes
-    along K, and holds k / 4 vec4s. Else it goes along the extent; it is `loose` if it is read element by element.
-    `begin` is the text of the group's first row or column, counted in vec4s unless it is `turned`. `inside`: no group
-    looks past an edge. k is a multiple of 4 where the operand is turned. `gather` is the beginning of a call that reads
-    four neighbours of a line, where memory has no such line."""
+    """The reads of a group from A or B."""
 
     name: Literal["a", "b"]
     tile: Tile
     real: str
-    extent: int
-    k: int
-    turned: bool
-    loose: bool
-    begin: str
-    inside: bool
+    extent: int  # rows or columns beside K
+    k: int  # a multiple of 4 where the operand is turned
+    turned: bool  # a line of memory goes along K, and holds k / 4 vec4s; else it goes along the extent
+    loose: bool  # it is read element by element
+    begin: str  # text of the group's first row or column, counted in vec4s unless it is `turned`
+    inside: bool  # no group looks past an edge
+    # the beginning of a call that reads four neighbours of a line, where memory has no such line
     gather: str = ""
 
     @property

@@ -65,25 +65,24 @@ _LONG, _BLOCK = 4096, 512
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A tile and the sizes. A is m x k, or k x m with `ta`; B is k x n, or n x k with `tb`; C is m x n.
+    """A tile and the sizes.
 
-    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are in `loose`: then they are read element by
-    element, and go along m or n. k is a multiple of 4 where a line goes along it. Each of the `batch` products follows
-    the one before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
-    for each split, in the type of the arithmetic, without the `epilogue`. With `patches` every product has the same A.
+    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are loose. k is a multiple of 4 where a line
+    goes along it. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
+    for each split, in the type of the arithmetic, without the epilogue.
     """
 
     tile: Tile
     dtype: str
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    ta: bool = False
-    tb: bool = False
-    loose: tuple[str, ...] = ()
-    epilogue: Epilogue | None = None
-    patches: Patches | None = None
+    m: int  # rows of C
+    n: int  # columns of C
+    k: int  # columns of A
+    batch: int = 1  # products, each following the one before
+    ta: bool = False  # A is k x m
+    tb: bool = False  # B is n x k
+    loose: tuple[str, ...] = ()  # operands that are read element by element, and go along m or n
+    epilogue: Epilogue | None = None  # applied to what is written
+    patches: Patches | None = None  # B is read from an image, and every product has the same A
 
     @property
     def real(self) -> str:

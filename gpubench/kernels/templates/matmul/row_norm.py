@@ -24,12 +24,12 @@ _MOST_AHEAD = 4
 
 
 class RowNorm(msgspec.Struct, frozen=True):
-    """`rows` rows of `k` in a group of `threads`, of whose weights a thread reads one row in `shares`."""
+    """The norm of rows, made by a group that multiplies them."""
 
-    rows: int
-    k: int
-    threads: int
-    shares: int
+    rows: int  # rows of the group
+    k: int  # elements of a row
+    threads: int  # threads of the group
+    shares: int  # threads of which one reads a row of the weights
 
     @property
     def held_rows(self) -> int:

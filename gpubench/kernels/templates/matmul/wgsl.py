@@ -68,21 +68,19 @@ class Lines(msgspec.Struct, frozen=True):
 
 
 class Product(msgspec.Struct, frozen=True):
-    """`batch` products of A (m x k) and B (k x n), each of its own matrices, which the buffers `a` and `b` hold row by
-    row, or column by column (`ta`, `tb`). What is written has been through the epilogue. With `patches` every product
-    has the same A, and B is read from its image."""
+    """Products of A and B, each of its own matrices."""
 
-    m: int
-    n: int
-    k: int
-    batch: int
+    m: int  # rows of A
+    n: int  # columns of B
+    k: int  # columns of A
+    batch: int  # products
     dtype: str
-    ta: bool = False
-    tb: bool = False
-    a: str = "a"
-    b: str = "b"
-    epilogue: Epilogue | None = None
-    patches: register.Patches | None = None
+    ta: bool = False  # A lies column by column
+    tb: bool = False  # B lies column by column
+    a: str = "a"  # the buffer of A
+    b: str = "b"  # the buffer of B
+    epilogue: Epilogue | None = None  # applied to what is written
+    patches: register.Patches | None = None  # every product has the same A, and B is read from its image
 
     @property
     def deep(self) -> int:

@@ -26,18 +26,14 @@ _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
 
 
 class CudaRows(msgspec.Struct, frozen=True):
-    """How rows meet threads: `lanes` threads of each of `cluster` blocks share a row of `units` units.
+    """How rows meet threads."""
 
-    A unit is `width` elements: 16 bytes, or the largest part of that which divides the row. A thread holds
-    `held` units in registers; 0 means that it loops over them and reads the row twice.
-    """
-
-    width: int
-    units: int
-    threads: int
-    lanes: int
-    held: int
-    cluster: int = 1
+    width: int  # elements of a unit: 16 bytes, or the largest part of that which divides the row
+    units: int  # units of a row
+    threads: int  # threads of a block
+    lanes: int  # threads of each block that share a row
+    held: int  # units that a thread holds in registers; 0: it loops over them and reads the row twice
+    cluster: int = 1  # blocks that share a row
 
     @property
     def whole(self) -> bool:
