@@ -118,6 +118,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     split: AdviceSplit | None  # the call over the CPU and a GPU, or its stages on both
     candidates: tuple[AdviceCandidate, ...]  # the advised one first
     source: AdviceSource  # the result that answered
+    goal: Literal["time", "energy"] = "time"  # what is least there
+    joules: dict[str, float | str] = {}  # of a call by device, or why unknown, where energy is the goal
 
     def candidate(self, device_id: str | None) -> AdviceCandidate | None:
         """Return the candidate of this device; None where it has no time."""
@@ -177,7 +179,7 @@ def advise(
         confidence=_confidence(contenders, n, decision, split),
         reason=None if chosen else _reason(contenders, n, candidates),
         command=None if chosen else measuring_command(key, n), split=split and _split(split),
-        candidates=tuple(candidates), source=_source(contenders.run),
+        candidates=tuple(candidates), source=source_of(contenders.run),
     )  # fmt: skip
 
 
@@ -189,7 +191,8 @@ def _split(split: TimedSplit) -> AdviceSplit:
     )  # fmt: skip
 
 
-def _source(run: Run) -> AdviceSource:
+def source_of(run: Run) -> AdviceSource:
+    """Return which result answers."""
     return AdviceSource(
         run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete, machine=machine_line(run),
         tool=dict(sorted(run.tool.items())),

@@ -503,6 +503,10 @@ class AdviseOptions(CommonOptions):
         "gpubench advise add --size 1M --calls 100 --format json",
     )
 
+    def amend(self, advice: Any) -> Any:
+        """Return the Advice as options of wings change it. Raises UsageError."""
+        return advice
+
 
 class OpsOptions(CommonOptions):
     names: list[str] | None = argument("[NAME]...", "Ops or groups to tell all of. Default: a line for each op.")

@@ -3,7 +3,7 @@
 from gpubench.base.plugins.wings import Wing
 
 WING = Wing(
-    commands={"run": "gpubench.energy.options:EnergyOptions"},
+    commands={"run": "gpubench.energy.options:EnergyOptions", "advise": "gpubench.energy.options:EnergyGoal"},
     companions={"energy": "gpubench.energy.windows:EnergyCompanion"},
     sections=("gpubench.energy.section",),
 )

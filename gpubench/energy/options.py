@@ -1,10 +1,10 @@
-"""The option that energy adds to `run`."""
+"""The options that energy adds to `run` and `advise`."""
 
 from typing import Any
 
 from gpubench.base.errors import UsageError
 from gpubench.cli.declaration import WHAT, option
-from gpubench.cli.options import SelectionOptions
+from gpubench.cli.options import AdviseOptions, SelectionOptions
 
 # fmt: off
 
@@ -26,3 +26,21 @@ class EnergyOptions(SelectionOptions):
                 hint="name the sizes that matter: --sizes 1M,64M",
             )  # fmt: skip
         return {**super().more_settings(), "energy": True}
+
+
+class EnergyGoal(AdviseOptions):
+    """The option about what a place is chosen for."""
+
+    goal: str = option("time|energy", WHAT, "What should be least: the time of a call, or its joules, as --energy has "
+        "counted them.", default="time", brief=True)
+
+    def amend(self, advice: Any) -> Any:
+        """Choose the device whose call takes the least energy. Raises UsageError for another goal."""
+        from gpubench.base.errors import require_choice
+
+        if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":
+            from gpubench.analysis.policy import runs
+            from gpubench.energy.advice import by_energy
+
+            advice = by_energy(advice, runs(self.source, self.results_dir))
+        return super().amend(advice)

@@ -8,6 +8,7 @@ from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
 from gpubench.base.streams import printable, wrap
 from gpubench.base.table import Column, Line, Table, cells, heads, line_text, natural_width, number, table_lines
+from gpubench.base.units import format_joules
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.wording import cpu_names, ratio_text, share_text, time_interval_text, time_text
@@ -123,6 +124,13 @@ def _evidence(advice: Advice) -> list[str]:
     against = advice.candidate(advice.gain.device_id) if advice.gain else None
     if advice.device_id is None:
         lines += [f"Unknown: {advice.reason}.", f"Nothing is extrapolated. To know: {advice.command}"]
+    elif advice.goal == "energy":
+        texts = [
+            f"{name} {format_joules(value)}"
+            for name, value in advice.joules.items()
+            if not isinstance(value, str)
+        ]
+        lines.append(f"Energy of a call: {', '.join(texts)}; {advice.confidence}.")
     elif advice.gain is not None and against is not None:
         gain = Interval(advice.gain.lo, advice.gain.ratio, advice.gain.hi, "prior")
         lines.append(
