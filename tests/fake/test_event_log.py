@@ -28,9 +28,8 @@ def outcome_lines(found):
     return cases, rest, sorted(warnings, key=json.dumps)
 
 
-@pytest.mark.parametrize("sessions", ["1", "2"])
-def test_the_log_ends_with_what_report_says(gpubench, tmp_path, sessions):
-    done = gpubench(*SMALL, "--sessions", sessions, "-o", "r.json", "-o", "r.jsonl", "--format", "jsonl")
+def test_the_log_ends_with_what_report_says(gpubench, tmp_path):
+    done = gpubench(*SMALL, "--sessions", "2", "-o", "r.json", "-o", "r.jsonl", "--format", "jsonl")
     assert done.returncode == 0, done.stderr
     reported = (tmp_path / "r.jsonl").read_text()
     assert done.stdout == reported
@@ -39,7 +38,7 @@ def test_the_log_ends_with_what_report_says(gpubench, tmp_path, sessions):
     assert live[0] == saved[0]
     assert outcome_lines(live) == outcome_lines(saved)
     starts = [line for line in live if line["reason"] == "case-start"]
-    assert {line["session"] for line in starts} >= set(range(int(sessions)))  # a busy one is repeated
+    assert {line["session"] for line in starts} >= {0, 1}  # a busy one is repeated
 
 
 def test_events_come_while_the_run_goes_on(tmp_path, starter):
