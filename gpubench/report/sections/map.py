@@ -89,7 +89,7 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 
 
 def _panels(
-    lanes: Sequence[MapLane], regimes: Iterable[str], sides: Sequence[tuple[str, str]]
+    lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
     """Return a panel for each regime. `sides`: names beside the strips, and what the lanes know them by."""
     names = own_names(lane.row.op for lane in lanes)
@@ -103,6 +103,7 @@ def _panels(
             MapRow(lane=lane, op=printable(label), side=name, strip=lane.strips.get((side, regime)))
             for lane, label in zip(lanes, labels, strict=True)
             for name, side in sides
+            if any((side, other) in lane.strips for other in regimes)
         )
         for regime in regimes
     }

@@ -137,7 +137,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         )
     page = _Page(analyses, msgspec.structs.replace(options, full=True))
     text = page.text()
-    for lighten in (page.without_results, page.without_long_tables):
+    for lighten in (page.without_results, page.without_long_tables, page.without_other_backends):
         if len(text.encode()) >= MAX_BYTES:
             lighten()
             text = page.text()
@@ -167,8 +167,8 @@ def notebook(analysis: Analysis) -> str:
 
 
 class _Page:
-    """The page of some runs. Where it would be too large it loses the results, then the long tables; the answers, the
-    maps and the charts always stay."""
+    """The page of some runs. Where it would be too large it loses the results, then the long tables, then the GPU
+    backends but the fastest; answers, maps and charts always stay."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
@@ -201,6 +201,10 @@ class _Page:
     def without_results(self) -> None:
         """Leave the result files out."""
         self.articles = [msgspec.structs.replace(article, result=None) for article in self.articles]
+
+    def without_other_backends(self) -> None:
+        """Leave out what the menu of GPU backends would show."""
+        self.articles = [msgspec.structs.replace(article, views=article.views[:1]) for article in self.articles]
 
     def without_long_tables(self) -> None:
         """Leave out sections with a table of many rows, and say how to see them."""

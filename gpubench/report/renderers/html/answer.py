@@ -145,7 +145,7 @@ def _view(
         tiles=tuple(_tiles(analysis, answered)), steps=tuple(_steps(answered)), panels=panels,
         axis=axis_text(next(iter(drawing.panels.values()))) if drawing else "",
         tables=() if shown or screen.table is None or not screen.table.rows else (screen.table,),
-        notes=(*(() if regimes else screen.context), *screen.troubles, *notes),
+        notes=(*(() if regimes else screen.context[:-1]), *screen.troubles, *notes),
         situations={short_text(regime): situation_text(regime) for regime in regimes} if panels else {},
     )  # fmt: skip
 
