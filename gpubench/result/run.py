@@ -28,70 +28,63 @@ class Record(msgspec.Struct, frozen=True):
 class Blas(Record, frozen=True, kw_only=True):
     """The BLAS that NumPy calls, as threadpoolctl names it."""
 
-    library: str
-    version: str | None = None
-    kernel: str | None = None
+    library: str  # openblas, mkl, ...
+    version: str | None = None  # None: not told
+    kernel: str | None = None  # the architecture it takes the CPU for
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True):
     """One worker process, and what its device costs without any work."""
 
-    device_id: str
-    threads: int | None = None
-    blas: Blas | None = None
-    env: dict[str, str] = {}
-    clock_step_s: float = 0.0
-    clock_cost_s: float = 0.0
-    open_s: float | None = None
-    overhead_s: list[float] = []
+    device_id: str  # the device
+    threads: int | None = None  # of the CPU
+    blas: Blas | None = None  # the one that NumPy calls
+    env: dict[str, str] = {}  # variables that set threads
+    clock_step_s: float = 0.0  # resolution of the host's clock
+    clock_cost_s: float = 0.0  # of reading it
+    open_s: float | None = None  # opening the device
+    overhead_s: list[float] = []  # an empty launch and its wait
 
 
 class Ceiling(Record, frozen=True, kw_only=True):
-    """The peak of one device in one session by a kernel that does nothing else: memory's rate, or that of arithmetic
-    in one dtype, or what its link moved from and to page-locked memory; where there is none, `reason` says why.
-    `own`: not of other backends, which reach tensor cores.
-    """
+    """The peak of one device in one session, by a kernel that does nothing else."""
 
-    device_id: str
-    dtype: str | None = None
-    bytes_per_s: float | None = None
-    flops_per_s: float | None = None
-    upload_bytes_per_s: float | None = None
-    download_bytes_per_s: float | None = None
-    own: bool = False
-    reason: str | None = None
+    device_id: str  # the device
+    dtype: str | None = None  # of the arithmetic; None: any
+    bytes_per_s: float | None = None  # memory's rate
+    flops_per_s: float | None = None  # of arithmetic
+    upload_bytes_per_s: float | None = None  # its link, from page-locked memory
+    download_bytes_per_s: float | None = None  # its link, to page-locked memory
+    own: bool = False  # not of other backends, which reach tensor cores
+    reason: str | None = None  # why there is none
 
 
 class Telemetry(Record, frozen=True, kw_only=True):
-    """Clocks, temperature, power, throttle reasons and the PCIe link of one device, sampled beside the blocks. Files of
-    before lack the link."""
+    """Clocks, temperature, power and link of one device, sampled beside the blocks. Older files lack the link."""
 
-    device_id: str
-    t_s: list[float] = []
-    clock_hz: list[float | None] = []
+    device_id: str  # the device
+    t_s: list[float] = []  # from the start of the session
+    clock_hz: list[float | None] = []  # of the cores
     memory_clock_hz: list[float | None] = []
     temperature_c: list[float | None] = []
     power_w: list[float | None] = []
-    throttle: list[list[str]] = []
+    throttle: list[list[str]] = []  # reasons for a lowered clock
     pcie_generation: list[int | None] = []
     pcie_width: list[int | None] = []
 
 
 class SessionRecord(Record, frozen=True, kw_only=True):
-    """One set of fresh worker processes. A superseded session is kept and not used.
+    """One set of fresh worker processes."""
 
-    `repeats` is the index of the session in whose place it was measured, because others disturbed that one.
-    """
-
-    index: int
-    started_at: str
-    superseded: bool = False
-    repeats: int | None = None
-    foreign_cpu_share: float | None = None
-    steal_share: float | None = None
-    workers: list[WorkerRecord] = []
-    ceilings: list[Ceiling] = []
-    telemetry: list[Telemetry] = []
+    index: int  # from 0 on
+    started_at: str  # UTC
+    superseded: bool = False  # kept, and not used
+    repeats: int | None = None  # the session in whose place it was measured: others disturbed that one
+    foreign_cpu_share: float | None = None  # what other processes took of the CPUs
+    steal_share: float | None = None  # what the hypervisor took
+    workers: list[WorkerRecord] = []  # one a device
+    ceilings: list[Ceiling] = []  # peaks of the devices
+    telemetry: list[Telemetry] = []  # sampled beside the blocks
 
     @property
     def planned_index(self) -> int:
@@ -123,54 +116,51 @@ LINK_BYTES = 1 << 20
 
 
 class DeviceClock(Record, frozen=True, kw_only=True):
-    """The device's own clock and its resolution; `derived`: it has none, `device_hot` is a difference of wall times."""
+    """The device's own clock."""
 
+    # derived: it has none, `device_hot` is a difference of wall times
     kind: Literal["event", "pass-timestamp", "derived"]
-    step_s: float
+    step_s: float  # its resolution
 
 
 class Theoretical(Record, frozen=True, kw_only=True):
     """The vendor's ceilings, where a trustworthy source tells them."""
 
-    bytes_per_s: float | None = None
-    flops_per_s: dict[str, float] = {}
-    source: str | None = None
+    bytes_per_s: float | None = None  # of its memory
+    flops_per_s: dict[str, float] = {}  # by dtype
+    source: str | None = None  # who says so
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """How detection recognises a device; never by its name. Ids are PCI numbers, `pci` is "0000:09:00.0"."""
+    """How detection recognises a device; never by its name."""
 
-    uuid: str | None = None
-    pci: str | None = None
-    vendor_id: int | None = None
-    device_id: int | None = None
+    uuid: str | None = None  # as the driver writes it
+    pci: str | None = None  # "0000:09:00.0"
+    vendor_id: int | None = None  # PCI number
+    device_id: int | None = None  # PCI number
     driver: str | None = None  # which of several drivers of the same interface lists the device
 
 
 class Device(Record, frozen=True, kw_only=True):
-    """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
+    """One device as one backend sees it."""
 
-    `api` is what drives it (host, cuda, hip, rocm, vulkan, metal, dx12), or a word of the backend's own.
-    `cache_bytes` is its last level of cache, where the backend tells.
-    `identity` travels from the worker to detection and is cleared before the file is written. A gang has `gpu_ids` and
-    `identities` instead, rank by rank.
-    """
-
-    id: str
-    backend: str
-    kind: DeviceKind
-    name: str
-    api: str
-    driver: str | None = None
-    gpu_id: str | None = None
-    memory_bytes: int | None = None
-    usable_bytes: int | None = None
-    clock: DeviceClock | None = None
-    theoretical: Theoretical = Theoretical()
-    cache_bytes: int | None = None
+    id: str  # `cupy:0`
+    backend: str  # its name
+    kind: DeviceKind  # what it is
+    name: str  # as its driver says
+    api: str  # host, cuda, hip, rocm, vulkan, metal, dx12, or a word of the backend's own
+    driver: str | None = None  # its version
+    gpu_id: str | None = None  # points into `machine.gpus`
+    memory_bytes: int | None = None  # in all
+    usable_bytes: int | None = None  # free when it was opened
+    clock: DeviceClock | None = None  # None: it tells no time
+    theoretical: Theoretical = Theoretical()  # the vendor's ceilings
+    cache_bytes: int | None = (
+        None  # travels from the worker to detection, and is cleared before the file is written
+    )
     identity: Identity | None = None
-    gpu_ids: list[str] = []
-    identities: list[Identity] = []
+    gpu_ids: list[str] = []  # of a device group, rank by rank
+    identities: list[Identity] = []  # of a device group, rank by rank
 
     @property
     def own_clock(self) -> DeviceClock | None:
@@ -189,33 +179,26 @@ class Device(Record, frozen=True, kw_only=True):
 
 
 class Block(Record, frozen=True, kw_only=True):
-    """Samples of one case in one round. Each value is seconds per launch, `repeat` launches make a sample
-    (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
+    """Samples of one case in one round; each value is seconds per launch."""
 
-    The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
-    `clock_hz` is the device's clock at each sample after the warm-up, as it counts itself (CUDA) or its driver tells;
-    `throttle` holds every reason for a lowered clock that was read from the block's start to its end.
-    `fraction` is the GPU's share of a split, `placement` has a letter for each stage of a placed workload; `beside_s`
-    are seconds of a call of all its stages on the `cpu`, and on the `gpu`, taken after the samples.
-    """
-
-    session: int
-    round: int
-    position: int
-    phase: Literal["main", "sweep"] = "main"
-    fraction: float | None = None
-    placement: str | UnsetType = UNSET
-    repeat: int
-    hot_repeat: int | None = None
-    warmup: int = 0
-    t_s: float = 0.0
-    wall_s: list[float]
-    device_cold_s: list[float] | None = None
-    device_hot_s: list[float] | None = None
-    clock_hz: list[float] | None = None
+    session: int  # its index
+    round: int  # in the session
+    position: int  # in the round
+    phase: Literal["main", "sweep"] = "main"  # sweep: shares or placements are tried
+    fraction: float | None = None  # the GPU's share of a split
+    placement: str | UnsetType = UNSET  # a letter for each stage of a placed workload
+    repeat: int  # launches make a sample (transfer-once: transfer rounds times calls)
+    hot_repeat: int | None = None  # launches make a sample of `device_hot_s`
+    warmup: int = 0  # so many first entries of `wall_s` are warm-up
+    t_s: float = 0.0  # the block's start from that of the session
+    wall_s: list[float]  # by the host's clock
+    device_cold_s: list[float] | None = None  # by the device's, caches flushed
+    device_hot_s: list[float] | None = None  # by the device's, in a row
+    clock_hz: list[float] | None = None  # the device's clock at each sample after the warm-up
+    # a call of all stages on the `cpu`, and on the `gpu`, after the samples
     beside_s: dict[str, float] | UnsetType = UNSET
-    throttle: list[str] = []
-    discarded: dict[str, str] = {}
+    throttle: list[str] = []  # reasons for a lowered clock, from start to end
+    discarded: dict[str, str] = {}  # index of `wall_s` -> reason
 
     @property
     def cut(self) -> float | str | None:
@@ -226,24 +209,23 @@ class Block(Record, frozen=True, kw_only=True):
 class Parts(Record, frozen=True, kw_only=True):
     """The time breakdown of one case in one session, in seconds.
 
-    `weights_s` was paid once in the session, by all sizes together, to bring `weights_bytes` of weights to the device.
-    With `result_s` the parts are steps of the timed calls, and that step fetches the output as soon as the kernel is
-    done. With `download_s` each part is a sample of its own, with a wait before and after it.
+    With `result_s` the parts are steps of the timed calls. With `download_s` each part is a sample of its own, with a
+    wait before and after it.
     """
 
-    session: int
-    compile_s: float | None = None
-    first_launch_s: float | None = None
-    weights_s: float | None = None
-    weights_bytes: int | None = None
-    alloc_s: list[float] = []
-    upload_s: list[float] = []
-    launch_s: list[float] = []
-    sync_s: list[float] = []
-    single_s: list[float] = []
-    download_s: list[float] = []
-    result_s: list[float] = []
-    stage_s: dict[str, list[float]] = {}
+    session: int  # its index
+    compile_s: float | None = None  # paid once
+    first_launch_s: float | None = None  # paid once
+    weights_s: float | None = None  # paid once by all sizes together, to bring the weights to the device
+    weights_bytes: int | None = None  # of the weights
+    alloc_s: list[float] = []  # memory
+    upload_s: list[float] = []  # the inputs
+    launch_s: list[float] = []  # until the call returns
+    sync_s: list[float] = []  # an empty wait
+    single_s: list[float] = []  # a launch and its wait
+    download_s: list[float] = []  # the outputs
+    result_s: list[float] = []  # the output, as soon as the kernel is done
+    stage_s: dict[str, list[float]] = {}  # by the name of a side
 
 
 # What reads the times of a workload's stages: the host's clock around calls that end when they return, events of a
@@ -303,61 +285,57 @@ class Placing(Record, frozen=True, kw_only=True):
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
+    """Verdict of the correctness gate: it passes when `max_error` <= `limit` (= units * u)."""
 
-    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u). `differing` counts the
-    choices, such as the tokens of a language model, that are not the best ones in float64; None: there are none.
-    """
-
-    ok: bool
-    max_error: float | None
-    limit: float
-    scale: Literal["value", "terms"]
-    index: list[int] = []
-    differing: int | None = None
+    ok: bool  # passed
+    max_error: float | None  # max |got - want| / scale
+    limit: float  # in the same unit
+    scale: Literal["value", "terms"]  # what errors are held against
+    index: list[int] = []  # where the largest error is
+    differing: int | None = None  # choices (tokens, ...) that are not the best in float64; None: there are none
 
 
 class Stop(Record, frozen=True, kw_only=True):
     """Why sampling of one case ended in one session."""
 
-    session: int
-    reason: StopReason
+    session: int  # its index
+    reason: StopReason  # why
 
 
 class SessionFailure(Record, frozen=True, kw_only=True):
     """The failure of a case in one session. Sessions in which it ran and was right keep their blocks."""
 
-    session: int
-    reason: Reason
-    detail: str
-    hint: str | None = None
-    phase: str | None = None
-    stderr_tail: str | None = None
+    session: int  # its index
+    reason: Reason  # of the list of messages
+    detail: str  # one sentence
+    hint: str | None = None  # what to do
+    phase: str | None = None  # what was done then
+    stderr_tail: str | None = None  # the last words of the worker
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
     """A case that ran and was right."""
 
-    id: str
-    case: Case
-    flops: int
-    bytes: int
-    output_bytes: int | None = None  # downloaded where data travels; None: the file does not tell
+    id: str  # that of the case
+    case: Case  # what was measured
+    flops: int  # of one launch
+    bytes: int  # compulsory traffic of one launch
+    output_bytes: int | None = None  # downloaded where data travels; None: not told
     input_bytes: int | None = None  # uploaded; None: the rest of `bytes`
-    op_hash: str
-    kernel_hash: str | None = None
-    kernel: str | None = None  # the candidate that a device took, where it had a choice
-    blas: bool | None = None  # the backend's BLAS does most of the work; None: the file does not tell
-    check: Check
+    op_hash: str  # of the declaration
+    kernel_hash: str | None = None  # of the text that ran
+    kernel: str | None = None  # the candidate that a device took
+    blas: bool | None = None  # the backend's BLAS does most of the work; None: not told
+    check: Check  # of the outputs
     answer: list[float] | UnsetType = UNSET  # elements of what a user's function returns in float64
-    staging: Staging = "pageable"
-    blocks: list[Block] = []
-    parts: list[Parts] = []
-    stages: list[StageTimes] = []
-    placings: list[Placing] = []
+    staging: Staging = "pageable"  # how data reaches the device
+    blocks: list[Block] = []  # the samples
+    parts: list[Parts] = []  # where the time goes
+    stages: list[StageTimes] = []  # of a network
+    placings: list[Placing] = []  # of a placed network
     energy: list[EnergyWindow] | UnsetType = UNSET  # with --energy
-    stops: list[Stop] = []
-    failures: list[SessionFailure] | UnsetType = UNSET
+    stops: list[Stop] = []  # why sampling ended
+    failures: list[SessionFailure] | UnsetType = UNSET  # sessions in which it broke
 
     @property
     def moved(self) -> tuple[int | None, int | None]:
@@ -371,24 +349,24 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
 class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
     """A case that was not attempted, and why."""
 
-    id: str
-    case: Case
-    reason: Reason
-    detail: str
-    hint: str | None = None
+    id: str  # that of the case
+    case: Case  # what was left out
+    reason: Reason  # of the list of messages
+    detail: str  # one sentence
+    hint: str | None = None  # what to do
 
 
 class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
     """A case that was wrong, or broke in each session that tried it. It has no number; its fields tell the last try."""
 
-    id: str
-    case: Case
-    reason: Reason
-    detail: str
-    hint: str | None = None
-    phase: str | None = None
-    stderr_tail: str | None = None
-    check: Check | None = None
+    id: str  # that of the case
+    case: Case  # what broke
+    reason: Reason  # of the list of messages
+    detail: str  # one sentence
+    hint: str | None = None  # what to do
+    phase: str | None = None  # what was done then
+    stderr_tail: str | None = None  # the last words of the worker
+    check: Check | None = None  # of the outputs, if they were compared
     failures: list[SessionFailure] | UnsetType = UNSET
 
 
