@@ -155,10 +155,8 @@ class Device(Record, frozen=True, kw_only=True):
     usable_bytes: int | None = None  # free when it was opened
     clock: DeviceClock | None = None  # None: it tells no time
     theoretical: Theoretical = Theoretical()  # the vendor's ceilings
-    cache_bytes: int | None = (
-        None  # travels from the worker to detection, and is cleared before the file is written
-    )
-    identity: Identity | None = None
+    cache_bytes: int | None = None  # its last level of cache, where the backend tells
+    identity: Identity | None = None  # from the worker to detection; cleared before the file is written
     gpu_ids: list[str] = []  # of a device group, rank by rank
     identities: list[Identity] = []  # of a device group, rank by rank
 
