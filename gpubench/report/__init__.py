@@ -112,9 +112,9 @@ def require_look(format: str, options: RenderOptions) -> None:
     require_choice(options.time_unit, TIME_UNITS, "--time-unit")
     columns = options.columns
     if columns and format == "csv":
-        from gpubench.report.exporters import csv_rows
+        from gpubench.report.exporters import csv_columns
 
         for name in columns:
-            require_choice(name, csv_rows.columns(options.sections), "--columns")
+            require_choice(name, csv_columns(options.sections), "--columns")
     if options.sort is not None:
         require_choice(options.sort.removeprefix("-"), KEYS, "--sort")

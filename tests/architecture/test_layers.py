@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 600  # a file is as long as its noun
 
 
-@pytest.mark.parametrize("folder", ["kernels", "backends", "report/exporters"])
+@pytest.mark.parametrize("folder", ["kernels", "backends"])
 @pytest.mark.check
 def test_siblings_do_not_know_each_other(folder: str) -> None:
     """Ops share the templates, backends what is in `shared`: so a new one is one file.

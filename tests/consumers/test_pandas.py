@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from gpubench.report.exporters.csv_rows import COLUMNS
+from gpubench.report.exporters import CSV_COLUMNS
 
 DOCUMENTED = (
     "run_id,case_id,op,n,dtype,form,regime,calls,device,device_name,outcome,reason,time_s,lo_s,hi_s,ci_kind,min_s,q1_s,"
@@ -34,7 +34,13 @@ def test_types(table):
     assert table["n"].dtype == "int64"
     for name in NUMBERS:
         assert table[name].dtype == "float64", name
-    for name in set(COLUMNS) - {*NUMBERS, *COUNTS, "n", "stage", "placed_on"}:  # no workload is in this report
+    for name in set(CSV_COLUMNS) - {
+        *NUMBERS,
+        *COUNTS,
+        "n",
+        "stage",
+        "placed_on",
+    }:  # no workload is in this report
         assert pd.api.types.is_string_dtype(table[name].dropna()), name
 
 

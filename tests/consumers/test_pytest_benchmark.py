@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from gpubench.report.exporters.benchmarks import sample_stats
+from gpubench.report.exporters import sample_stats
 from tests.consumers.conftest import small_run
 
 

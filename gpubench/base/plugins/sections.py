@@ -216,14 +216,14 @@ def _load(keys: Collection[str]) -> list[Any]:
 FORMATS = {
     "table": "renderers.text:render_terminal", "plain": "renderers.text:render_plain", "markdown": "renderers.markdown",
     "json": "document",
-    "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",
+    "jsonl": "events", "csv": "exporters:render_csv", "html": "renderers.html",
 }  # fmt: skip
 # The same for formats that other tools read.
 TOOLS = {
-    "gha-smaller": "exporters.dashboards:render_smaller", "gha-bigger": "exporters.dashboards:render_bigger",
-    "bmf": "exporters.dashboards:render_bmf", "pytest-benchmark": "exporters.benchmarks:render_pytest_benchmark",
-    "hyperfine": "exporters.benchmarks:render_hyperfine",
-    "google-benchmark": "exporters.benchmarks:render_google_benchmark", "go": "exporters.benchmarks:render_go",
+    "gha-smaller": "exporters:render_smaller", "gha-bigger": "exporters:render_bigger",
+    "bmf": "exporters:render_bmf", "pytest-benchmark": "exporters:render_pytest_benchmark",
+    "hyperfine": "exporters:render_hyperfine",
+    "google-benchmark": "exporters:render_google_benchmark", "go": "exporters:render_go",
 }  # fmt: skip
 # What is drawn as a picture, and no text (report/plots.py).
 PICTURES = ("svg", "png")

@@ -19,7 +19,7 @@ from gpubench.base.errors import UsageError
 from gpubench.base.streams import escape
 from gpubench.report import FORMATS, render
 from gpubench.report.document import ReportDocument
-from gpubench.report.exporters.csv_rows import COLUMNS
+from gpubench.report.exporters import CSV_COLUMNS
 from gpubench.result.run import Selection
 from gpubench.result.store import dumps
 from tests import golden
@@ -325,7 +325,7 @@ def test_the_kernel_that_a_device_took_stands_beside_the_case():
 
 def test_csv_columns_are_those_that_are_documented():
     text = render([full_run()], "csv")
-    assert text.split("\n")[0] == ",".join(COLUMNS)
+    assert text.split("\n")[0] == ",".join(CSV_COLUMNS)
     rows = {row["case_id"]: row for row in csv.DictReader(io.StringIO(text))}
     row = rows["matmul/n=1024/float32/library/resident-queued@cupy:0"]
     assert (row["n"], row["label"], row["ci_kind"]) == ("1024", "ok", "prior")
