@@ -166,6 +166,11 @@ def _results_place(options: DetectOptions) -> Path | None:
                 "no-results", f"--results: {path} cannot be used", why="there is no such file or folder",
                 hint="name a result file or its folder",
             )  # fmt: skip
+        if os.path.isfile(path):
+            from gpubench.result.store.files import load, load_head
+
+            if load_head(path) is None:
+                load(path)  # says why it is no result
         return path
     if options.sysroot is not None or options.records is not None:
         return None

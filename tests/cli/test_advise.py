@@ -56,7 +56,7 @@ def test_where_the_data_is_decides(gpubench: Program, file: str) -> None:
 
 
 def test_outside_of_the_measured_sizes_the_answer_is_unknown(gpubench: Program, file: str) -> None:
-    done = gpubench("advise", "matmul", "--size", "1G", "--from", file, "--format", "json")
+    done = gpubench("advise", "matmul", "--size", "1G", "--from", file, "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["basis"], found["device_id"]) == (0, "unknown", None)
 

@@ -57,6 +57,11 @@ def test_standard_input(gpubench: Any) -> None:
     assert_refused(gpubench("report", "-", input=""), ExitCode.INPUT, "standard input")
 
 
+def test_a_file_that_detect_is_named_and_is_no_result(gpubench: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text("{}")
+    assert_refused(gpubench("detect", "--results", "empty.json"), ExitCode.INPUT, "empty.json")
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
