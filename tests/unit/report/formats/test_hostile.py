@@ -45,6 +45,7 @@ OURS = re.compile(r"</?(?:details|summary|sub)>|<br>|<!-- gpubench:[\w.-]* -->")
 PAGE_TAGS = {
     "html", "head", "meta", "title", "link", "style", "body", "header", "h1", "h2", "main", "article", "section", "div",
     "p", "ul", "li", "details", "summary", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "footer",
+    "a", "wbr",
 }  # fmt: skip
 
 
