@@ -207,7 +207,7 @@ def test_what_a_ci_is_told(texts):
         shown_safely(line)
         assert "\n" not in line
         assert re.match(r"::(error|warning) title=gpubench::", line)
-    assert all(re.fullmatch(r"[a-z-]+=.*", line) for line in outputs(reported, "r.json").splitlines())
+    assert all(re.fullmatch(r"[a-z_-]+=.*", line) for line in outputs(reported, "r.json").splitlines())
 
 
 @pytest.mark.parametrize("name", NAMES)
