@@ -48,7 +48,7 @@ def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
         ids[code] = find_missed(analysis)
     for case in cases:
         for mark in case.findings:
-            if mark == "too-short" and _all_searched(run):
+            if mark == "too-short" and _is_search(run):
                 continue
             named: WarningCode = "software-device" if mark == "software" else mark
             if not answer & {(named, case.id), (named, "")}:
@@ -141,7 +141,7 @@ def _session_name(run: Run, index: int) -> str:
     return f"{record.planned_index + 1} when it was measured again"
 
 
-def _all_searched(run: Run) -> bool:
+def _is_search(run: Run) -> bool:
     """Return whether a search chose all sizes: nobody named one."""
     return bool(run.selection.ops) and not any(run.selection.sizes.get(op) for op in run.selection.ops)
 
@@ -149,7 +149,7 @@ def _all_searched(run: Run) -> bool:
 def _about_run(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWarning]:
     used = max((len(case.sessions) for case in cases), default=0)
     # A run that chose its sizes and sessions does not warn of its own defaults.
-    if 0 < used < stats.MIN_SESSIONS and not _all_searched(run):
+    if 0 < used < stats.MIN_SESSIONS and not _is_search(run):
         sessions = "1 session" if used == 1 else f"{used} sessions"
         message = f"{sessions}: how far another one would lie is not seen but assumed, and widens the intervals"
         yield _warn("few-sessions", "info", message)

@@ -1,4 +1,4 @@
-"""Where a call takes the least energy, by the windows of the newest run that has some of this size."""
+"""The device on which a call takes the least energy, by the windows of the newest run that has some of this size."""
 
 from __future__ import annotations
 

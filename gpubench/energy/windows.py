@@ -1,4 +1,4 @@
-"""What a call takes of energy: each case works for seconds by itself, beside its device's counter."""
+"""The energy of a call: each case works for seconds by itself, beside its device's counter."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ class EnergyCompanion(Companion):
             self._monitor = self._start()
         monitor = self._monitor
 
-        def unknown(why: str) -> EnergyWindow:
+        def lack(why: str) -> EnergyWindow:
             return EnergyWindow(session=runtime.session, source=self._sources.get(device_id, ""), reason=why)
 
         if why := monitor.absent().get(device_id):
-            return unknown(why)
+            return lack(why)
         idle = _power(self._read(device_id, IDLE_S))
         if idle is None:
-            return unknown(monitor.absent().get(device_id, STILL))
+            return lack(monitor.absent().get(device_id, STILL))
         window_s = min(MOST_S, max(LEAST_S, 1.2 * STEPS * IDLE_S / max(idle.steps, 1)))
         monitor.watch(device_id, every_s=READ_EVERY_S)
         start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
         worked = run.work(start_at, WARM_UP_S, window_s)
         readings = monitor.rest()
         if worked is None:
-            return unknown("the case broke in its window")
+            return lack("the case broke in its window")
         begin_s, end_s = start_at + worked.begin_s, start_at + worked.ends_s[-1]
         inside = [reading for reading in readings if begin_s <= reading.t_s <= end_s]
         power = _power(inside)
         if power is None:
-            return unknown(STILL)
+            return lack(STILL)
         rest = _power(self._read(device_id, IDLE_S))
         sensed = [reading.power_w for reading in inside if reading.power_w is not None]
         return EnergyWindow(

@@ -1,4 +1,4 @@
-"""What a device took of energy while it did nothing but calls of one case."""
+"""Energy that a device took while it did nothing but calls of one case."""
 
 import msgspec
 
