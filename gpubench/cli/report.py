@@ -73,16 +73,16 @@ def _files(paths: Sequence[object]) -> list[str]:
     """`paths` with all results of a folder, oldest first, in place of the folder. Raises InputError if it has none."""
     from gpubench.result import store
 
-    found: list[str] = []
+    files: list[str] = []
     for path in map(str, paths):
-        inside = [str(one) for one in store.newest_first([path])[::-1]] if os.path.isdir(path) else [path]
+        inside = [str(result) for result in store.newest_first([path])[::-1]] if os.path.isdir(path) else [path]
         if not inside:
             raise InputError(
                 "no-results", f"{path} holds no result", why="it is a folder without a result file",
                 hint="name a file that `gpubench run` has written, or the folder that it lies in",
             )  # fmt: skip
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, Run]]:
@@ -125,11 +125,11 @@ def document(path: str) -> Run | Collection:
 def _newest(results_dir: Path) -> str:
     from gpubench.result import store
 
-    found = store.newest([results_dir]) or store.newest([store.user_data_dir() / "results"])
-    if found is None:
+    newest = store.newest([results_dir]) or store.newest([store.user_data_dir() / "results"])
+    if newest is None:
         raise InputError(
             "no-results", "there is no result to report",
             why=f"no result file in {results_dir} nor in the user's data folder",
             hint="run `gpubench run` first, or name a FILE",
         )  # fmt: skip
-    return str(found)
+    return str(newest)

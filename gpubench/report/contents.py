@@ -56,12 +56,12 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
     return TextDocument(headings=(f"Files: {files}",), sections=parts)
 
 
-def _empty(found: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
+def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
     """Return the report for when no section that was asked for has anything to show."""
-    runs = "These runs have" if len(found) > 1 else "This run has"
+    runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
-    return TextDocument(headings=found[0].headings if len(found) == 1 else (), sections=(section,))
+    return TextDocument(headings=reports[0].headings if len(reports) == 1 else (), sections=(section,))
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
@@ -101,15 +101,15 @@ def final_screen(
     was made for roofs or for overheads ends with these. `saved`: the files that the run has just written."""
     own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
-    wanted = (*([] if own is None else [own]), *ends)
-    found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
+    keys = (*([] if own is None else [own]), *ends)
+    parts = document(analysis, msgspec.structs.replace(options, sections=keys)).sections
     if own is not None:
         files = tuple((Cell(f"saved {printable(path)}"),) for path in saved)
-        return TextDocument(headings=(), sections=(*found, Section(key=ANSWER, title="", screen=files)))
+        return TextDocument(headings=(), sections=(*parts, Section(key=ANSWER, title="", screen=files)))
     rest = [section.key for section in document(analysis, options).sections] if options.command else []
-    more = tuple(dict.fromkeys(key for key in rest if key not in (ANSWER, *wanted) and key in sections.names()))
+    more = tuple(dict.fromkeys(key for key in rest if key not in (ANSWER, *keys) and key in sections.names()))
     lines = tuple(answer_screen(analysis, options, saved=saved, more=more, height=height))
-    return TextDocument(headings=(), sections=(Section(key=ANSWER, title="", screen=lines), *found))
+    return TextDocument(headings=(), sections=(Section(key=ANSWER, title="", screen=lines), *parts))
 
 
 def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
