@@ -20,7 +20,7 @@ from gpubench.result.run import Measurement
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of a case takes."""
+    """Energy that a call of a case takes."""
 
     id: str  # of the case
     device_id: str  # on which it ran
