@@ -22,7 +22,7 @@ def test_stages_of_a_workload_add_up(tmp_path):
     case = Case(op.name, op.group, {"n": 4096}, "float32", "tuned", "resident-queued", "cupy:0")
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
     launch = gate(workspace, case, lambda phase: None).launch
-    found = Timer(workspace, case, launch).time_stages(0, 0.25)
+    found = workspace.time_stages(Timer(workspace, case, launch), 0, 0.25)
     workspace.release()
     session.close()
     assert (found.clock, found.stages) == ("event", [stage.name for stage in op.stages])
