@@ -136,7 +136,7 @@ def gpu_uuids(run: Run | RunOutline) -> set[str]:
 
 
 def node_key(*runs: Run) -> str:
-    """Names the machine of `runs`: its fingerprint, the uuids of its GPUs (digests), and its names."""
+    """Return a key of the machine of `runs`: its fingerprint, the uuids of its GPUs (digests), and its names."""
     machines = sorted({run.fingerprint.machine.hash for run in runs})
     uuids = sorted(set().union(*map(gpu_uuids, runs)))
     names = sorted({name for run in runs if (name := node_name(run)) is not None})

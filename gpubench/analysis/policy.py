@@ -36,7 +36,7 @@ from gpubench.analysis.machine import experiment
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
-from gpubench.result.case import QUEUED, RESIDENT, WAITED, beside_size
+from gpubench.result.case import QUEUED, RESIDENT, SITUATIONS, WAITED, beside_size, parse_situation
 from gpubench.result.identity import measured_gpus
 from gpubench.result.run import Measurement, Run
 from gpubench.result.store.cache import user_cache
@@ -275,14 +275,16 @@ def _code_stamp() -> bytes:
 
 
 def require_regime(regime: str) -> str:
-    """The id of a regime: "resident" is a call that is waited for. Raises UsageError for any other text."""
+    """Return the id of a regime; "resident" is a call that is waited for. `regime` may be the name of a situation.
+    Raises UsageError for any other text."""
+    regime = parse_situation(regime)
     if regime == RESIDENT:
         return WAITED
     if regime in (WAITED, QUEUED, "transfer-always") or calls_of(regime):
         return "transfer-always" if calls_of(regime) == 1 else regime
     raise UsageError(
         "unknown-regime", f"there is no regime {regime!r}",
-        why="known: resident, resident-waited, resident-queued, transfer-always, transfer-once-N",
+        why=f"known: {', '.join(SITUATIONS)}, and the ids {', '.join(SITUATIONS.values())}",
     )  # fmt: skip
 
 

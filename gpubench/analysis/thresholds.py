@@ -26,7 +26,7 @@ from gpubench.base.groups import group_by
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.kernels.contract.op import Ladder
-from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case, beside_size
+from gpubench.result.case import RESIDENT, SITUATIONS, WAITED, Case, beside_size, parse_situation
 from gpubench.result.run import Measurement, Run
 
 ALWAYS = "transfer-always"
@@ -245,9 +245,6 @@ def threshold_text(curve: BreakEven) -> str:
 
 # ---------------------------------------------------------------- as a program asks
 
-# Situations of a call by the words of the report.
-SITUATIONS = {"waited": WAITED, "queued": QUEUED, "10 calls a copy": "transfer-once-10", "copied": ALWAYS}
-
 
 class GpuThreshold(msgspec.Struct, frozen=True):
     """The size from which the GPU is faster."""
@@ -268,12 +265,12 @@ class GpuThreshold(msgspec.Struct, frozen=True):
 
 
 def situation_regime(situation: str) -> str:
-    """Return the regime of a situation, named by a word of the report or by its id. Raises UsageError."""
-    regime = SITUATIONS.get(situation, situation)
+    """Return the regime of a situation, named by the words of the report or by its id. Raises UsageError."""
+    regime = parse_situation(situation)
     if regime == RESIDENT:
         return WAITED
     if not regime.startswith("transfer-once-"):
-        require_choice(situation, [*SITUATIONS, *SITUATIONS.values()], "situation")
+        require_choice(regime, [*SITUATIONS, *SITUATIONS.values()], "situation")
     return regime
 
 

@@ -32,7 +32,7 @@ class Stream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write `text`, without its commands. Returns its length."""
+        """Write `text`; commands to a CI runner in it take no effect. Returns the length of `text`."""
         if not self.apart:
             self.put(text)
         elif sys.stderr is not None:
@@ -40,7 +40,7 @@ class Stream:
         return len(text)
 
     def put(self, text: str) -> None:
-        """Write `text` of our own, without its commands."""
+        """Write `text` to the stream itself; commands to a CI runner in it take no effect."""
         self._put(self._inert(text) if self.guarded else text)
 
     def writelines(self, lines: Iterable[str]) -> None:

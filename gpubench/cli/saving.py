@@ -262,7 +262,7 @@ def deliver(
 
 
 def ended(stored: Run, errors: Sequence[GpubenchError]) -> int:
-    """The exit code, after what could not be written was reported."""
+    """Report `errors`, the files that could not be written, and return the exit code."""
     for error in errors:
         sys.stdout.flush()
         tell(error)

@@ -22,7 +22,7 @@ from gpubench.functions import sources
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype, Op
 from gpubench.measure.plan import variants
 from gpubench.measure.targets import DeviceRequest, plugin_warning
-from gpubench.result.case import DTYPES, FORMS, GANG, LONG_DTYPES, REGIMES, RESIDENT, TF32, Case
+from gpubench.result.case import DTYPES, FORMS, GANG, LONG_DTYPES, REGIMES, RESIDENT, SITUATIONS, TF32, Case
 from gpubench.result.run import Device, RunWarning, Selection, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
@@ -140,7 +140,8 @@ def parse_regimes(text: str | None) -> list[str]:
     """Return the regimes of a GPU; `resident` stands for both of data that stays. Returns all for None."""
     if text is None:
         return list(REGIMES)
-    named = [require_choice(word, (*REGIMES, RESIDENT), "--regimes") for word in words(text, "--regimes")]
+    ids = [SITUATIONS.get(word, word) for word in words(text, "--regimes")]
+    named = [require_choice(word, (*REGIMES, RESIDENT), "--regimes") for word in ids]
     return [
         regime for regime in REGIMES if regime in named or (RESIDENT in named and regime.startswith(RESIDENT))
     ]

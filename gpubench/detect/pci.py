@@ -418,7 +418,7 @@ class Card(NamedTuple):
 
 
 def read_cards(root: Root) -> list[Card] | None:
-    """All DRM devices in the order of their nodes; None if the folder cannot be listed."""
+    """Return all DRM devices in the order of their nodes; None if the folder cannot be listed."""
     names = root.names(CARDS)
     if names is None:
         return None

@@ -391,7 +391,7 @@ def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
 def _regime(regime: str) -> str:
     calls = regime.removeprefix("transfer-once-")
     if calls.isdigit():
-        return f"with one copy for {calls} calls"
+        return f"with {calls} calls a copy"
     return _REGIMES.get(regime, regime)
 
 

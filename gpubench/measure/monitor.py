@@ -377,8 +377,8 @@ decode_answer = msgspec.json.Decoder(Ready | Reading | Paused).decode
 
 
 def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:
-    """Return readings as the result file stores them: one list per quantity, times from the session's start. A quantity
-    is a field of both under one name."""
+    """Return readings as the result file stores them: one list per quantity, times from the session's start."""
+    # A field of `Reading` has the same name in `Telemetry`.
     quantities = set(Telemetry.__struct_fields__) - {"device_id", "t_s"}
     lists = {name: [getattr(reading, name) for reading in readings] for name in quantities}
     return Telemetry(device_id=device_id, t_s=[reading.t_s - since for reading in readings], **lists)

@@ -70,12 +70,10 @@ def env(advice: Advice) -> str:
 
 def _question(advice: Advice) -> str:
     more = "".join(f", {name} = {value}" for name, value in advice.params.items())
-    copies = ", copied each call"
+    situation = "copied at every call" if advice.calls <= 1 else f"{advice.calls} calls a copy"
     if advice.data == "device":
-        copies = ", many calls queued" if advice.regime == QUEUED else ", each call waited for"
-    if advice.calls > 1:
-        copies = f", one copy for {advice.calls} calls"
-    return f"{advice.op} {advice.dtype}, n = {advice.n}{more}, data on the {advice.data}{copies}"
+        situation = f"data on the device, {'queued' if advice.regime == QUEUED else 'waited'}"
+    return f"{advice.op} {advice.dtype}, n = {advice.n}{more}, {situation}"
 
 
 def _table(advice: Advice, width: int) -> str:

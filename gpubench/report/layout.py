@@ -18,29 +18,24 @@ from gpubench.base.table import Line, Table
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the report. `key` is that of `--sections`, which a report fills in.
+    """One part of the report."""
 
-    `folded`: a detail, closed where possible. `asked`: somebody asked for it, and has to act on it.
-
-    `picture`: a drawing made of characters: lines that must not be wrapped, for a page and Markdown.
-
-    `screen`: lines that are all of the section, without its title; for a terminal and for plain text alone.
-    """
-
-    key: str = ""
+    key: str = ""  # its name in `--sections`, which a report fills in
     title: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # sentences above the tables
     tables: tuple[Table, ...] = ()
-    folded: bool = False
-    asked: bool = False
-    picture: tuple[Line, ...] = ()
-    screen: tuple[Line, ...] = ()
+    folded: bool = False  # a detail, closed where possible
+    asked: bool = False  # somebody asked for it, and has to act on it
+    picture: tuple[
+        Line, ...
+    ] = ()  # a drawing of characters, whose lines are not wrapped; for a page and Markdown
+    screen: tuple[Line, ...] = ()  # in terminals and plain text, all of the section, without its title
 
 
 class TextDocument(msgspec.Struct, frozen=True):
-    """The whole report of one run. `headings` come first: run and machine."""
+    """The whole report of one run."""
 
-    headings: tuple[str, ...]
+    headings: tuple[str, ...]  # the lines of run and machine
     sections: tuple[Section, ...]
 
 

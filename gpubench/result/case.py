@@ -27,6 +27,14 @@ RESIDENT: RegimeKind = "resident"
 WAITED: RegimeKind = "resident-waited"
 QUEUED: RegimeKind = "resident-queued"
 REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-always")  # a GPU's
+# Names of situations, for options and Python; then what the answer's screen and earlier versions call them.
+SITUATIONS = {
+    "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
+}  # fmt: skip
+_ALIASES = {
+    "data on the gpu": WAITED, "on the gpu, waited": WAITED, "on the gpu, queued": QUEUED, "queued on the gpu": QUEUED,
+    "copied at every call": "transfer-always", "ten calls a copy": "transfer-once-10",
+}  # fmt: skip
 # Of a workload whose stages are placed on two sides: inputs on both, or on the host.
 PLACED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
 FORMS: tuple[Form, ...] = ("library", "tuned")
@@ -169,6 +177,14 @@ def gang_sizes(count: int) -> list[int]:
 def regime_name(regime: str, calls: int | None) -> str:
     """`resident-waited`, `transfer-once-10`, ...; `calls` are those of transfer-once."""
     return f"{regime}-{calls}" if regime == "transfer-once" else regime
+
+
+def parse_situation(text: str) -> str:
+    """Return the regime id of a situation: `transfer-once-20` for `20 calls a copy`. Returns other texts unchanged."""
+    words = " ".join(text.split()).lower()
+    if calls := re.fullmatch(r"([1-9]\d*) calls(?: a copy)?", words):
+        return f"transfer-once-{calls[1]}"
+    return SITUATIONS.get(words) or _ALIASES.get(words, text)
 
 
 def beside_size(params: Params) -> tuple[tuple[str, int], ...]:

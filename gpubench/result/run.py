@@ -167,7 +167,7 @@ class Device(Record, frozen=True, kw_only=True):
 
     @property
     def resident_regime(self) -> RegimeKind:
-        """The regime `resident-queued`: many launches, one wait, data already on the device."""
+        """The regime of data that stays on the device: `resident` of a CPU, else `resident-queued`."""
         return RESIDENT if self.kind == "cpu" else QUEUED
 
     @property

@@ -36,9 +36,7 @@ def file(tmp_path: Path) -> str:
 def test_the_answer_comes_first(gpubench: Program, file: str) -> None:
     done = gpubench("advise", "matmul", "--size", "1k", "--from", file)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        "matmul float32, n = 1024, data on the host, copied each call: cupy:0 (library)\n"
-    )
+    assert done.stdout.startswith("matmul float32, n = 1024, copied at every call: cupy:0 (library)\n")
 
 
 def test_where_the_data_is_decides(gpubench: Program, file: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 import gpubench
 from gpubench.base.errors import UsageError
+from gpubench.report.wording import short_text, situation_text
+from gpubench.result.case import parse_situation
 
 RESULTS = Path(__file__).parents[2] / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e"
 H200 = RESULTS / "20261125T000334Z-9aaa659e.json.gz"
@@ -31,6 +33,23 @@ def test_a_result_tells_thresholds_and_speedups(result) -> None:
     small, large = result.speedup(100_000, "dot"), result.speedup(16 * 2**20, "dot")
     assert small < 1 < large
     assert result.speedup(2**40, "dot") is None
+
+
+@pytest.mark.parametrize(
+    "regime", ["resident-waited", "resident-queued", "transfer-once-10", "transfer-always"]
+)
+def test_each_name_that_a_reader_sees_is_taken(result, regime: str) -> None:
+    """The words of the answer, its tables and earlier versions name the same situation as the id in files."""
+    names = {situation_text(regime), situation_text(regime, beside_queued=True), short_text(regime), regime}
+    earlier = {"ten calls a copy"} if regime == "transfer-once-10" else set()
+    policy = result.policy()
+    for name in names | earlier:
+        assert result.threshold("dot", name).text == result.threshold("dot", regime).text
+        assert (
+            policy.choose("dot", 2**20, regime=name).device_id
+            == policy.choose("dot", 2**20, regime=regime).device_id
+        )
+    assert parse_situation("20 calls a copy") == "transfer-once-20"
 
 
 def test_a_result_shows_itself(result) -> None:

@@ -203,7 +203,7 @@ def copying_threads() -> int:
 
 
 def bytes_of(host: Array) -> Array:
-    """The array's own memory as bytes (0-d arrays included)."""
+    """Return a view of the array's memory as bytes. The array may have no dimensions."""
     return host.reshape(-1).view("uint8")
 
 
@@ -290,7 +290,7 @@ def in_order(
 def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Return the seconds of each call, and of what comes `behind` it, by the host's clock."""
+    """Return the seconds that each call and the `behind()` after it take together, by the host's clock."""
     readings = [session.clock()]
     for call in calls:
         call()

@@ -48,10 +48,14 @@ GOOD, BAD = 0.9, 0.5
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw every size where those are asked for; else the largest of each op, device and form."""
     roofs, rows = roofline(analysis).roofs, list(roofline(analysis).rows)
+    untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
+    lacking = (
+        f"Not told: the FLOPs of {list_words(sorted(untold))}; say flops= to see them here." if untold else ""
+    )
     measured = [roof for roof in roofs if roof.bytes_per_s is not None or roof.flops_per_s is not None]
     if not measured:
-        hint = (f"not measured: {HINT}",) if rows else ()
-        return Section(title=TITLE, lines=hint, folded=True)
+        hint = f"not measured: {HINT}" if rows else ""
+        return Section(title=TITLE, lines=tuple(filter(None, (hint, lacking))), folded=True)
     shown, notes = rows, []
     if not (options.every_size or measures_roofs(analysis.run)):
         # Named variants were asked for and have no row elsewhere, and a rung says something beside the others only.
@@ -60,10 +64,7 @@ def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
         shown = [point for point in last if not point.weak_roof or _kind(point)[:3] in ladders]
         notes += [_WEAK] if len(shown) < len(last) else []
         notes += [_LARGEST] if shown and len(largest(rows)) < len(rows) else []
-    untold = sorted(
-        {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
-    )
-    notes += [f"Not told: the FLOPs of {list_words(untold)}; say flops= to see them here."] if untold else []
+    notes += [lacking] if lacking else []
     tables = [_roofs_table(analysis, measured), *([_table(shown)] if shown else [])]
     return Section(
         title=TITLE, lines=(_MEANING, *_missing(roofs), *notes), tables=tuple(tables),

@@ -218,7 +218,7 @@ def test_no_result_names_what_there_is():
 
 def test_the_text_says_what_the_answer_rests_on():
     text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 2048), "table")
-    assert text.startswith("matmul float32, n = 2048, data on the host, copied each call: cupy:0 (library)\n")
+    assert text.startswith("matmul float32, n = 2048, copied at every call: cupy:0 (library)\n")
     assert max(map(len, text.splitlines())) <= 80
     rows = [line for line in text.splitlines() if line.startswith("cupy:0")]
     assert "interpolated between" in rows[0]
@@ -312,7 +312,7 @@ def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_w
     assert [one.device_id for one in advice.candidates] == ["hybrid:cupy:0", "cupy:0", "numpy:0"]
     text = render(advice, "table")
     assert text.startswith(
-        "matmul float32, n = 1024, data on the device, many calls queued: hybrid:cupy:0\n  (75% on cupy:0, the rest"
+        "matmul float32, n = 1024, data on the device, queued: hybrid:cupy:0 (75% on\n  cupy:0, the rest on the CPU)"
     )
     assert "Gain: 1.28x" in text
     assert "cupy:0 (library)" in text.partition("cannot split")[2]

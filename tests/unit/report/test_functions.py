@@ -8,7 +8,7 @@ import pytest
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.thresholds import find_threshold
-from gpubench.report import analysed
+from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.result.run import Run, RunWarning
@@ -108,3 +108,11 @@ def test_the_screen_says_from_which_size_on_a_function_raises():
     shown = run(WRITTEN)
     text = screen(msgspec.structs.replace(shown, outcomes=[*shown.outcomes, *raised]))
     assert f"f at n = 32 M: {detail}." in text
+
+
+def test_a_roofline_without_flops_says_what_to_tell():
+    told = run(WRITTEN)
+    outcomes = [msgspec.structs.replace(outcome, flops=0) for outcome in told.outcomes]
+    text = render([msgspec.structs.replace(told, outcomes=outcomes)], "plain", sections=["roofline"])
+    assert "Not told: the FLOPs of mine.f; say flops= to see them here." in text
+    assert "nothing to show" not in text

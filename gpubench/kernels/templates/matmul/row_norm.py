@@ -58,7 +58,7 @@ class RowNorm(msgspec.Struct, frozen=True):
         return real_bytes * (self.held_rows * self.k + 2 * ceil_div(self.threads, 32))
 
     def cuda_head(self) -> str:
-        """Constants, and the fold over a row; it wants at least a warp for each."""
+        """Return the constants and the function that folds a row. A row needs at least one warp of threads."""
         ahead = min(_MOST_AHEAD, ceil_div(self.k, self.shares))
         return f"""
 const int K = {self.k}, HELD_ROWS = {self.held_rows}, ROW_THREADS = {self.lanes}, HELD = {self.elements};
