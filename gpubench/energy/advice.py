@@ -17,7 +17,7 @@ CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the least energy: unknown where less than two devices have joules."""
+    """Return the advice for the least energy: unknown where a side has no joules, or only one device has some."""
     run, found = next(((run, rows) for run in runs if (rows := _windows(run, advice))), (None, {}))
     if run is not None:
         advice = msgspec.structs.replace(advice, source=source_of(run))
@@ -28,9 +28,11 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
         joules[device_id] = _joules(best) or _window(best).reason or "unknown"
         forms[device_id] = best.case.form
     known = sorted((value, name) for name, value in joules.items() if not isinstance(value, str))
+    kinds = {device.id: device.kind for device in run.devices} if run is not None else {}
+    sides = {kinds.get(name) for name in joules}.intersection(("cpu", "gpu"))
     nothing = {"device_id": None, "backend": None, "form": None, "time": None, "gain": None, "split": None}
     advice = msgspec.structs.replace(advice, goal="energy", joules=joules, **nothing)
-    if len(known) < 2:
+    if len(known) < 2 or sides - {kinds.get(name) for _, name in known}:
         why = "; ".join(f"{name}: {value}" for name, value in joules.items() if isinstance(value, str))
         reason = why or f"no run has counted energy at n = {advice.n}"
         command = f"gpubench run --ops {advice.op} --sizes {advice.n} --energy"

@@ -12,6 +12,7 @@ from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
 from gpubench.measure.plan import Workload
 from gpubench.measure.schedule import Companion, Occasion
+from gpubench.result.case import GANG
 from gpubench.result.energy import EnergyWindow
 from gpubench.result.run import Device
 
@@ -25,6 +26,8 @@ AHEAD_S = 0.1
 READ_EVERY_S = 0.02
 AMD = 0x1002
 STILL = "its counter does not move, or went back"
+UNREAD = "nothing was read of it in time: its driver may still have been starting"
+UNCOUNTED = "its driver counts no energy"
 
 
 class EnergyCompanion(Companion):
@@ -41,9 +44,15 @@ class EnergyCompanion(Companion):
         for run in runs:
             outcome = self.recorder.outcome(run.case.id)
             if run.case.workload == workload.key and run.measured and not getattr(outcome, "energy", None):
-                self.recorder.add(run.case.id, energy=self._window(run, runtime))
+                window = self._window(run, runtime)
+                if run.measured:  # a case that broke in its window is a failure by now
+                    self.recorder.add(run.case.id, energy=window)
 
     def follow_session(self, session: Occasion) -> None:
+        """End the child that reads the counters."""
+        self.clean_up()
+
+    def clean_up(self) -> None:
         """End the child that reads the counters."""
         if self._monitor is not None:
             self._monitor.close()
@@ -60,9 +69,10 @@ class EnergyCompanion(Companion):
 
         if why := monitor.absent().get(device_id):
             return lack(why)
-        idle = _power(self._read(device_id, IDLE_S))
+        readings = self._read(device_id, IDLE_S)
+        idle = _power(readings)
         if idle is None:
-            return lack(monitor.absent().get(device_id, STILL))
+            return lack(monitor.absent().get(device_id) or _name_fault(readings))
         window_s = min(MOST_S, max(LEAST_S, 1.2 * STEPS * IDLE_S / max(idle.steps, 1)))
         monitor.watch(device_id, every_s=READ_EVERY_S)
         start_at = time.perf_counter() + AHEAD_S + WARM_UP_S
@@ -116,8 +126,8 @@ class EnergyCompanion(Companion):
             return package_counters(self.root), "rapl"
         if device.kind == "software":
             return "it is the CPU, by a driver's code", "rapl"
-        if device.kind != "gpu":
-            return "two devices share its work", "nvml"
+        if device.kind != "gpu" or device.backend == GANG:
+            return "several devices share its work", "nvml"
         if device.identity is not None and device.identity.vendor_id == AMD:
             return board_counters(self.root, device.identity.pci), "hwmon"
         return "", ""
@@ -125,3 +135,10 @@ class EnergyCompanion(Companion):
 
 def _power(readings: Sequence[Reading]) -> MeanPower | None:
     return mean_power([(reading.t_s, reading.energy_j) for reading in readings if reading.energy_j is not None])
+
+
+def _name_fault(readings: Sequence[Reading]) -> str:
+    """Return why readings tell no power."""
+    if not readings:
+        return UNREAD
+    return UNCOUNTED if all(reading.energy_j is None for reading in readings) else STILL

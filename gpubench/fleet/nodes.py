@@ -42,7 +42,7 @@ _KERNELS = " or "
 _SETTINGS = (*PROTOCOL, "threads")
 _OF_A_CASE = ("case", "op_hash", "kernel_hash", "staging", "flops", "bytes")
 # Rows of a measurement with the number of their session, and what else orders them.
-_ROWS = {"blocks": ("round", "position"), "parts": (), "stages": (), "placings": (), "stops": ()}
+_ROWS = {"blocks": ("round", "position"), "parts": (), "stages": (), "placings": (), "stops": (), "energy": ()}
 T = TypeVar("T")
 Numbers = Mapping[int, int]  # session of a run -> session of the merged run
 
@@ -123,7 +123,7 @@ def _sessions(run: Run) -> list[SessionRecord]:
 
 
 def _rows(outcome: Outcome) -> Iterable[Any]:
-    return itertools.chain(failures_of(outcome), *(getattr(outcome, name, ()) for name in _ROWS))
+    return itertools.chain(failures_of(outcome), *(getattr(outcome, name, ()) or () for name in _ROWS))
 
 
 def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers) -> Run:
@@ -133,7 +133,7 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
     outcomes = []
     for outcome in run.outcomes:
         lists: dict[str, Any] = {
-            name: renumber(getattr(outcome, name)) for name in _ROWS if hasattr(outcome, name)
+            name: renumber(rows) for name in _ROWS if (rows := getattr(outcome, name, UNSET))
         }
         if failures := failures_of(outcome):
             lists["failures"] = renumber(failures)
@@ -250,12 +250,14 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
     """Return one case with the rows of all its parts; of the kernels that the device took, all of them."""
     _require_same_case(parts)
     kernels = {name for part in parts if part.kernel for name in part.kernel.split(_KERNELS)}
-    rows = {
+    rows: dict[str, Any] = {
         name: sorted(
-            (sample for part in parts for sample in getattr(part, name)), key=attrgetter("session", *order)
+            (sample for part in parts for sample in getattr(part, name) or ()),
+            key=attrgetter("session", *order),
         )
         for name, order in _ROWS.items()
     }
+    rows["energy"] = rows["energy"] or UNSET  # as where it was not asked for
     check = max((part.check for part in parts), key=lambda check: check.max_error or 0.0)
     return replace(parts[0], kernel=_KERNELS.join(sorted(kernels)) or None, check=check, **rows)
 

@@ -165,9 +165,11 @@ class _Runner:
         self._repeat([record for record in done if record.contended], longest_s)
 
     def clean_up(self) -> None:
-        """No worker and no scratch file stays behind."""
+        """No child and no scratch file stays behind."""
         if self._pool is not None:
             self._pool.kill()
+        for companion in self._companions:
+            companion.clean_up()
         self._scratch.remove()
 
     def _one_session(

@@ -450,6 +450,9 @@ class Companion:
     def follow_session(self, session: Occasion) -> None:
         """Measure what belongs to a session, before its workers end."""
 
+    def clean_up(self) -> None:
+        """End what was started, also where the run is interrupted."""
+
 
 def companions(spec: RunSpec, recorder: Recorder) -> list[Companion]:
     """Return those of all wings. A check measures none."""

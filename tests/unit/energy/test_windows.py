@@ -14,6 +14,7 @@ from gpubench.energy import windows
 from gpubench.energy.section import energies, energy_section
 from gpubench.energy.windows import EnergyCompanion
 from gpubench.measure import protocol
+from gpubench.measure.monitor import Reading
 from gpubench.report import analysed
 from gpubench.report.layout import RenderOptions
 from gpubench.result.energy import EnergyWindow
@@ -69,6 +70,7 @@ class Working:
 
     def work(self, start_at, warmup_s, work_s):
         self._at_work()
+        self.measured = self._answers
         time.sleep(max(0.0, start_at + work_s - time.perf_counter()))
         ends_s = [work_s * (i + 1) / 10 for i in range(10)]
         return (
@@ -96,16 +98,40 @@ def test_a_call_takes_power_times_its_time_and_is_measured_once(tmp_path, monkey
     assert window.joules == pytest.approx(WATTS * 0.4 / 400, rel=0.15)
 
 
-def test_a_counter_that_stops_or_a_case_that_breaks_is_a_reason(tmp_path, monkeypatch):
+def test_a_counter_that_stops_is_a_reason_and_a_case_that_breaks_is_a_failure(tmp_path, monkeypatch):
     package = Package(tmp_path)
     made, entered = companion(tmp_path, monkeypatch)
     measure(made, Working(answers=False))
-    assert [window.reason for window in entered.popitem()[1]] == ["the case broke in its window"]
+    assert not entered
     measure(made, Working(package.stands.set))
     assert [window.reason for window in entered.popitem()[1]] == [windows.STILL]
     measure(made, Working())
     made.follow_session(SimpleNamespace())
     assert [window.joules for window in entered.popitem()[1]] == [None]
+
+
+def test_no_reading_is_no_counter_that_stands_still(tmp_path, monkeypatch):
+    Package(tmp_path)
+    made, entered = companion(tmp_path, monkeypatch)
+    for readings, reason in ([], windows.UNREAD), ([Reading("numpy:0", 0.0)], windows.UNCOUNTED):
+        monkeypatch.setattr(made, "_read", lambda *_, readings=readings: readings)
+        measure(made, Working())
+        assert [window.reason for window in entered.popitem()[1]] == [reason]
+    made.clean_up()
+
+
+def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
+    Package(tmp_path)
+    made, _ = companion(tmp_path, monkeypatch)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(made, Working(interrupt))
+    child = made._monitor._child
+    made.clean_up()
+    assert not child.alive
 
 
 def drawn(*rows):
@@ -156,3 +182,19 @@ def test_advice_for_the_least_energy(gpubench, tmp_path, cpu_w, gpu_w, said):
     assert document["joules"]["numpy:0"] == (pytest.approx(cpu_w / 1000) if cpu_w else "run as root")
     assert document["confidence"] == ("none" if not cpu_w else "close" if cpu_w == 49 else "clear")
     assert ("run as root" in " ".join(done.stdout.split())) == (cpu_w is None)
+
+
+def test_two_codes_of_the_cpu_are_no_two_sides(gpubench, tmp_path):
+    windows_of = {
+        "numpy:0": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0),
+        "torch:cpu": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=300.0),
+        "cupy:0": EnergyWindow(session=0, source="nvml", reason=windows.UNCOUNTED),
+    }
+    cases = [case(), case(device="torch:cpu"), case(regime="resident-waited", device="cupy:0")]
+    outcomes = [
+        msgspec.structs.replace(measured(entry, 1e-3), energy=[windows_of[entry.device_id]]) for entry in cases
+    ]
+    (tmp_path / "r.json").write_bytes(msgspec.json.encode(run_of(outcomes)))
+    document = json.loads(gpubench(*ASKED, "--json").stdout)
+    assert (document["device_id"], document["confidence"]) == (None, "none")
+    assert windows.UNCOUNTED in document["reason"]

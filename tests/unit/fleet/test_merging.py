@@ -17,6 +17,7 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, merge_runs
 from gpubench.report import render
+from gpubench.result.energy import EnergyWindow
 from gpubench.result.machine import Fact
 from gpubench.result.run import (
     Fingerprints,
@@ -106,6 +107,16 @@ def test_the_estimate_is_that_of_all_sessions():
     text = render([merge_runs([slow, fast, middle])], "csv")
     assert f",{6e-9 ** (1 / 3):.6g}," in text
     assert "3,30," in text  # sessions, samples
+
+
+def test_the_energy_of_each_run_stays_with_its_session():
+    def count_energy(number, power_w):
+        window = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=100, power_w=power_w)
+        return run(number, [msgspec.structs.replace(measured(case(), 1e-3), energy=[window])])
+
+    (outcome,) = merge_runs([count_energy(2, 20.0), count_energy(1, 10.0)]).outcomes
+    windows = [(window.session, window.power_w) for window in outcome.energy]
+    assert windows == [(0, 10.0), (3, 20.0)]  # of three sessions each
 
 
 def test_a_repeat_repeats_the_same_session_under_its_new_number():
