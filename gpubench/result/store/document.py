@@ -10,10 +10,11 @@ readers drop it.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -188,23 +189,31 @@ def schema(name: str, kind: Any) -> dict[str, Any]:
 
     The comment behind a field is its description there.
     """
-    import inspect  # no other command needs it
-
     dialect = "https://json-schema.org/draft/2020-12/schema"
     document = msgspec.json.schema(kind)
     for struct in _structs(msgspec.Struct):
         properties = document["$defs"].get(struct.__name__, {}).get("properties", {})
-        notes: dict[str, str] = {}
-        if properties:
-            with contextlib.suppress(OSError):  # a struct that no text declares
-                notes = dict(_FIELD_NOTE.findall(inspect.getsource(struct)))
+        notes = _field_notes(struct.__module__).get(struct.__name__, {}) if properties else {}
         for field in msgspec.structs.fields(struct) if notes else ():
             if field.name in notes and field.encode_name in properties:
                 properties[field.encode_name]["description"] = notes[field.name]
     return {"$schema": dialect, "title": name, **document}
 
 
+_CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)#]|\Z)", re.MULTILINE | re.DOTALL)
 _FIELD_NOTE = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
+
+
+@functools.cache
+def _field_notes(module: str) -> dict[str, dict[str, str]]:
+    """Return the comments behind the fields of each class of a module. A module without a text has none."""
+    import inspect  # no other command needs it
+
+    try:  # once a module: the text of each class by itself costs a syntax tree of the whole file
+        text = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError, KeyError):
+        return {}
+    return {match[1]: dict(_FIELD_NOTE.findall(match[0])) for match in _CLASS.finditer(text)}
 
 
 def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
