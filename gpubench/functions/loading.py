@@ -68,22 +68,22 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         import cloudpickle
 
         with open(source.place, "rb") as file:
-            function: UserFunction = cloudpickle.load(file)
-        return function, ""
+            return cloudpickle.load(file), ""
     if source.kind == "module":
         package = importlib.import_module(source.place)
-        return package, _short_digest(Path(package.__file__).read_bytes() if package.__file__ else b"")
+        path = Path(package.__file__ or "")  # no file if it is in an archive, or is a folder alone
+        return package, _short_digest(path.read_bytes() if path.is_file() else b"")
     path = Path(source.place)
     sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem not in sys.modules else f"_gpubench_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ImportError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     text = path.read_bytes()
     # Bytecode beside the file may be that of another text of the same second and length.
-    exec(compile(text, source.place, "exec"), vars(module))
+    exec(compile(text, source.place, "exec", dont_inherit=True), vars(module))
     return module, _short_digest(text)
 
 

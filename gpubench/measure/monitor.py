@@ -348,7 +348,6 @@ class Reading(FromMonitor, frozen=True):
 
     device_id: str  # the device that was read
     # Of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in steps of 1/64 s.
-    # Of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in steps of 1/64 s.
     t_s: float
     clock_hz: float | None = None  # of the SMs
     memory_clock_hz: float | None = None  # of the memory

@@ -2,7 +2,9 @@
 
 import math
 import random
+import sys
 import time
+import zipfile
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ from gpubench.base.errors import UsageError
 from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
-from gpubench.functions.loading import trace_pure
+from gpubench.functions.loading import load_source, trace_pure
 from gpubench.functions.objects import Allowed, allowed_error, compare, equal
 from gpubench.functions.session import place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
@@ -246,3 +248,14 @@ def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_tim
     for limit_s in (100.0, None):
         with pytest.raises(Wrong):
             workspace.require_fresh(limit_s)
+
+
+def test_a_module_in_an_archive_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("gpubench.functions.declare.MEASURES", True)  # loading unsets it
+    with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
+        archive.writestr(
+            "in_an_archive.py", "import gpubench\n\n@gpubench.function\ndef f(xp, x):\n    return x\n"
+        )
+    place = CodeSource("in_an_archive", "module", "in_an_archive", path=(str(tmp_path / "mine.zip"),))
+    assert set(load_source(place).functions) == {"f"}

@@ -275,6 +275,9 @@ from dataclasses import dataclass
 
 state = []
 
+def annotated(x: int): ...
+assert annotated.__annotations__ == {"x": int}  # no module of gpubench says how the file is compiled
+
 @gpubench.function
 def counts(xp, x):  # global state that its result does not show
     state.append(1)

@@ -124,7 +124,7 @@ _WGSL_FUNCTIONS: dict[str, tuple[str, ...]] = {
     ),
     "pow": (
         """fn pow_accurate(x: f32, y: f32) -> f32 {
-  let power = pow(abs(x), y);
+  let power = select(pow(abs(x), y), 1.0, y == 0.0);
   let odd = fract(0.5 * y) != 0.0;
   return select(power, select(log(x), select(power, -power, odd), fract(y) == 0.0), x < 0.0);
 }""",

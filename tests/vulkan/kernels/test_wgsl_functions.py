@@ -30,6 +30,7 @@ FORMULAS = {
 WIDE = {
     "erf": (lambda m, x: m.erf(x), np.linspace(-6, 6, 1001)),
     "a negative base": (lambda m, x: m.pow(x - 0.5, m.where(x > 2, 3, 2)), np.arange(-8, 8)),
+    "0 ** 0": (lambda m, x: m.pow(x, x), np.arange(8)),
 }
 
 
