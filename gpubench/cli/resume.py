@@ -300,6 +300,8 @@ def _keep(options: RunOptions, plan: Run) -> tuple[Any, Any]:
 
 
 def _text(value: Any) -> str:
+    if value is UNSET:
+        return "none"
     if isinstance(value, dict):
         return "; ".join(f"{key}={_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):

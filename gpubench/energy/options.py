@@ -1,5 +1,6 @@
 """The options that energy adds to `run` and `advise`."""
 
+import os
 from typing import Any
 
 from gpubench.base.errors import UsageError
@@ -20,7 +21,8 @@ class EnergyOptions(SelectionOptions):
         """Return that energy is measured. Raises UsageError where no size is named."""
         if not self.energy:
             return super().more_settings()
-        if not self.sizes:
+        plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes
+        if not self.sizes and not any(path and os.path.exists(path) for path in plans):
             raise UsageError(
                 "bad-value", "--energy without --sizes", why="a window of energy takes seconds a case",
                 hint="name the sizes that matter: --sizes 1M,64M",

@@ -19,4 +19,4 @@ class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def joules(self) -> float | None:
         """The energy of one call, with what the device takes at rest."""
-        return None if self.power_w is None else self.power_w * self.window_s / self.calls
+        return None if self.power_w is None or not self.calls else self.power_w * self.window_s / self.calls

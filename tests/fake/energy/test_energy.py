@@ -36,3 +36,14 @@ def test_sizes_have_to_be_named(gpubench):
     done = gpubench("run", "--devices", "fake:cpu", "--ops", "add", "--energy", env={"GPUBENCH_FAKE": "1"})
     assert done.returncode == 2
     assert "--sizes 1M" in done.stderr
+
+
+def test_a_file_with_energy_names_the_sizes(ran, gpubench):
+    path, env = ran.folder / "r.json", {"GPUBENCH_FAKE": "1"}
+    done = gpubench("run", "--append", str(path), "--energy", "--sessions", "1", "--no-progress", env=env)
+    assert done.returncode == 0, done.stderr
+    without = ran.folder / "without.json"
+    assert gpubench("run", *WORDS, "--sessions", "1", "-o", str(without), env=env).returncode == 0
+    done = gpubench("run", "--append", str(without), "--energy", env=env)
+    assert done.returncode == 2
+    assert "the file's plan has none" in " ".join(done.stderr.split())
