@@ -463,7 +463,8 @@ def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -
     causes = _reasons(run, cases)
     unfiltered = not (run.selection.filter or run.selection.skip)
     if not run.outcomes and run.settings.budget_s is not None and unfiltered:
-        causes = [OUT_OF_TIME]  # nothing was even planned
+        # Nothing was even planned.
+        causes = ["it was interrupted" if run.exit_reason == "interrupted" else OUT_OF_TIME]
     if not overheads:
         causes = causes or _absent(run) or ["no case was planned"]
     return Absence(kind="overheads" if overheads else "nothing", causes=tuple(causes))

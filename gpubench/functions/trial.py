@@ -20,6 +20,7 @@ import msgspec
 
 from gpubench.base.child_main import Messages
 from gpubench.base.plugins import PluginError, error_text
+from gpubench.base.units import format_bytes
 from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import Stays, UserFunction
 from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
@@ -211,6 +212,12 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
 
 
 def _inputs(function: UserFunction, n: int, dtype: str, seed: int = 1) -> list[Any]:
+    import psutil
+
+    # A trial holds the inputs twice and a copy of them, beside what the function takes.
+    needed = 4 * n * 4 * len(function.arguments)
+    if function.make is None and needed > MEMORY_SHARE * psutil.virtual_memory().available:
+        raise PluginError(f"n = {n} needs about {format_bytes(needed)} of memory: choose smaller --sizes")
     try:
         return make_inputs(function, function.arguments, n, dtype, seed)
     except PluginError:

@@ -17,6 +17,7 @@ import scipy.sparse
 from gpubench import kernels
 from gpubench.base import processes
 from gpubench.base.errors import UsageError
+from gpubench.base.plugins import PluginError
 from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
@@ -234,6 +235,13 @@ def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, l
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"), limit_s=limit_s)
     (found,) = trial.describe("slow", UserFunction(slow), request)
     assert (len(made), found.seconds) == (calls, [(64, 3.0)])
+
+
+def test_a_size_beyond_the_memory_is_not_tried(monkeypatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**30))
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26])
+    with pytest.raises(PluginError, match="n = 67108864 needs about 1 GiB of memory: choose smaller --sizes"):
+        list(trial.describe("sort", UserFunction(lambda xp, x: xp.sort(x)), request))
 
 
 def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it() -> None:

@@ -417,8 +417,9 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
         lost = "every op was reached; more sizes would narrow the thresholds"
     else:
         lost = "every case was reached, but not in every session"
-    go_on = f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}"
-    texts = [f"Stopped{after}: {lost}.", go_on]
+    texts = [f"Stopped{after}: {lost}."]
+    if saved or run.outcomes:  # without both there is no file
+        texts.append(f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}")
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 
 

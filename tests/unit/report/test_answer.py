@@ -717,6 +717,13 @@ def test_a_budget_that_ends_before_anything_is_timed_is_told():
     assert "2 s end before anything is timed: raise --budget." in lines
 
 
+def test_an_interrupt_before_the_first_case_leaves_no_file_to_go_on_with():
+    run = answer_run([], complete=False, exit_reason="interrupted")
+    lines = screen(msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, budget_s=60.0)))
+    assert lines[0] == "Nothing was measured (it was interrupted)."
+    assert "--append" not in " ".join(lines)
+
+
 def test_sizes_that_were_named_have_a_gain_each():
     lines = screen(named_run())
     assert (
