@@ -297,10 +297,12 @@ def find_threshold(
     measured."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
+    text = "unknown: no GPU was compared with the CPU"
     for run in runs:
+        all_curves = analyse(run, keep=lambda case: case.op == name).break_even
         curves = [
             curve
-            for curve in analyse(run, keep=lambda case: case.op == name).break_even
+            for curve in all_curves
             if curve.regime == regime and backend in (None, curve.case.backend, curve.device_id)
         ]
         curve = earliest(curves) or next(iter(curves), None)
@@ -309,7 +311,8 @@ def find_threshold(
                 curve.verdict, curve.size, curve.lo, curve.hi, threshold_text(curve), (curve.first, curve.last),
                 curve.op, situation, curve.device_id,
             )  # fmt: skip
-    text = "unknown: no GPU was compared with the CPU"
+        if all_curves:
+            text = f"unknown: no {backend or 'GPU'} was compared with the CPU for {situation!r}"
     return GpuThreshold("undecided", None, None, None, text, None, name, situation)
 
 

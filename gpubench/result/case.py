@@ -32,7 +32,8 @@ SITUATIONS = {
     "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
 }  # fmt: skip
 _ALIASES = {
-    "data on the gpu": WAITED, "on the gpu, waited": WAITED, "on the gpu, queued": QUEUED, "queued on the gpu": QUEUED,
+    "data on the gpu": WAITED, "on the gpu": WAITED, "on the gpu, waited": WAITED,
+    "on the gpu, queued": QUEUED, "queued on the gpu": QUEUED,
     "copied at every call": "transfer-always", "ten calls a copy": "transfer-once-10",
 }  # fmt: skip
 # Of a workload whose stages are placed on two sides: inputs on both, or on the host.
@@ -183,7 +184,7 @@ def parse_situation(text: str) -> str:
     """Return the regime id of a situation: `transfer-once-20` for `20 calls a copy`. Returns other texts unchanged."""
     words = " ".join(text.split()).lower()
     if calls := re.fullmatch(r"([1-9]\d*) calls(?: a copy)?", words):
-        return f"transfer-once-{calls[1]}"
+        return "transfer-always" if calls[1] == "1" else f"transfer-once-{calls[1]}"
     return SITUATIONS.get(words) or _ALIASES.get(words, text)
 
 

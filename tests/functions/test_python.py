@@ -50,6 +50,10 @@ def test_each_name_that_a_reader_sees_is_taken(result, regime: str) -> None:
             == policy.choose("dot", 2**20, regime=regime).device_id
         )
     assert parse_situation("20 calls a copy") == "transfer-once-20"
+    assert parse_situation("1 calls a copy") == "transfer-always"
+    assert str(result.threshold("dot", "20 calls a copy")).endswith(
+        "compared with the CPU for '20 calls a copy'"
+    )
 
 
 def test_a_result_shows_itself(result) -> None:

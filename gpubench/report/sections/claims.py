@@ -57,7 +57,9 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
         + ", refuted if none of the interval does."
     )
     if command := measuring_command(rows):
-        where = "" if any(device.kind == "gpu" for device in analysis.run.devices) else ", on a machine with a GPU"
+        where = (
+            "" if any(device.kind == "gpu" for device in analysis.run.devices) else ", on a machine with a GPU"
+        )
         lines.append(f"To measure what is not measured{where}: {command}")
     return Section(
         title=title,

@@ -369,7 +369,9 @@ def test_one_command_measures_what_a_run_lacks():
     assert "To measure what is not measured: gpubench run --ops add,relu --sizes add=10k,1M" in text
     assert "To measure" not in drawn(analysed([run_of(curve({1024: 40.0}))], claims=lacking[2:]), "plain")
     without = run_of([outcome for outcome in curve({1024: 40.0}) if "@numpy" in outcome.id], devices=[CPU])
-    text = " ".join(drawn(analysed([without], claims=lacking), "plain", RenderOptions(sections=("claims",))).split())
+    text = " ".join(
+        drawn(analysed([without], claims=lacking), "plain", RenderOptions(sections=("claims",))).split()
+    )
     assert "To measure what is not measured, on a machine with a GPU: gpubench run" in text
 
 
