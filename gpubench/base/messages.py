@@ -347,6 +347,7 @@ ERRORS: dict[str, Entry] = {
     "same-run-twice": Entry(
         "a run is there twice",
         "name each file once; a merged file already holds the runs that are listed in its `merged`"),
+    "output-twice": Entry("--output is given more than once", "give one; call it again for another file"),
     "stdin-twice": Entry("- is given more than once", "give the others as files"),
     "too-large": Entry(
         "the file cannot be used: it is larger or deeper than any document of gpubench",

@@ -181,9 +181,12 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
-        typed, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        typed, _, order = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
+        if sum(param.name == "output" and not param.multiple for param in order) > 1:
+            # Of other options the last one counts, so that an alias can be overridden; here a file would be missing.
+            raise UsageError("output-twice", why=f"{ctx.command_path} writes one file")
         configured = read_settings(
             command=ctx.info_name,
             environ=os.environ,

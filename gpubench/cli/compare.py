@@ -67,7 +67,9 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     require_matches(options, [run for _, run in (base, *new)])
     comparison = comparing(base, new, checked)
     plain = RenderOptions(time_unit=options.time_unit)
-    rendering.write(channels.comment(render(comparison, name, style), name), options.output)
+    rendering.write(
+        channels.comment(render(comparison, name, style), name), options.output, quiet=options.quiet
+    )
     channels.tell(
         lambda: of_comparison(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1])
     )

@@ -216,8 +216,12 @@ def describe(event: BlockDone | CaseDone) -> str:
             if any(stop.reason == "budget" for stop in stops)
             else "checked"
         )
-    margin = f" ± {event.precision:.1%}".replace("%", " %") if event.precision is not None else ""
+    margin = _margin(event.precision) if event.precision is not None else ""
     return units.format_seconds(event.estimate_s) + margin
+
+
+def _margin(precision: float) -> str:
+    return " ± more than 100 %" if precision > 1 else f" ± {100 * precision:.3g} %"
 
 
 def _without_number(event: BlockDone | CaseDone) -> Skip | Failure | SessionFailure | None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpubench.base.errors import InputError
+from gpubench.base.errors import ExitCode, InputError
 from gpubench.base.plugins import wings
+from gpubench.base.streams import printable
 from gpubench.cli.options import ReportOptions
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def report(options: ReportOptions) -> int:
     if options.output is not None:
         store.check_writable(options.output)
     newest = None if options.files else _newest(options.results_dir)
-    paths = _files([newest] if newest else options.files or [])
-    documents = [(path, document(path)) for path in paths]
+    documents, damaged = _documents([newest] if newest else options.files or [], quiet=options.quiet)
+    paths = [path for path, _ in documents]
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
     whole = options.whole(documents, style.format, to_terminal=to_terminal)
     if whole is not None:
@@ -64,25 +65,40 @@ def report(options: ReportOptions) -> int:
     if options.open_page:
         rendering.open_page(analyses, style, [options.output or ""])
     rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
-    code = ci.exit_code(analyses)
+    code = ExitCode.INPUT if damaged else ci.exit_code(analyses)
     channels.tell(lambda: of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
     return code
 
 
-def _files(paths: Sequence[object]) -> list[str]:
-    """`paths` with all results of a folder, oldest first, in place of the folder. Raises InputError if it has none."""
+def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
+    """Return what the files hold, those of a folder oldest first, and whether a file of a folder is damaged.
+
+    stderr names the files of a folder that are left out: those of other programs, and damaged ones. Raises InputError
+    for a file that was named, and for a folder without a result.
+    """
     from gpubench.result import store
 
-    files: list[str] = []
+    documents: list[tuple[str, Run | Collection]] = []
+    damaged = False
     for path in map(str, paths):
-        inside = [str(result) for result in store.newest_first([path])[::-1]] if os.path.isdir(path) else [path]
-        if not inside:
+        if not os.path.isdir(path):
+            documents.append((path, document(path)))
+            continue
+        before = len(documents)
+        for file in map(str, store.newest_first([path])[::-1]):
+            try:
+                documents.append((file, document(file)))
+            except InputError as error:
+                foreign = error.code == "wrong-document"
+                damaged = damaged or not foreign
+                if not (foreign and quiet):
+                    print(printable(f"left out: {error.message}: {error.why}"), file=sys.stderr)
+        if len(documents) == before:
             raise InputError(
                 "no-results", f"{path} holds no result", why="it is a folder without a result file",
                 hint="name a file that `gpubench run` has written, or the folder that it lies in",
             )  # fmt: skip
-        files += inside
-    return files
+    return documents, damaged
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, Run]]:

@@ -31,7 +31,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     sensor_w: float | None  # while it ran, by the device's sensor
     window_s: float  # how long it ran
     steps: int  # of the counter in that time
-    source: str  # what counts
+    counter: str  # what counts: "nvml", "hwmon" or "rapl"
     reason: str | None  # why nothing is known
 
 
@@ -48,7 +48,7 @@ def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
                 EnergyResult(
                     id=outcome.id, device_id=outcome.case.device_id, kind=kinds[outcome.case.device_id],
                     joules=window.joules, power_w=window.power_w, idle_w=window.idle_w, sensor_w=window.sensor_w,
-                    window_s=window.window_s, steps=window.steps, source=window.source, reason=window.reason,
+                    window_s=window.window_s, steps=window.steps, counter=window.source, reason=window.reason,
                 )
             )  # fmt: skip
     return tuple(results)

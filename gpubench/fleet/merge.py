@@ -352,7 +352,7 @@ def report_fleet(
     def draw(name: str) -> str:
         return render_documents(report, lambda: [fleet_document(report)], name, style, "gpubench fleet")
 
-    rendering.write(channels.comment(draw(format), format), options.output)
+    rendering.write(channels.comment(draw(format), format), options.output, quiet=options.quiet)
     _write_names(options.ok_nodes, report.ok_nodes)
     _write_names(options.bad_nodes, report.bad_nodes)
     errors = gate_errors(report, gates)

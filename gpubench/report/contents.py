@@ -113,17 +113,17 @@ def final_screen(
 
 
 def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
-    """Return a line for each run with its answer, newest first; a table for each folder."""
+    """Return a line for each run with its answer, newest first; a table for each machine of a folder."""
     ordered = sorted(zip(files, analyses, strict=True), key=lambda pair: pair[1].run.started_at, reverse=True)
     tables = []
-    for folder, runs in group_by(ordered, lambda pair: os.path.dirname(pair[0])).items():
+    places = group_by(ordered, lambda pair: (os.path.dirname(pair[0]), printable(pair[1].machine)))
+    for (folder, machine), runs in places.items():
         names = [printable(os.path.basename(file)) or analysis.run.started_at for file, analysis in runs]
         room = max(20, options.width - max(map(columns, names)) - 2)
         rows = tuple(
             cells(name, cut(brief_answer(pair[1]), room)) for name, pair in zip(names, runs, strict=True)
         )
-        machines = "; ".join(dict.fromkeys(printable(analysis.machine) for _, analysis in runs))
-        title = cut(f"{printable(folder)}: {machines}" if folder else machines, options.width)
+        title = f"{printable(folder)}: {machine}" if folder else machine
         tables.append(Table(heads("file", "answer"), rows, title=title, bare=True))
     how = (
         "GPU wins: of so many ops with data on the GPU; copied: at every call.",

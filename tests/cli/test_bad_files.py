@@ -41,6 +41,24 @@ def test_unusable_results(gpubench: Any, tmp_path: Path, content: bytes, part: s
     assert_refused(gpubench("report", "bad.json"), ExitCode.INPUT, "bad.json", part)
 
 
+def test_a_folder_is_reported_without_what_is_no_result(gpubench: Any, tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "good.json").write_bytes(GOOD)
+    (tmp_path / "r" / "package.json").write_text('{"name": "another program"}')
+    alone = gpubench("report", "good.json", cwd=tmp_path / "r")
+    ended = gpubench("report", "r")
+    assert ended.returncode == ExitCode.OK
+    assert ended.stdout.splitlines()[0] == alone.stdout.splitlines()[0]
+    assert ended.stderr.startswith("left out: r/package.json cannot be used: ")
+    (tmp_path / "r" / "half.json").write_bytes(GOOD[:-30])
+    ended = gpubench("report", "r", "--quiet")
+    assert ended.returncode == ExitCode.INPUT
+    assert ended.stdout.splitlines()[0] == alone.stdout.splitlines()[0]
+    assert ended.stderr.splitlines() == [
+        "left out: r/half.json cannot be used: it ends in the middle: the JSON is truncated"
+    ]
+
+
 def test_a_missing_file_and_a_folder(gpubench: Any, tmp_path: Path) -> None:
     assert_refused(gpubench("report", "absent.json"), ExitCode.INPUT, "no such file")
     assert_refused(gpubench("report", "."), ExitCode.INPUT, "folder")

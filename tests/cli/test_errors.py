@@ -40,6 +40,8 @@ def assert_three_lines(ended: Any, code: int, *parts: str) -> None:
         (("ops", "--color", "blue"), ("--color", "auto, always, never")),
         (("schema", "gpubench-resutl"), ("did you mean 'gpubench-result'?",)),
         (("schema", "--verbos"), ("did you mean '--verbose'?",)),
+        (("report", "-o", "a.md", "--output=b.md"), ("--output", "more than once")),
+        (("compare", "a.json", "b.json", "-o", "a.md", "-o", "b.html"), ("--output", "more than once")),
         (("run", "--sessions", "many"), ("--sessions", "'many'")),
     ],
 )

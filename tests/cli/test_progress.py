@@ -42,6 +42,19 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.parametrize(
+    ("precision", "text"),
+    [
+        (0.004, "53.1 us ± 0.4 %"),
+        (0.99999, "53.1 us ± 100 %"),
+        (0.339, "53.1 us ± 33.9 %"),
+        (18.633, "53.1 us ± more than 100 %"),
+    ],
+)
+def test_a_precision_has_three_digits(precision: float, text: str) -> None:
+    assert progress.describe(msgspec.structs.replace(BLOCK, precision=precision)) == text
+
+
 def shown(stream: io.StringIO, *events: Event, plan: str = "", searches: bool = False) -> str:
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
     if plan:

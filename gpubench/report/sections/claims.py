@@ -69,6 +69,7 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
     )
 
 
+_LONG_WORD = 50
 _SELECTOR = re.compile(r"(?P<op>\w+)(?:/n=(?P<sizes>[\w.]+)|/|$)")
 
 
@@ -84,7 +85,10 @@ def measuring_command(rows: Sequence[ClaimResult]) -> str:
     mode = ["--mode hybrid"] if any("hybrid" in text for text in selectors) else []
     named = {op: ",".join(dict.fromkeys(filter(None, texts))) for op, texts in sorted(sizes.items())}
     words = [f"--sizes {op}={texts}" for op, texts in named.items() if texts]
-    return " ".join([f"gpubench run --ops {','.join(named)}", *mode, *words])
+    ops = ",".join(named)
+    # A word that is longer than a line would be broken inside a name: what is quoted is broken at blanks.
+    ops = ops if len(ops) <= _LONG_WORD else f'"{", ".join(named)}"'
+    return " ".join([f"gpubench run --ops {ops}", *mode, *words])
 
 
 _MIXED = "mixed"

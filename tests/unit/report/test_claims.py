@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis import claims as claims_room
 from gpubench.analysis.claims import Claim, claims
+from gpubench.base import units
 from gpubench.base.errors import InputError
 from gpubench.report import analysed, drawn
 from gpubench.report.document import ReportDocument
@@ -367,6 +368,15 @@ def test_one_command_measures_what_a_run_lacks():
     analyses = analysed([run_of(curve({1024: 40.0}))], claims=lacking)
     text = " ".join(drawn(analyses, "plain", RenderOptions(sections=("claims",))).split())
     assert "To measure what is not measured: gpubench run --ops add,relu --sizes add=10k,1M" in text
+    many = [
+        Claim(claim=name, cases=(f"{name}/*/float32",), speedup=2.0)
+        for name in ("multi_head_attention", "tokenise", "mlp_backward", "mlp_forward")
+    ]
+    analyses = analysed([run_of(curve({1024: 40.0}))], claims=many)
+    text = drawn(analyses, "plain", RenderOptions(sections=("claims",), width=60))
+    (ops,) = re.findall(r'--ops\s+"(.*?)"', text, re.DOTALL)
+    assert units.split_words(ops) == sorted(claim.claim for claim in many)  # no name is broken
+    analyses = analysed([run_of(curve({1024: 40.0}))], claims=lacking)
     assert "To measure" not in drawn(analysed([run_of(curve({1024: 40.0}))], claims=lacking[2:]), "plain")
     without = run_of([outcome for outcome in curve({1024: 40.0}) if "@numpy" in outcome.id], devices=[CPU])
     text = " ".join(

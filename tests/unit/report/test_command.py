@@ -10,6 +10,7 @@ import pytest
 
 from gpubench.base.errors import UsageError
 from gpubench.cli.rendering import chosen_format, table_width, wants_color
+from gpubench.result.machine import Fact
 from gpubench.result.store import save
 from tests.forking import environment
 from tests.unit.report.samples import full_run, interrupted_run
@@ -48,6 +49,20 @@ def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
     assert [line.split("  ", 1) for line in listed] == [
         [f"2026010{day}T000000Z-0000000{day}.json", "GPU wins 1 of 1, 1 of 2 copied"] for day in (3, 2, 1)
     ]
+
+
+def test_a_folder_of_several_machines_has_a_table_for_each(gpubench, folder):
+    place = folder / "results"
+    place.mkdir()
+    for day, cpu in ((1, "First CPU"), (2, "Second CPU"), (3, "First CPU")):
+        run = full_run()
+        host = msgspec.structs.replace(run.machine.cpu, model=Fact(cpu, "ok", "proc"))
+        machine = msgspec.structs.replace(run.machine, cpu=host)
+        save(msgspec.structs.replace(run, machine=machine, id=str(day)), place / f"{day}.json")
+    text = gpubench("results", cwd=folder).stdout
+    headings = [line for line in text.splitlines() if line.startswith("results: ")]
+    assert ["First" in line for line in headings] == [True, False]
+    assert "Second" in headings[1]
 
 
 def test_a_result_begins_with_its_answer_and_says_what_the_rest_is(gpubench, folder):

@@ -181,6 +181,11 @@ def test_json_follows_its_schema(gpubench, folder):
     assert [row["verdict"] for row in document["cases"]] == ["SAME", "SLOWER", "FASTER", "SAME"]
 
 
+def test_a_file_that_is_written_is_told_unless_quiet(gpubench, folder):
+    assert "wrote x.md" in gpubench("compare", "base.json", "new.json", "-o", "x.md", cwd=folder).stderr
+    assert not gpubench("compare", "base.json", "new.json", "-o", "x.md", "-q", cwd=folder).stderr
+
+
 def test_csv_has_a_row_for_each_case(gpubench, folder):
     done = gpubench("compare", "base.json", "broken.json", "--format", "csv", cwd=folder)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))

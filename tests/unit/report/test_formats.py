@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.base.errors import UsageError
+from gpubench.base.plugins import sections
 from gpubench.base.streams import escape
 from gpubench.report import FORMATS, render
 from gpubench.report.document import ReportDocument
@@ -264,6 +265,11 @@ def test_a_narrow_terminal_has_shorter_cells_and_headings():
     assert "queued on the GPU 10 calls a copy copied at every call" in " ".join(found[120].split())
     assert re.search(r"^matmul( +~?\d{9}²){3}$", found[60], re.M), "without the interval"
     assert "copied: each call copies its inputs in and its output back" in " ".join(found[60].split())
+
+
+def test_no_field_of_a_row_is_lost_to_the_number_of_its_source():
+    for rows in sections.all_rows(()):
+        assert "source" not in rows.kind.__struct_fields__, rows.name
 
 
 def test_each_dtype_has_its_rows_and_large_sizes_are_short():
