@@ -124,8 +124,11 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
 def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> list[str | Cell]:
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
+    measured = _measured_text(claim, unit, style)
+    if length == _FORMS[0][0]:
+        measured = re.sub(r" \(.*?\)", "", measured)  # the interval of a threshold
     return [
-        shorten(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style),
+        shorten(claim.claim, length), _claimed_text(claim, unit), measured,
         Cell(claim.verdict, _tone(claim)), gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(claim.claimed_cpu_s, unit), _time_text(base, unit),
         seconds_text(claim.claimed_gpu_s, unit), _time_text(case, unit),
