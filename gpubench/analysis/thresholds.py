@@ -180,9 +180,13 @@ def why_text(why: str) -> str:
     return _WHY.get(why, why.replace("-", " "))
 
 
+_MOST_PLAIN = 9999
+
+
 def size_text(n: int, extent: Extent) -> str:
-    """Return `23 K`, `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square matrix."""
-    if extent == "elements":
+    """Return `23 K`, `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square matrix; rows, tokens
+    or images in full up to 9999."""
+    if extent == "elements" or (extent == "plain" and n > _MOST_PLAIN):
         return " ".join(scale_size(n)).strip()
     return f"{n}{_square(extent)}"
 
@@ -191,7 +195,7 @@ def range_text(low: int, high: int, extent: Extent) -> str:
     """Return `16-46 K`, `131 K-1 M`, `128-512²`."""
     if low == high:
         return size_text(low, extent)
-    if extent != "elements":
+    if extent == "side" or (extent == "plain" and high <= _MOST_PLAIN):
         return f"{low}-{high}{_square(extent)}"
     (first, unit), (last, other) = scale_size(low), scale_size(high)
     if (first, unit) == (last, other):

@@ -62,7 +62,7 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     charts: tuple[Chart, ...] = ()
 
 
-def charted(analysis: Analysis) -> list[CaseResult]:
+def chart_cases(analysis: Analysis) -> list[CaseResult]:
     """Return the cases that a chart may show: the fastest form of each workload, regime and device, no overhead."""
     rows = [
         result
@@ -80,13 +80,13 @@ def _seconds(result: CaseResult) -> tuple[float, str]:
 
 def all_series(analysis: Analysis) -> tuple[str, ...]:
     """Return every series with a case to show, in the order of the report."""
-    return tuple(dict.fromkeys(series_name(result.case) for result in charted(analysis)))
+    return tuple(dict.fromkeys(series_name(result.case) for result in chart_cases(analysis)))
 
 
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
     """Return the devices with a case to show, the CPU first. CPUs have warm colours, GPUs cold ones."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
-    kinds = {result.case.device_id: result.device_kind for result in charted(analysis)}
+    kinds = {result.case.device_id: result.device_kind for result in chart_cases(analysis)}
     ids = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
     cpus = sum(kind == "cpu" for kind in kinds.values())
     colors = [i % WARM if i < cpus else WARM + (i - cpus) % (len(COLORS) - WARM) for i in range(len(ids))]
@@ -98,7 +98,7 @@ def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
 
 def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     """Return short name and meaning of the regimes."""
-    rows = sorted((result.case for result in charted(analysis)), key=regime_order)
+    rows = sorted((result.case for result in chart_cases(analysis)), key=regime_order)
     texts = {data_text(case): where_legend([case]).partition(": ")[2] for case in rows}
     return tuple(texts.items())
 
@@ -142,7 +142,7 @@ _SIZE = (
 )
 
 
-def named(name: str = ROWS) -> Any:
+def chart_of(name: str = ROWS) -> Any:
     """Return a chart of the data set of this name, which is filled when the chart is drawn."""
     import altair
 
@@ -155,7 +155,7 @@ def size_axis() -> Any:
 
     return altair.X(
         "n:Q", title="size n", scale=altair.Scale(type="log", base=2, nice=False, padding=12),
-        axis=altair.Axis(labelExpr=_SIZE, labelOverlap="greedy", grid=False),
+        axis=altair.Axis(labelExpr=_SIZE, labelOverlap="greedy", labelSeparation=6, grid=False),
     )  # fmt: skip
 
 
@@ -216,9 +216,9 @@ def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[
     import altair
 
     sides = devices(analysis)
-    base = named().encode(x=size_axis(), y=log_axis("value", title, label), detail="regime:N")
+    base = chart_of().encode(x=size_axis(), y=log_axis("value", title, label), detail="regime:N")
     band = base.mark_area(opacity=0.2).encode(y=log_axis("low", title, label), y2="high:Q", color=accent(sides))
-    names = named(ENDS).mark_text(align="left", dx=8, dy=altair.expr("datum.shift"), fontWeight=600)
+    names = chart_of(ENDS).mark_text(align="left", dx=8, dy=altair.expr("datum.shift"), fontWeight=600)
     names = names.encode(x=size_axis(), y=log_axis("value", title, label), text="text:N", color=accent(sides))
     return [band, *curves(base, sides, columns, regimes(analysis)), names]
 
@@ -230,7 +230,7 @@ def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
     return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
 
 
-def finished(chart: Any, description: str) -> ChartRow:
+def make_spec(chart: Any, description: str) -> ChartRow:
     """Return the spec as data, as wide as what holds it; without a theme, which is chosen where it is drawn."""
     made = chart.properties(width="container", description=description).to_dict(validate=False)
     return {"height": HEIGHT} | {name: part for name, part in made.items() if name != "config"}

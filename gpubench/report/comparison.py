@@ -365,7 +365,7 @@ def _differences_section(comparison: Comparison, index: int) -> Section:
             much = f"by up to {share_text(most)} of their size" if most < math.inf else "in shape"
             lines.append(f"{scope} {field}: differ {much} {where}")
         else:
-            lines.append(f"{scope} {field}: differs {where}")
+            lines.append(f"{scope if scope == field else f'{scope} {field}'}: differs {where}")
     return Section(key="differences", title="Differences", lines=tuple(lines))
 
 

@@ -17,7 +17,7 @@ from gpubench.base.plugins import error_text, sections
 from gpubench.base.streams import columns, cut, printable
 from gpubench.base.table import Cell, Table, cells, heads
 from gpubench.base.units import count_noun
-from gpubench.report.charts import ChartSet, all_series, charted, devices, regimes
+from gpubench.report.charts import ChartSet, all_series, chart_cases, devices, regimes
 from gpubench.report.layout import RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.answer import HEIGHT, answer_screen, brief_answer
 from gpubench.report.sections.answer import KEY as ANSWER
@@ -163,16 +163,16 @@ def _state(run: Run) -> str:
 
 def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
     """Return the charts of `options.sections`. Needs altair; raises GpubenchError if it does not work."""
-    from gpubench.report.vega import altair_failures, altair_unchecked
+    from gpubench.report.vega import altair_failures, skip_schema_checks
 
     series = all_series(analysis)
     if not series:
         return ChartSet()
-    with altair_failures(), altair_unchecked():
+    with altair_failures(), skip_schema_checks():
         charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
     # The series to begin with has the most thresholds, then the most numbers.
     thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
-    cases = Counter(series_name(entry.case) for entry in charted(analysis))
+    cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
     return ChartSet(
         series=series, chosen=max(series, key=lambda name: (thresholds[name], cases[name])),
         devices=devices(analysis), regimes=regimes(analysis),

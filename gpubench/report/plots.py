@@ -53,7 +53,7 @@ def plots(
         for chart in _charts(analysis, sections, time_unit).charts:
             for name in chart.rows:
                 file = _NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}")
-                specs[f"{file}.{format}"] = drawn(chart, name, origin(analysis))
+                specs[f"{file}.{format}"] = draw_spec(chart, name, origin(analysis))
     maps |= {f"machines.{format}": spec for spec in _overlay(analyses, sections)}
     specs = maps | specs
     if format == "png":
@@ -76,11 +76,13 @@ def picture(
         # Below a map, which names the sides, they need not say it again.
         lines = () if maps else origin(analysis)
         names = (charts.chosen, charts.chosen.split(" ")[1] if charts.chosen else "")
-        shown = [drawn(chart, name, lines) for chart in charts.charts for name in names if name in chart.rows]
+        shown = [
+            draw_spec(chart, name, lines) for chart in charts.charts for name in names if name in chart.rows
+        ]
         specs += [*maps, *(spec | {"width": HALF_WIDTH} for spec in shown)]
     if not specs:
         raise InputError("no-charts", why="no case with a number belongs to these sections")
-    whole = stacked(svgs(specs))
+    whole = stack(svgs(specs))
     return results([("svg_to_png", [whole], {"scale": SCALE})])[0] if format == "png" else whole.encode()
 
 
@@ -123,7 +125,11 @@ def origin(analysis: Analysis) -> list[str]:
     """Return the sides, and whence the numbers are, in lines as wide as a chart."""
     from gpubench.report.sections.map import origin_text, sides_text
 
-    gpus = [row.case.device_id for row in analysis.cases if row.time is not None and row.device_kind != "cpu"]
+    gpus = [
+        result.case.device_id
+        for result in analysis.cases
+        if result.time is not None and result.device_kind != "cpu"
+    ]
     texts = (sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis))
     return [line for text in texts for line in fill(text, _LETTERS, "")]
 
@@ -148,7 +154,7 @@ _SIZE = re.compile(r'<svg[^>]* width="([0-9.]+)" height="([0-9.]+)"')
 _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
-def drawn(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
+def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
     """Return the spec of the picture `name` as it is drawn without a page: all devices and situations. `origin`: lines
     below the title."""
     return _alone(chart.spec) | {
@@ -163,20 +169,20 @@ def svgs(specs: Iterable[ChartRow]) -> list[str]:
     return [_PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text.decode()) for text in texts]
 
 
-def stacked(pictures: Sequence[str]) -> str:
+def stack(pictures: Sequence[str]) -> str:
     """Return SVGs in one: side by side where they fit, else below each other. Each calls its clips clip1, clip2,
     ...: their names get the picture's number."""
-    left, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
+    place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)
         assert size is not None
         width, height = float(size[1]), float(size[2])
-        if left and left + width > MOST_WIDTH:
-            left, top, tall = 0.0, top + tall, 0.0
+        if place and place + width > MOST_WIDTH:
+            place, top, tall = 0.0, top + tall, 0.0
         named = _SERIES_NAMES.sub(rf"\g<1>p{i}-", picture)
-        inner.append(named.replace("<svg ", f'<svg x="{left:g}" y="{top:g}" ', 1))
-        left, tall = left + width, max(tall, height)
-        widest = max(widest, left)
+        inner.append(named.replace("<svg ", f'<svg x="{place:g}" y="{top:g}" ', 1))
+        place, tall = place + width, max(tall, height)
+        widest = max(widest, place)
     height = top + tall
     start = (
         f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{widest:g}" height="{height:g}"'

@@ -37,16 +37,18 @@ def results(calls: Sequence[Call]) -> list[bytes]:
             stdin=json.dumps(calls).encode(), most_output=MOST_BYTES,
         )  # fmt: skip
     except OSError as error:
-        raise failed(f"no process can be started for vl_convert: {error.strerror}") from error
+        raise drawing_error(f"no process can be started for vl_convert: {error.strerror}") from error
     if ended.status is None:
-        raise failed(f"vl_convert did not answer within {limit_s:.0f} s")
-    said = (ended.errors.splitlines() or [""])[-1][:300]
+        raise drawing_error(f"vl_convert did not answer within {limit_s:.0f} s")
+    words = (ended.errors.splitlines() or [""])[-1][:300]
     if ended.status:
-        raise failed(f"vl_convert {processes.ending(ended.status)}" + (f": {said}" if said else ""))
+        raise drawing_error(f"vl_convert {processes.ending(ended.status)}" + (f": {words}" if words else ""))
     try:
         return [base64.b64decode(text) for text in json.loads(ended.message)]
     except (ValueError, TypeError):
-        raise failed("vl_convert gave no picture" + (f": {ended.noise}" if ended.noise else "")) from None
+        raise drawing_error(
+            "vl_convert gave no picture" + (f": {ended.noise}" if ended.noise else "")
+        ) from None
 
 
 @functools.cache
@@ -54,9 +56,9 @@ def page_script() -> str:
     """Return the script that draws in a page, as vl_convert brings it. vl_convert takes two seconds to put it together,
     so the user's cache keeps it."""
     cache, name = user_cache(), _script_name()
-    kept = name and cache.read(name, "the script of the charts")
-    if kept:
-        return kept.decode()
+    content = name and cache.read(name, "the script of the charts")
+    if content:
+        return content.decode()
     script = results([("javascript_bundle", [], {})])[0]
     if name:
         cache.write(name, script)
@@ -87,11 +89,11 @@ def altair_failures() -> Iterator[None]:
         where = "" if frame is None else frame.tb_frame.f_globals.get("__name__", "")
         if where.partition(".")[0] == "gpubench" and not isinstance(error, ImportError):
             raise
-        raise failed(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
+        raise drawing_error(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
 
 
 @contextmanager
-def altair_unchecked() -> Iterator[None]:
+def skip_schema_checks() -> Iterator[None]:
     """altair does not hold specs against Vega-Lite's schema: that takes as long as to make them, and a test does it."""
     from altair.utils.schemapi import debug_mode
 
@@ -99,7 +101,7 @@ def altair_unchecked() -> Iterator[None]:
         yield
 
 
-def failed(why: str) -> GpubenchError:
+def drawing_error(why: str) -> GpubenchError:
     """The error of a library that does not draw."""
     return GpubenchError("cannot-draw", why=why)
 
@@ -112,8 +114,8 @@ def main() -> None:
     made = (
         getattr(vl_convert, name)(*arguments, **options) for name, arguments, options in json.load(sys.stdin)
     )
-    texts = [one if isinstance(one, bytes) else one.encode() for one in made]
-    messages.write(json.dumps([base64.b64encode(one).decode() for one in texts]).encode())
+    texts = [picture if isinstance(picture, bytes) else picture.encode() for picture in made]
+    messages.write(json.dumps([base64.b64encode(content).decode() for content in texts]).encode())
 
 
 if __name__ == "__main__":

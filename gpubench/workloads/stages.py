@@ -325,7 +325,7 @@ COLUMNS = (
 )  # fmt: skip
 CAPTION = (
     "Where the time of a workload goes on each device. The stages are timed in the chain, the whole is a call of the "
-    "plain chain; at times the rest stands left of 0. A pale bar is of stages that miss the whole by more than 10 %."
+    "plain chain; a rest below 0 is not drawn. A pale bar is of stages that miss the whole by more than 10 %."
 )
 
 
@@ -348,7 +348,7 @@ def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         axis=altair.Axis(labelLimit=120, ticks=False),
     )  # fmt: skip
     bars = (
-        charts.named()
+        charts.chart_of()
         .mark_bar(height=16)
         .encode(
             x=seconds, y=bar, color=color, order="order:Q", tooltip=charts.tooltip(COLUMNS),
@@ -361,13 +361,13 @@ def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         for breakdown in stages(analysis)
         for part in _bar(breakdown, options.time_unit)
     )
-    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.finished(bars, CAPTION))
+    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.make_spec(bars, CAPTION))
 
 
 def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
     alone = {stage.stage: stage.alone_s for stage in breakdown.stages}
     for i, (name, seconds) in enumerate(seconds_of(breakdown).items()):
-        if name != WHOLE:
+        if name != WHOLE and seconds > 0:
             yield charts.case_fields(breakdown.case, regime=False) | {
                 "bar": f"{breakdown.n} {breakdown.device_id}", "stage": name, "kind": name.rpartition(".")[2],
                 "order": i, "value": charts.short(seconds),

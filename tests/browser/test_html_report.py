@@ -219,7 +219,7 @@ def test_the_cpu_is_orange_and_the_gpu_blue_in_words_map_and_charts(opened, look
 
 
 def test_warnings_are_announced_below_the_answer(opened):
-    page = opened(run_of(curve({64: 0.25, 256: 0.5, 1024: 3.0, 4096: 9.0}, sessions=3), sessions=3))
+    page = opened(full_run())
     notice = page.locator(".notice a")
     assert "warning" in notice.inner_text()
     notice.click()

@@ -16,6 +16,7 @@ from gpubench.analysis.thresholds import (
     Gain,
     both_text,
     cell_text,
+    range_text,
     size_text,
     why_text,
 )
@@ -42,7 +43,7 @@ def rough_size_text(n: float) -> str:
 
 def asked_size_text(n: int, extent: Extent) -> str:
     """Return a size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
-    if extent != "elements":
+    if extent == "side":
         return size_text(n, extent)
     for unit, scale in SIZE_UNITS:
         for decimals in (0, 1):
@@ -259,6 +260,22 @@ class _Clauses(msgspec.Struct, frozen=True):
             return ""
         whom = f"the {len(winners)}" if ", not " in said or ": " in said else "them"
         return f", half of {whom} from about {rough_size_text(middle)} elements"
+
+
+def half_text(wins: Sequence[tuple[AnswerRow, AnswerCell]]) -> str:
+    """Return `97-485 K elements`, where the size lies from which on half of the winners win: between the median of the
+    low ends of their thresholds and that of the high ends. Empty where that is not known."""
+    if sum(entry.extent == "elements" for entry, _ in wins) < FEWEST_OPS:
+        return ""
+    middle = (len(wins) - 1) // 2
+    low = sorted(entry.elements(cell.low or 1) for entry, cell in wins)[middle]
+    high = sorted(_high_end(entry, cell) for entry, cell in wins)[middle]
+    return f"{range_text(low, int(high), 'elements')} elements" if math.isfinite(high) else ""
+
+
+def _high_end(entry: AnswerRow, cell: AnswerCell) -> float:
+    known = cell.kind in ("at", "range", "all-sizes", "below") and cell.high is not None
+    return entry.elements(cell.high or 0) if known else math.inf
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:

@@ -138,7 +138,7 @@ _REUSE_WORDS = {
     "? no parts": "? no parts: more calls than were measured, and copies were not timed singly",
 }  # fmt: skip
 _REASONS = {"noise": "? noise", "parts-differ": "? parts", "no-parts": "? no parts"}
-_TONES: dict[str, Tone] = {"already": "good", "at": "good", "never": "bad"}
+_TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 
 
 @section("reuse", order=70, help="How many calls repay a copy")

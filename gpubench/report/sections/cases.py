@@ -14,8 +14,8 @@ from gpubench.report.charts import (
     banded_curves,
     by_series,
     case_fields,
-    charted,
-    finished,
+    chart_cases,
+    make_spec,
     short,
 )
 from gpubench.report.layout import RenderOptions, Section
@@ -119,11 +119,11 @@ def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
                 "time": time_text(result.time, unit), "interval": time_interval_text(result.time, unit),
             },
         )
-        for result in charted(analysis)
+        for result in chart_cases(analysis)
         if result.time is not None
     )  # fmt: skip
     curves = banded_curves(analysis, "wall time of one call", SECONDS, COLUMNS)
-    spec = finished(altair.layer(*curves), CAPTION)
+    spec = make_spec(altair.layer(*curves), CAPTION)
     return Chart(id="time", title="Time against size", caption=CAPTION, rows=rows, spec=spec)
 
 

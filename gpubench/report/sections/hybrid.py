@@ -150,8 +150,8 @@ def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     )  # fmt: skip
     sides, title = charts.devices(analysis), "wall time of one call"
     value = charts.log_axis("value", title, charts.SECONDS)
-    base = charts.named().encode(x=share, y=value, detail="regime:N")
-    places = charts.named(charts.MARKS).encode(
+    base = charts.chart_of().encode(x=share, y=value, detail="regime:N")
+    places = charts.chart_of(charts.MARKS).encode(
         color=charts.accent(sides),
         tooltip=charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
     )
@@ -162,7 +162,7 @@ def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     curves = charts.curves(base, sides, COLUMNS, charts.regimes(analysis))
     return Chart(
         id="hybrid", title="Split over CPU and GPU", caption=CAPTION, rows=rows, marks=marks,
-        spec=charts.finished(altair.layer(better, *curves, diamond), CAPTION),
+        spec=charts.make_spec(altair.layer(better, *curves, diamond), CAPTION),
     )  # fmt: skip
 
 

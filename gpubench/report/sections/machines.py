@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -299,7 +300,7 @@ _CAPTION = (
     "lack. Changed most: {}."
 )
 _FACTORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-_NEAR_ONE = (0.8, 0.9, 1.1, 1.25)  # named where the axis spans less than WIDE
+_NEAR_ONE = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5)  # named where the axis spans less than WIDE
 _WIDE = 4
 
 
@@ -351,7 +352,9 @@ def _spec(
     known = [f for factors in cases.values() for f in factors if f is not None]
     low, high = min(1 / _LEAST_SPAN, *known) / 1.02, max(_LEAST_SPAN, *known) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
-    ends = f"datum.value > 0 ? '{dates[-1][:10]}' : '{dates[0][:10]}'"
+    long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
+    first, last = (json.dumps(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))  # foreign text
+    ends = f"datum.value > 0 ? {last} : {first}"
     x = {
         "field": "place", "type": "quantitative", "scale": {"domain": [0, 1], "padding": 8},
         "axis": {"title": None, "values": [0, 1], "labelExpr": ends, "grid": False, "domain": False, "ticks": False},

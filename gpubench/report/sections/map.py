@@ -128,7 +128,8 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
     situations = list(dict.fromkeys(regime for _, ratios in filled_maps for regime in ratios.situations))[:2]
     sides = [(name, name) for name, _ in filled_maps]
     return MapView(
-        title=f"{len(filled_maps)} machines over each other", origin=tuple(names), ends=whole,
+        title=f"{len(filled_maps)} machines over each other", ends=whole,
+        origin=tuple(name for name, ratios in zip(names, maps, strict=True) if ratios.lanes),
         panels=_panels(whole.lanes, situations, sides),
     )  # fmt: skip
 
@@ -423,6 +424,7 @@ def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool)
         "labelExpr": f"{text} : ''",
         "grid": False,
         "domain": False,
+        "labelSeparation": 2,
     }
     domain = [ends.low / 2, ends.high * 2] if alone else [ends.low, ends.high]
     return {

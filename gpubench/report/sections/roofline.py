@@ -14,7 +14,7 @@ from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, number
 from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.report import charts
-from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, short
+from gpubench.report.charts import Chart, ChartRow, ChartRows, chart_cases, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import FORMS, devices_text, mark, series_name, share_text, size_text
 from gpubench.report.wording import legend as marks_legend
@@ -239,7 +239,7 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Draw a point for each op and device below its roofs, a picture for each dtype."""
     import altair
 
-    fastest = {point.id for point in charted(analysis)}
+    fastest = {point.id for point in chart_cases(analysis)}
     rows: ChartRows = {}
     marks: ChartRows = {}
     ours = [
@@ -255,7 +255,7 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     strokes = altair.Scale(domain=[_MEASURED, _WEAK_ROOF], range=[[1, 0], [6, 4]])
     base = {"x": x, "y": charts.log_axis("value", "FLOP per second"), "color": charts.accent(sides)}
     line = (
-        charts.named(charts.MARKS)
+        charts.chart_of(charts.MARKS)
         .mark_line(strokeWidth=1.5)
         .encode(
             **base,
@@ -264,10 +264,10 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
             tooltip=charts.tooltip(ROOF_COLUMNS),
         )
     )
-    points = charts.named().mark_point(size=60, filled=True).encode(**base, tooltip=charts.tooltip(COLUMNS))
+    points = charts.chart_of().mark_point(size=60, filled=True).encode(**base, tooltip=charts.tooltip(COLUMNS))
     return Chart(
         id="roofline", title="Roofline", caption=CAPTION, rows=rows, marks=marks,
-        spec=charts.finished(altair.layer(line, points), CAPTION),
+        spec=charts.make_spec(altair.layer(line, points), CAPTION),
     )  # fmt: skip
 
 

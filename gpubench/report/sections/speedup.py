@@ -19,10 +19,10 @@ from gpubench.report.charts import (
     banded_curves,
     by_series,
     case_fields,
+    chart_of,
     devices,
-    finished,
     log_axis,
-    named,
+    make_spec,
     short,
     tooltip,
 )
@@ -276,8 +276,8 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         for ratio in analysis.break_even
         if ratio.verdict == "at" and ratio.n is not None
     )  # fmt: skip
-    one = named().mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
-    places = named(MARKS).encode(
+    one = chart_of().mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
+    places = chart_of(MARKS).encode(
         y=log_axis("one", AXIS_TITLE, AXIS_LABEL),
         color=accent(devices(analysis)),
         tooltip=tooltip(MARK_COLUMNS),
@@ -287,7 +287,7 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     band, *curves = banded_curves(analysis, AXIS_TITLE, AXIS_LABEL, COLUMNS)
     return Chart(
         id="speedup", title="Speedup against size", caption=CAPTION, rows=rows, marks=marks,
-        spec=finished(altair.layer(band, one, *curves, bar, diamond), CAPTION),
+        spec=make_spec(altair.layer(band, one, *curves, bar, diamond), CAPTION),
     )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def allowed_and_drawn(*runs):
         found = chart_set(analysis, RenderOptions())
         for chart in found.charts:
             altair.Root.validate(chart.spec)
-            specs += [(chart.id, plots.drawn(chart, name)) for name in chart.rows]
+            specs += [(chart.id, plots.draw_spec(chart, name)) for name in chart.rows]
     drawn = plots.plots(analyses, "svg")
     for (chart_id, spec), (name, svg) in zip(specs, [*drawn.items()][-len(specs) :], strict=True):
         assert re.match(rf"(\d-)?{chart_id}-", name)

@@ -151,6 +151,22 @@ def test_a_page_that_would_grow_too_large_leaves_out_the_result_first_then_long_
     assert kept == [(True, True), (False, True), (False, False)]
 
 
+def test_sixteen_machines_stay_below_two_megabytes_and_one_below_one(monkeypatch):
+    """The library is in a page once, so that the page of a run tells the size of that of many."""
+    text = render([suite_run()], "html")
+    assert len(text.encode()) < 1_000_000
+    monkeypatch.setattr(html_page, "MAX_BYTES", 1)
+    least = render([suite_run()], "html")
+    library = len(Page(least).blocks["library"])
+    assert library + 16 * (len(least.encode()) - library) < 2_000_000
+
+
+def test_a_line_does_not_end_between_a_number_and_its_unit():
+    texts = " ".join(Page(render([suite_run()], "html")).texts)
+    assert "about 100\u00a0K elements" in texts
+    assert "half of them from " in texts.split("GPU wins 14 of 14 ops")[1].split("Copied at every call")[0]
+
+
 @pytest.mark.slow
 def test_many_runs_stay_below_two_megabytes():
     """Seven machines: of each the answer, the map and the charts."""
@@ -214,7 +230,7 @@ def test_any_name_stays_text(name):
         assert not [key for key in attributes if key.startswith("on") or key == "style"]
     whole = " ".join(" ".join(page.texts).split())
     assert printable(name) in whole
-    assert all(letter.isprintable() or letter == "\n" for text in page.texts for letter in text)
+    assert all(letter.isprintable() or letter in "\n\u00a0" for text in page.texts for letter in text)
     assert store.loads(embedded(page, "r0-result"), "the page").label == name
 
 
@@ -229,7 +245,7 @@ def test_a_forged_file_is_text_too(texts):
     for _, attributes in page.elements:
         assert not [key for key in attributes if key.startswith("on") or key == "style"]
         assert attributes.get("href", "#").startswith(("#", "data:,"))
-    assert all(letter.isprintable() or letter == "\n" for text in page.texts for letter in text)
+    assert all(letter.isprintable() or letter in "\n\u00a0" for text in page.texts for letter in text)
 
 
 def test_a_script_that_would_end_its_element_is_refused():

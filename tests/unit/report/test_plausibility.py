@@ -19,7 +19,7 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.noise import noise
 from gpubench.compare.two_runs import compare
 from gpubench.report import render
-from gpubench.report.charts import charted
+from gpubench.report.charts import chart_cases
 from gpubench.result.run import Measurement, Parts, Run
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 
@@ -88,7 +88,7 @@ def test_it_takes_part_in_nothing_that_is_derived_and_has_no_estimate(case_id):
     (row,) = [row for row in found.cases if row.label == "implausible"]
     assert (row.id, row.reason, row.time, row.rates, row.anatomy) == (case_id, "implausible", None, None, None)
     assert "less than 100 steps of its clock (1.1e-05 s)" in row.detail
-    assert case_id not in {shown.id for shown in charted(found)}
+    assert case_id not in {shown.id for shown in chart_cases(found)}
 
 
 @pytest.mark.parametrize(

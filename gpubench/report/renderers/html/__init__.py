@@ -59,7 +59,7 @@ FEW_TABLES = 3  # of one section; more of them become one
 _WHOLE, _ID = 32, 80  # characters of a cell, and of a single word in it, up to which it is not broken
 _LETTERS = 110  # of a line of a map in characters
 _NO_TABLES = "These tables are not in this page, which would be too large: gpubench report --sections {}"
-_UNIT = re.compile(r"(\d) ([KMG])\b")  # a line does not end between a number and its unit
+_UNIT = re.compile(r"(?<=\d) (?=[KMG]\b)|(?<=within) (?=\d)")  # no line ends here
 # The headings of the details, each with the keys of its sections; what has another key stands under the last one.
 _GROUPS = {
     "Thresholds": ("breakeven", "reuse"), "Gains": ("speedup", "hybrid"),
@@ -351,7 +351,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_finalize)
     environment.filters |= {
         "packed": _pack, "json": msgspec.json.encode, "cells": _cells, "breakable": _breakable,
-        "unbroken": lambda text: _UNIT.sub("\\1\u00a0\\2", text),
+        "unbroken": lambda text: Markup(_UNIT.sub("\u00a0", str(escape(visible(text))))),
     }  # fmt: skip
     return environment.from_string(_file("page.html"))
 

@@ -30,6 +30,7 @@ from gpubench.report.sections.answer_text import (
     factor_text,
     gain_cell,
     gain_text,
+    half_text,
     series_text,
     threshold_cell,
     with_own_names,
@@ -209,7 +210,9 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
                 for name, (entry, cell, _) in wins.items()
             ]
             text = f"{list_words(starts)}: {text}"
-        figure = f"{len(wins)} of {count_noun(len(gains), 'op')}" if gains else "not measured"
+        if (half := half_text([(entry, cell) for entry, cell, _ in wins.values()])) and regime == WAITED:
+            text = f"{text}; half of them from {half}"
+        figure = f"GPU wins {len(wins)} of {count_noun(len(gains), 'op')}" if gains else "not measured"
         if len(gains) == 1:
             ((entry, cell, gain),) = gains.values()
             figure = gain_text(gain)
@@ -217,7 +220,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
             text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.extent)}"
         yield AnswerTile(
             head=_HEADS.get(regime, situation_text(regime).capitalize()), situation=short_text(regime), text=text,
-            figure=figure, tone="gpu" if 2 * len(wins) >= len(gains) else "cpu",
+            figure=figure, tone="gpu" if wins else "cpu" if losses and len(gains) == 1 else "plain",
         )  # fmt: skip
     if answered.rows:
         yield _sureness_tile(analysis, answered)
@@ -239,7 +242,9 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
     texts += [f"{len(thresholds) - near} within a range"] if len(thresholds) > near else []
     texts += [f"{rough} of {count_noun(len(cells), 'gain')} may be off by more than 15 % (~)"] if rough else []
     texts.append(count_noun(count_sessions(analysis.run), "session"))
-    figure = f"{near} of {count_noun(len(thresholds), 'threshold')} within 2x" if thresholds else "no threshold"
+    figure = (
+        f"{near} of {count_noun(len(thresholds), 'threshold')} within 2x" if thresholds else "no threshold"
+    )
     if answered.named:
         figure = f"{len(cells) - rough} of {count_noun(len(cells), 'gain')} within 15 %"
     return AnswerTile(head="How sure", figure=figure, text="; ".join(texts))

@@ -318,7 +318,6 @@
       place.textContent = "";
       // The page says itself what the chart is; a second description inside it would be read twice.
       const spec = { ...chart.spec, description: undefined, datasets: { rows, marks, ends } };
-      if (ends.length) spec.padding = { left: 5, top: 5, bottom: 5, right: 12 + 7 * Math.max(...ends.map((end) => end.text.length)) };
       if (rows.length) this.drawn.set(chart.id, await embed(place, spec, lines));
     }
 
