@@ -43,7 +43,7 @@ def rough_size_text(n: float) -> str:
 
 def asked_size_text(n: int, extent: Extent) -> str:
     """Return a size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
-    if extent == "side":
+    if extent == "side" or (extent == "plain" and n < 10_000):
         return size_text(n, extent)
     for unit, scale in SIZE_UNITS:
         for decimals in (0, 1):

@@ -111,6 +111,9 @@ def test_a_square_matrix_prints_its_side():
     assert visible(size_text(182, "side"), ascii_only=True) == "182^2"
     assert range_text(128, 512, "side") == "128-512²"
     assert size_text(182, "plain") == "182"
+    assert size_text(20_195, "plain") == "20 K"
+    assert range_text(464, 20_195, "plain") == "464-20 K"
+    assert asked_size_text(10_000, "plain") == "10,000"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_how_sure_the_thresholds_are_stands_below_the_table():
     sharp, wide = rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0), {1024: 0.1, 16777216: 20.0}
     run = ops([sharp, rising(VECTOR, 30_000), rising(VECTOR, 40_000), wide, WINS])
     said = " ".join(" ".join(screen(run)).split())
-    assert "Thresholds: 1 within 1.5x, 2 within 2x either way; 1 within a range. 5 sessions, 55 s." in said
+    assert "Thresholds: 1 within 1.5x, 2 within 2x, 1 within a range. 5 sessions, 55 s." in said
     assert "noisy" not in said
 
 

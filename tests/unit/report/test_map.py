@@ -290,5 +290,7 @@ def test_machines_share_a_lane():
     for rows in view.panels.values():
         assert len(rows) == 2 * len(view.ends.lanes)
         assert {row.side for row in rows} == {"A", "B"}
+    others = [*analyses, analysed([no_gpu_run()])[0]]
+    assert overlay_view(others, ["A: one", "B: other", "C: none"]).origin == ("A: one", "B: other")
     assert overlay_view(analyses[:1], ["A: one"]) is None
     assert overlay_view([analyses[0], analysed([no_gpu_run()])[0]], ["A: one", "B: none"]) is None

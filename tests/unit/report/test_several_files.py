@@ -71,6 +71,14 @@ def test_files_of_one_machine_are_a_history():
     assert "geometric mean of the changes: +300%" in text
 
 
+def test_the_dates_of_a_history_are_text_in_its_axis():
+    hostile = "2026-01-01T'+x//"
+    days = [of_machine({1024: 4.0}, cpu_s=1e-3, started=at) for at in (hostile, hostile + "2")]
+    (side,) = machine_runs([analyse(day) for day in days])
+    ends = history_chart(side, "A").spec["encoding"]["x"]["axis"]["labelExpr"]
+    assert ends == """datum.value > 0 ? "2026-01-01 '+x//2" : "2026-01-01 '+x//" """.strip()
+
+
 def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
     noise = random.Random(5)
     seconds = [1e-3 * (1.3 if i >= 6 else 1.0) * (1 + noise.gauss(0, 0.01)) for i in range(10)]
