@@ -47,7 +47,7 @@ QUIET = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
 COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
 ASCII = option(None, OUTPUT, "No box drawing and no block characters.")
 NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.")
-JSON = option(None, OUTPUT, "Same as --format json.", long_name="json", brief=True)
+JSON = option(None, OUTPUT, "Same as --format json.", long_name="json")
 
 
 class QuietOptions(CommandOptions):
@@ -303,7 +303,7 @@ class ResultOptions(SavingOptions):
 BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.")
 FULL = option(None, OUTPUT, "Print the whole report. Default: the answer on one screen; a line for each of several.",
     brief="Print the whole report, not the answer alone.")
-OPEN = option(None, OUTPUT, "Show the report as a page in the browser.", long_name="open", brief=True)
+OPEN = option(None, OUTPUT, "Show the report as a page in the browser.", long_name="open")
 
 
 class StoredOptions(CommandOptions):
@@ -414,7 +414,7 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
 
     examples = (
         "gpubench report",
-        "gpubench report results                      a line for each result of a folder",
+        "gpubench report results                     a line for each result of a folder",
         "gpubench report result.json --sections breakeven,speedup",
         "gpubench report result.json -o report.html",
     )
@@ -428,7 +428,7 @@ class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
     full: bool = option(None, OUTPUT, "List every case. Default: those that are slower or faster, and a count of the "
-        "rest.", brief=True)
+        "rest.", brief="List every case, those that did not change too.")
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of slower,unsure,failed,missing,noisy. "
         "Default: slower,failed,missing.", brief="Exit 3 for any of these, as slower,failed.")
     min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is not X times faster "
@@ -462,9 +462,9 @@ class CheckOptions(JudgingOptions):
     new: str = argument("NEW", "Environment with the new version.")
     plan: list[str] | None = argument("[-- OPTION...]", "What to measure: functions and options of `gpubench run`.")
     sessions: int = option("N", LONG, "Sessions of each version, in turns; a regression needs 5.", least=1,
-        default=5, brief=True)
+        default=5, brief="Sessions of each version; a regression needs 5.")
     base_folder: Path | None = option("DIR", WHERE, "Where BASE runs, as a checkout of the version before. Default: "
-        "here.", brief=True)
+        "here.", brief="Where BASE runs. Default: here.")
     new_folder: Path | None = option("DIR", WHERE, "Where NEW runs. Default: here.")
     results_dir: Path | None = option("DIR", OUTPUT, "Where base.json and new.json are kept. Default: a new folder "
         "in results.")
@@ -489,7 +489,7 @@ class AdviseOptions(CommonOptions):
     calls: int = option("N", WHAT, "Calls that share one copy, with --data host.", least=1, default=1,
         brief=True)
     queued: bool = option(None, WHAT, "With --data device: many calls are queued and waited for once. Default: the "
-        "caller waits for each.", brief=True)
+        "caller waits for each.", brief="Many calls are waited for once, not each.")
     source: str | None = option("FILE", WHERE, "Answer from this result, - for stdin. Default: the newest "
         "ones.", long_name="from", brief="Answer from this result. Default: the newest ones.")
     results_dir: Path = option("DIR", WHERE, "Where this machine's results are looked for.",

@@ -34,7 +34,7 @@ class EnergyGoal(AdviseOptions):
     """The option about what a place is chosen for."""
 
     goal: str = option("time|energy", WHAT, "What should be least: the time of a call, or its joules, as --energy has "
-        "counted them.", default="time", brief=True)
+        "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
         """Choose the device whose call takes the least energy. Raises UsageError for another goal."""
