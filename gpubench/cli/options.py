@@ -413,9 +413,8 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
         return None
 
     examples = (
-        "gpubench report",
-        "gpubench report results                     a line for each result of a folder",
         "gpubench report result.json --sections breakeven,speedup",
+        "gpubench report results                     a line for each result of a folder",
         "gpubench report result.json -o report.html",
     )
 
