@@ -328,8 +328,9 @@ class _Runner:
                 self.progress.cases += self._schedule.count
                 self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
-                if self._budget.over:
-                    return  # it may lack cases
+                blocks = [b for o in self.recorder.run.outcomes if isinstance(o, Measurement) for b in o.blocks]
+                if self._budget.over or all(block.session != again.index for block in blocks):
+                    return  # it may lack cases, or has none: a device is lost, a user's file was edited
                 turn.append(again)
                 least = min(turn, key=lambda session: (session.disturbance, session.index))
                 for session in turn:

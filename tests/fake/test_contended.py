@@ -100,6 +100,12 @@ def test_a_repeat_has_to_fit_the_budget():
     assert len(run.sessions) == 1
 
 
+def test_a_repeat_without_a_time_counts_for_nothing(monkeypatch):
+    monkeypatch.setattr(runner, "to_be_tried", lambda outcome, session, since: session == 0)
+    run, _ = measured([BUSY, QUIET])
+    assert [session.superseded for session in run.sessions] == [False, True]
+
+
 def test_a_repeat_that_an_interrupt_cuts_short_counts_for_nothing(monkeypatch):
     monkeypatch.setattr(runner, "hold_signals", lambda: None)  # they are the test's
     asked, _ = request([BUSY, BUSY], 1, None)
