@@ -14,7 +14,7 @@ from gpubench.energy import windows
 from gpubench.energy.section import energies, energy_section
 from gpubench.energy.windows import EnergyCompanion
 from gpubench.measure import protocol
-from gpubench.measure.monitor import Reading
+from gpubench.measure.monitor import Monitor, Reading
 from gpubench.report import analysed
 from gpubench.report.layout import RenderOptions
 from gpubench.result.energy import EnergyWindow
@@ -123,15 +123,23 @@ def test_no_reading_is_no_counter_that_stands_still(tmp_path, monkeypatch):
 def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
     Package(tmp_path)
     made, _ = companion(tmp_path, monkeypatch)
+    closed = []
+
+    class WatchedMonitor(Monitor):
+        def close(self):
+            closed.append(self)
+            super().close()
 
     def interrupt():
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(windows, "Monitor", WatchedMonitor)
+
     with pytest.raises(KeyboardInterrupt):
         measure(made, Working(interrupt))
-    child = made._monitor._child
+    assert not closed
     made.clean_up()
-    assert not child.alive
+    assert closed
 
 
 def drawn(*rows):
