@@ -57,5 +57,9 @@ def test_terminal_page_and_notebook_say_the_same_in_the_same_colours(opened, con
     for script in (True, False):
         page = contexts[script].new_page()
         page.goto(notebook.as_uri())
+        page.emulate_media(color_scheme="dark")
+        label = page.locator(".lane svg text").first
+        assert label.evaluate("e => getComputedStyle(e).fill") == "rgb(169, 177, 189)"
+        page.emulate_media(color_scheme="light")
         assert shown(page) == (sentence, colours, numbers)
         page.close()

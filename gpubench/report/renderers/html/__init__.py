@@ -51,7 +51,8 @@ MOST_CASES = 3_000  # with charts; of more the page would take half a minute
 LANE = 240  # points of width of a map's lanes in a notebook
 _NOTEBOOK = (
     ":scope { background: var(--paper); color: var(--ink); padding: 12px; }"
-    f" .lanes tbody .lane {{ min-width: {LANE + 14}px; }}"
+    f" .lanes {{ width: auto; }} .lanes tbody .lane {{ width: {LANE + 14}px; min-width: {LANE + 14}px; }}"
+    " .lane svg text { fill: var(--quiet); }"
 )
 MANY = 3  # runs on one page: each of them unfolds on demand
 MOST_ROWS = 60  # of a table that needs no script; longer ones are packed

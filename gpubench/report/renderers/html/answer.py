@@ -212,7 +212,8 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
             text = f"{list_words(starts)}: {text}"
         if (half := half_text([(entry, cell) for entry, cell, _ in wins.values()])) and regime == WAITED:
             text = f"{text}; half of them from {half}"
-        figure = f"GPU wins {len(wins)} of {count_noun(len(gains), 'op')}" if gains else "not measured"
+        side, count = ("CPU", len(losses)) if losses and not wins else ("GPU", len(wins))
+        figure = f"{side} wins {count} of {count_noun(len(gains), 'op')}" if gains else "not measured"
         if len(gains) == 1:
             ((entry, cell, gain),) = gains.values()
             figure = gain_text(gain)
@@ -220,7 +221,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
             text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.extent)}"
         yield AnswerTile(
             head=_HEADS.get(regime, situation_text(regime).capitalize()), situation=short_text(regime), text=text,
-            figure=figure, tone="gpu" if wins else "cpu" if losses and len(gains) == 1 else "plain",
+            figure=figure, tone="gpu" if wins else "cpu" if losses else "plain",
         )  # fmt: skip
     if answered.rows:
         yield _sureness_tile(analysis, answered)
