@@ -45,7 +45,9 @@ def files_of(page: str) -> list[str]:
 
 def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
     """`page` with its blocks made anew from `files` (relative to `root`), in the order in which they were measured."""
-    analyses = sorted((analyse(store.load(root / name)) for name in files), key=lambda one: one.run.started_at)
+    analyses = sorted(
+        (analyse(store.load(root / name)) for name in files), key=lambda analysis: analysis.run.started_at
+    )
     named = {analysis.run.id: name for analysis, name in _pair(analyses, files, root)}
     blocks = {name: make(analyses) for name, make in _BLOCKS.items()}
     blocks["runs"] = _runs(analyses, named)
@@ -244,7 +246,7 @@ def _plain_op(share: RoofShare) -> bool:
 
 
 def _widths(analyses: Sequence[Analysis]) -> str:
-    return _pivot(analyses, lambda row: "columns" in row.case.case.params, ("op", "n", "columns", "dtype"))
+    return _pivot(analyses, lambda point: "columns" in point.case.case.params, ("op", "n", "columns", "dtype"))
 
 
 def _shapes(analyses: Sequence[Analysis]) -> str:

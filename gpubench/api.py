@@ -62,7 +62,7 @@ class Result:
     def _analysis(self) -> Analysis:
         from gpubench import report
 
-        return report.analysed([self.run])[0]
+        return report.analyse_runs([self.run])[0]
 
     def __str__(self) -> str:
         """The answer, as `gpubench run` prints it."""
@@ -127,13 +127,13 @@ class Result:
             ) from error
         from gpubench import report
 
-        return pandas.read_csv(io.StringIO(report.drawn([self._analysis], "csv")))
+        return pandas.read_csv(io.StringIO(report.draw_report([self._analysis], "csv")))
 
     def to_html(self) -> str:
         """The report as one page that needs no network."""
         from gpubench import report
 
-        return report.drawn([self._analysis], "html")
+        return report.draw_report([self._analysis], "html")
 
     def policy(self) -> Policy:
         """Advice for single calls, from this result alone."""
@@ -318,7 +318,7 @@ def _measure(options: Any, began: float) -> Result:
     with progress.show(options, os.environ) as display:
         spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
         finished = runner.run(spec, display, lambda _: None)
-    return Result(saving.as_stored(finished))
+    return Result(saving.read_back(finished))
 
 
 def shows_progress() -> bool:

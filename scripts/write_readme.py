@@ -58,9 +58,9 @@ _WORDS = re.compile(r"(<!-- words (?P<name>\S+) -->\n).*?<!-- end -->", re.DOTAL
 def page(text: str) -> str:
     """A page with its blocks printed anew."""
     text = _BLOCK.sub(
-        lambda found: f"{found[1]}```\n{_print(found['command'], found['arguments'])}```\n<!-- end -->", text
+        lambda match: f"{match[1]}```\n{_print(match['command'], match['arguments'])}```\n<!-- end -->", text
     )
-    return _WORDS.sub(lambda found: f"{found[1]}{words(found['name'])}\n<!-- end -->", text)
+    return _WORDS.sub(lambda match: f"{match[1]}{words(match['name'])}\n<!-- end -->", text)
 
 
 def default_result() -> Path:

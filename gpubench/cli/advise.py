@@ -28,9 +28,9 @@ def advise(options: AdviseOptions) -> None:
     key = _key(options.op, options.dtype, options.params)
     if key is None:  # a function of the user's own: the results alone know it
         results, key = _of_function(options.op, options.dtype, list(results))
-    found = options.amend(answer(results, key, n, _regime(options)))
+    advice = options.amend(answer(results, key, n, _regime(options)))
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    streams.put(render(found, "json" if options.as_json else options.format, columns))
+    streams.put(render(advice, "json" if options.as_json else options.format, columns))
 
 
 def _regime(options: AdviseOptions) -> str:

@@ -106,7 +106,7 @@ def _measure(options: NoiseOptions, began: float) -> Run:
     if saver.error is not None:
         tell(saver.error)
         finished = msgspec.structs.replace(finished, exit_code=int(ExitCode.FAILED))
-    return saving.as_stored(finished)
+    return saving.read_back(finished)
 
 
 def judge_sessions(run: Run, sessions: int) -> Noise:

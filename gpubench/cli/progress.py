@@ -35,7 +35,7 @@ from gpubench.measure.recorder import (
 )
 from gpubench.measure.schedule import RunSpec, open_curves, plan_workloads
 from gpubench.report import events as lines
-from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
+from gpubench.report.layout import RenderOptions, convert, json_line, round_numbers
 from gpubench.report.sections.answer_so_far import AnswerSoFar
 from gpubench.report.wording import situation_text
 from gpubench.result.case import RESIDENT, own_names, parse_case_id
@@ -450,7 +450,7 @@ class EventLog:
                 if event.session >= self._sessions - 1 or not isinstance(event.outcome, Measurement):
                     self._tell(self._case(event.outcome))
             case Warned():
-                self._warn(narrowed(stored_finding(event.warning), lines.WarningFound))
+                self._warn(convert(stored_finding(event.warning), lines.WarningFound))
 
     def beside(self, sink: Sink) -> Sink:
         def both(event: Event) -> None:
@@ -483,7 +483,7 @@ class EventLog:
 
     def _case(self, outcome: Outcome) -> lines.CaseComplete:
         """The case by the digits that the file will have."""
-        outcome = msgspec.convert(rounded(msgspec.to_builtins(outcome)), Outcome)
+        outcome = msgspec.convert(round_numbers(msgspec.to_builtins(outcome)), Outcome)
         kinds = {device.id: device.kind for device in self._run.devices}
         kind = device_kind(outcome.case.device_id, kinds)
         return lines.case_complete(case_result(self._run, outcome, kind, {}))

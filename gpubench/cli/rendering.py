@@ -59,10 +59,10 @@ class ReportStyle(msgspec.Struct, frozen=True):
 
         options = self.options if format == self.format else for_a_page(self.options)
         if format != "markdown" or not self.brief:
-            return report.drawn(analyses, format, options)
+            return report.draw_report(analyses, format, options)
         options = msgspec.structs.replace(options, sections=report.SUMMARY)
         rest = "The rest: `gpubench report FILE --full`, with `-o report.html` as a page."
-        return f"{report.drawn(analyses, format, options)}\n{rest}\n"
+        return f"{report.draw_report(analyses, format, options)}\n{rest}\n"
 
 
 def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:

@@ -48,7 +48,7 @@ def report(options: ReportOptions) -> int:
     runs = options.runs(documents)
     sources = _runs(documents) if runs is None else [("", run) for run in runs]
     gates = ci.gates(options.min_speedup or [], options.fail_on)
-    analyses = reports.analysed(
+    analyses = reports.analyse_runs(
         [run for _, run in sources],
         baseline=options.baseline,
         keep=keep,

@@ -35,13 +35,13 @@ def run(options: RunOptions) -> int:
     style = rendering.report_style(options)
     expected = rendering.loaded_claims(options.claims)
     gates = ci.gates(options.min_speedup or [], options.fail_on)
-    outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
+    outputs = saving.check_outputs([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ)
     plan_options = options.replace(append=append)
     if options.dry_run:
         streams.put(_plan_text(_plan(_request(plan_options, began, gates, None)), style))
         return 0
-    with saving.locked(outputs, options):
+    with saving.lock(outputs, options):
         saving.keep_part(outputs, resumed=append is not None)
         with progress.show(options, os.environ) as display:
             request = progress.tell(
@@ -59,9 +59,9 @@ def run(options: RunOptions) -> int:
         if not (options.quiet or style.screen):
             for path in saved:
                 print(f"saved {path}", file=sys.stderr)
-        stored = saving.as_stored(finished)
-        analyses = report.analysed([stored], baseline=options.baseline, gates=gates, claims=expected)
-        stored, analyses = saving.gated(stored, analyses, saver)
+        stored = saving.read_back(finished)
+        analyses = report.analyse_runs([stored], baseline=options.baseline, gates=gates, claims=expected)
+        stored, analyses = saving.judge_gates(stored, analyses, saver)
         events.finish(analyses[0])
         errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
         if options.open_page:
@@ -71,7 +71,7 @@ def run(options: RunOptions) -> int:
             lambda: of_reports(analyses, stored.exit_code), lambda: style.render(analyses, "markdown"),
             next(iter(saved), None),
         )  # fmt: skip
-        return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
+        return saving.exit_code(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:

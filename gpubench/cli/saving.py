@@ -41,7 +41,7 @@ def require_text(options: RunOptions) -> None:
             )  # fmt: skip
 
 
-def checked(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
+def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
     """Every output path can be written: found out before measuring, not after. Raises UsageError.
 
     `-` is standard output, which carries the report in any case.
@@ -65,7 +65,7 @@ def check_folder(output: Sequence[str], options: SavingOptions) -> None:
 
 
 @contextlib.contextmanager
-def locked(output: Sequence[str], options: RunOptions) -> Iterator[None]:
+def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
     """Keep other runs from writing the result files: from before they are read until the command ends.
 
     Raises InputError where another run keeps one of them for longer than --lock-timeout.
@@ -149,21 +149,21 @@ class Saver:
             self.empty = True
             self._discard_journal()
             return
-        self.error = self._save_wished(run)
+        self.error = self._save_result(run)
         if self.error is not None and not self.saved:
             rescued = self._rescue(run, self.error)
             if rescued is None:
                 return
             self._discard_journal()
             # What the run kept there may have been what filled it.
-            if self._save_wished(run) is None:
+            if self._save_result(run) is None:
                 self.error = None
                 rescued.unlink(missing_ok=True)
             else:
                 self.saved = [rescued]
         self._discard_journal()
 
-    def _save_wished(self, run: Run) -> GpubenchError | None:
+    def _save_result(self, run: Run) -> GpubenchError | None:
         """Save the result in every wished place. Returns the error of the last one that failed."""
         failed = None
         try:
@@ -212,12 +212,12 @@ class Saver:
             self._journal.remove()
 
 
-def as_stored(run: Run) -> Run:
+def read_back(run: Run) -> Run:
     """The run with the digits of its file: whatever is derived from it is what `report` derives."""
     return store.loads(store.dumps(run), "the result")
 
 
-def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
+def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
     """The run with the exit code of its gates, saved once more where one failed; what broke before outweighs them."""
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
         return stored, list(analyses)
@@ -261,7 +261,7 @@ def deliver(
     return errors
 
 
-def ended(stored: Run, errors: Sequence[GpubenchError]) -> int:
+def exit_code(stored: Run, errors: Sequence[GpubenchError]) -> int:
     """Report `errors`, the files that could not be written, and return the exit code."""
     for error in errors:
         sys.stdout.flush()

@@ -369,13 +369,13 @@ def _numbers(machine: Machine, ids: Sequence[str]) -> str:
 
 LARGEST_SIDE = 10_000
 _REGIMES: dict[str, str] = {
-    WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", "transfer-always": "with transfers",
+    WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", "transfer-always": "copied at every call",
     "transfer-once": "with one copy",
 }  # fmt: skip
 
 
 def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
-    """ "matmul float32: GPU from n = 320 with transfers": a line per op, dtype and other params."""
+    """ "matmul float32: GPU from n = 320 copied at every call": a line per op, dtype and other params."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"

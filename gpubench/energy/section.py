@@ -70,33 +70,39 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
         return None
     unknown = group_by((result for result in results if result.reason), lambda result: result.reason)
     reasons = [
-        printable(
-            f"Not known of {list_words(sorted({device_text(analysis, one.device_id) for one in some}))}: {reason}."
-        )
+        printable(f"Not known of {list_words(_devices(analysis, some))}: {reason}.")
         for reason, some in unknown.items()
     ]
-    known = [one for one in results if one.joules is not None]
+    counted = [energy for energy in results if energy.joules is not None]
     return Section(
-        title=TITLE, lines=(_MEANING, *reasons), tables=(_table(analysis, results),) if known else ()
+        title=TITLE, lines=(_MEANING, *reasons), tables=(_table(analysis, results),) if counted else ()
     )
+
+
+def _devices(analysis: Analysis, results: Iterable[EnergyResult]) -> list[str]:
+    return sorted({device_text(analysis, energy.device_id) for energy in results})
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
     cases = {case.id: case.case for case in analysis.cases}
-    on_cpu = group_by((one for one in results if one.kind == "cpu"), lambda one: cases[one.id].workload)
+    on_cpu = group_by(
+        (energy for energy in results if energy.kind == "cpu"), lambda energy: cases[energy.id].workload
+    )
     on_gpu = group_by(
-        (one for one in results if one.kind == "gpu"),
-        lambda one: (cases[one.id].workload, cases[one.id].regime_id),
+        (energy for energy in results if energy.kind == "gpu"),
+        lambda energy: (cases[energy.id].workload, cases[energy.id].regime_id),
     )
     rows = []
-    for workload in dict.fromkeys(cases[one.id].workload for one in results):
+    for workload in dict.fromkeys(cases[energy.id].workload for energy in results):
         cpu = _least(on_cpu.get(workload, ()))
         situations = [key for key in on_gpu if key[0] == workload]
         situations.sort(key=lambda key: regime_order(cases[on_gpu[key][0].id]))
         for key in situations or [(workload, RESIDENT)]:
             gpu = _least(on_gpu.get(key, ()))
-            one = gpu or cpu or (on_gpu.get(key) or on_cpu[workload])[0]
-            rows.append(cells(*_cells(cases[one.id], "" if not situations else short_text(key[1]), cpu, gpu)))
+            energy = gpu or cpu or (on_gpu.get(key) or on_cpu[workload])[0]
+            rows.append(
+                cells(*_cells(cases[energy.id], "" if not situations else short_text(key[1]), cpu, gpu))
+            )
     columns = heads(
         "op", number("size"), "situation", number("CPU"), number("GPU"), "less", number("CPU power", 1),
         number("GPU power", 1), number("GPU at rest", 2),
@@ -113,12 +119,12 @@ def _cells(case: Case, situation: str, cpu: EnergyResult | None, gpu: EnergyResu
 
 
 def _least(results: Iterable[EnergyResult]) -> EnergyResult | None:
-    known = [one for one in results if one.joules is not None]
-    return min(known, key=lambda one: one.joules or 0.0, default=None)
+    counted = [energy for energy in results if energy.joules is not None]
+    return min(counted, key=lambda energy: energy.joules or 0.0, default=None)
 
 
-def _joules_text(one: EnergyResult | None) -> str:
-    return "unknown" if one is None or one.joules is None else format_joules(one.joules)
+def _joules_text(energy: EnergyResult | None) -> str:
+    return "unknown" if energy is None or energy.joules is None else format_joules(energy.joules)
 
 
 def _ratio_text(cpu: EnergyResult | None, gpu: EnergyResult | None) -> str | Cell:

@@ -76,7 +76,7 @@ def run_cluster(options: ClusterRunOptions) -> int:
     if options.append and options.output:
         raise UsageError("bad-value", "--output beside --append", why="the fleet of --append is written anew")
     limits, output = fleet_limits(options), _output(options)
-    with saving.locked([output], options):
+    with saving.lock([output], options):
         saved = _saved_nodes(options.append)
         whole = [node for node in saved or () if node.status == "ok" and node.reason is None]
         with closing(engine_at(options.cluster or "")) as engine, closing(FleetJournal(output)) as journal:

@@ -101,7 +101,7 @@ def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
 def _renumber(runs: Sequence[Run]) -> list[Run]:
     """Return the runs with the numbers that their sessions have in the whole."""
     listed = [(i, session) for i, run in enumerate(runs) for session in _sessions(run)]
-    listed.sort(key=lambda one: (one[1].started_at, _content(one[1]), one[0]))
+    listed.sort(key=lambda pair: (pair[1].started_at, _content(pair[1]), pair[0]))
     numbers: list[dict[int, int]] = [{} for _ in runs]
     for number, (i, session) in enumerate(listed):
         numbers[i][session.index] = number

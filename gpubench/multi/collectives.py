@@ -53,7 +53,7 @@ def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
     """Return the collectives shown: op by op, gang by gang, from small to large."""
     rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
     results = [rates for result in rows if (rates := _rates(result)) is not None]
-    return tuple(sorted(results, key=lambda one: (one.op, one.ranks, one.device_id, one.n)))
+    return tuple(sorted(results, key=lambda result: (result.op, result.ranks, result.device_id, result.n)))
 
 
 def _rates(result: CaseResult) -> CollectiveResult | None:
@@ -112,7 +112,7 @@ _MEANING = (
 @section("collectives", order=120, help="What links carry when GPUs exchange data")
 def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
     rows = collectives(analysis)
-    gangs = groupby(rows, key=lambda row: (row.op, row.ranks, row.device_id))
+    gangs = groupby(rows, key=lambda result: (result.op, result.ranks, result.device_id))
     tables = tuple(_table(analysis, list(results), options.time_unit) for _, results in gangs)
     lines = (_MEANING, *slow_links(analysis)) if rows else ()
     return Section(title=TITLE, lines=lines, tables=tables, folded=True)
@@ -427,14 +427,15 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
     """One line a gang, named by its ranks; of more than two gangs of an op and size the slowest and the fastest."""
     lanes = []
     order = sorted(
-        rows, key=lambda row: (*(row.op != name for name in _FIRST), row.op, row.ranks, row.device_id)
+        rows,
+        key=lambda result: (*(result.op != name for name in _FIRST), result.op, result.ranks, result.device_id),
     )
-    for (op, _), group in groupby(order, key=lambda row: (row.op, row.ranks)):
-        gangs = [(id, list(results)) for id, results in groupby(group, key=lambda row: row.device_id)]
+    for (op, _), group in groupby(order, key=lambda result: (result.op, result.ranks)):
+        gangs = [(id, list(results)) for id, results in groupby(group, key=lambda result: result.device_id)]
         if len(gangs) <= _MOST_PAIRS:
             lanes += [(f"{op} {_ranks_text(op, id)}", results) for id, results in gangs]
             continue
-        gangs.sort(key=lambda gang: max(gang[1], key=lambda row: row.n).busbw)
+        gangs.sort(key=lambda gang: max(gang[1], key=lambda result: result.n).busbw)
         for word, (id, results) in (("slowest", gangs[0]), ("fastest", gangs[-1])):
             lanes.append((f"{op} {_ranks_text(op, id)}, {word} of {len(gangs)}", results))
     return lanes

@@ -32,14 +32,14 @@ def render(
     keep: Callable[[Case], bool] | None = None,
     **look: Any,
 ) -> str:
-    """Return the report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise.
-    `look` are fields of `RenderOptions`."""
+    """Return the report of `runs` as text with one trailing newline, by `analyse_runs` and `draw_report`, which
+    say what it raises. `look` are fields of `RenderOptions`."""
     from gpubench.report.layout import RenderOptions
 
-    return drawn(analysed(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
+    return draw_report(analyse_runs(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
 
 
-def analysed(
+def analyse_runs(
     runs: Sequence[Run],
     *,
     baseline: str | None = None,
@@ -64,7 +64,7 @@ def analysed(
     return analyses
 
 
-def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
+def draw_report(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
     """Return the analyses as text with one trailing newline; the same bytes for the same files. Raises what
     `require_look` raises, and UsageError for a column that no table has."""
     from gpubench.report.layout import RenderOptions

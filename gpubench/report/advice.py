@@ -84,13 +84,13 @@ def _table(advice: Advice, width: int) -> str:
     table = Table(columns, tuple(cells(*_row(candidate)) for candidate in advice.candidates))
     if natural_width(table) <= width:
         return "\n".join(map(line_text, table_lines(table, width)))
-    return "\n".join(wrap(_sentence(table, row), width) for row in table.rows)
+    return "\n".join(wrap(_sentence(table, record), width) for record in table.rows)
 
 
-def _sentence(table: Table, row: Line) -> str:
+def _sentence(table: Table, record: Line) -> str:
     """`cupy:0 (H200): form library, one call 53.1 us, interval 52..54 us, basis measured`."""
-    pairs = zip(table.headings()[1:], row[1:], strict=True)
-    return f"{row[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
+    pairs = zip(table.headings()[1:], record[1:], strict=True)
+    return f"{record[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
 
 
 def _row(option: AdviceCandidate) -> tuple[str, ...]:

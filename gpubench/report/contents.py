@@ -18,7 +18,7 @@ from gpubench.base.streams import columns, cut, printable
 from gpubench.base.table import Cell, Table, cells, heads
 from gpubench.base.units import count_noun
 from gpubench.report.charts import ChartSet, all_series, chart_cases, devices, regimes
-from gpubench.report.layout import RenderOptions, Section, TextDocument, limited
+from gpubench.report.layout import RenderOptions, Section, TextDocument, limit_columns
 from gpubench.report.sections.answer import HEIGHT, answer_screen, brief_answer
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.map import KEY as MAP
@@ -32,7 +32,7 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs, their tables limited to the columns that were asked for.
+    """Return the reports of all runs, their tables limit_columns to the columns that were asked for.
 
     Raises UsageError for a column that no table has.
     """
@@ -44,7 +44,7 @@ def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[Text
         reports = [report for report in reports if report.sections or not together.sections]
         reports = [together, *reports] if together.sections else reports
     reports = reports if any(report.sections for report in reports) else [_empty(reports, options)]
-    return limited(reports, options.columns)
+    return limit_columns(reports, options.columns)
 
 
 def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:

@@ -131,8 +131,8 @@ def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
     """Return the newest that rests on measurements, else the newest, of one machine."""
     if len(machine_runs(analyses)) > 1:
         return None
-    newest = sorted(analyses, key=lambda one: (one.run.started_at, one.run.id), reverse=True)
-    return recommend_mode(next((one for one in newest if evidence(one) is not None), newest[0]))
+    newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)
+    return recommend_mode(next((analysis for analysis in newest if evidence(analysis) is not None), newest[0]))
 
 
 def _source(analysis: Analysis) -> Source:

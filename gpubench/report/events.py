@@ -14,7 +14,7 @@ from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import SpeedupKind, UndecidedReason, VerdictKind
 from gpubench.base.errors import ExitCode
 from gpubench.base.messages import NoNumber, Reason, WarningCode
-from gpubench.report.layout import RenderOptions, json_line, narrowed
+from gpubench.report.layout import RenderOptions, convert, json_line
 from gpubench.result.run import Run, Severity
 
 SCHEMA_VERSION = 1
@@ -128,9 +128,9 @@ def events(analysis: Analysis) -> Iterator[EventLine]:
 
 def conclusions(analysis: Analysis) -> Iterator[EventLine]:
     """Yield what only the whole run tells, and its end."""
-    yield from (narrowed(entry, SpeedupFound) for entry in analysis.speedups)
-    yield from (narrowed(entry, BreakEvenFound) for entry in analysis.break_even)
-    yield from (narrowed(entry, WarningFound) for entry in findings(analysis))
+    yield from (convert(entry, SpeedupFound) for entry in analysis.speedups)
+    yield from (convert(entry, BreakEvenFound) for entry in analysis.break_even)
+    yield from (convert(entry, WarningFound) for entry in findings(analysis))
     yield _run_complete(analysis)
 
 

@@ -44,25 +44,25 @@ def leading(document: TextDocument) -> int:
     return int(bool(document.sections and document.sections[0].screen))
 
 
-def limited(documents: Sequence[TextDocument], wanted: Sequence[str]) -> list[TextDocument]:
-    """The documents with tables of the columns `wanted`; a table that has none of them stays whole.
+def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> list[TextDocument]:
+    """The documents with tables of these columns; a table that has none of them stays whole.
 
     A column is named by its heading or the first word of it, in any case. Raises UsageError for a name that no table
     has.
     """
-    if not wanted:
+    if not columns:
         return list(documents)
     tables = [table for document in documents for part in document.sections for table in part.tables]
     headings = dict.fromkeys(heading for table in tables for heading in table.headings())
     names = {name.lower() for heading in headings for name in (heading, heading.partition(" ")[0])}
-    for name in wanted:
+    for name in columns:
         if name.lower() not in names:
             require_choice(name, headings, "--columns")
     return [
         msgspec.structs.replace(
             document,
             sections=tuple(
-                msgspec.structs.replace(part, tables=tuple(_limited(table, wanted) for table in part.tables))
+                msgspec.structs.replace(part, tables=tuple(_limit(table, columns) for table in part.tables))
                 for part in document.sections
             ),
         )
@@ -70,17 +70,17 @@ def limited(documents: Sequence[TextDocument], wanted: Sequence[str]) -> list[Te
     ]
 
 
-def _limited(table: Table, wanted: Sequence[str]) -> Table:
-    narrower = None if table.narrower is None else _limited(table.narrower, wanted)
-    places = _positions(table, wanted) or range(len(table.columns))
+def _limit(table: Table, columns: Sequence[str]) -> Table:
+    narrower = None if table.narrower is None else _limit(table.narrower, columns)
+    places = _positions(table, columns) or range(len(table.columns))
     return msgspec.structs.replace(table.keep(places), narrower=narrower)
 
 
-def _positions(table: Table, wanted: Sequence[str]) -> list[int]:
+def _positions(table: Table, columns: Sequence[str]) -> list[int]:
     """Return the places of the wanted columns: the heading itself before headings that only begin with the word."""
     names = [heading.lower() for heading in table.headings()]
     places: list[int] = []
-    for name in map(str.lower, wanted):
+    for name in map(str.lower, columns):
         exact = [i for i, heading in enumerate(names) if heading == name]
         places += exact or [i for i, heading in enumerate(names) if heading.partition(" ")[0] == name]
     return list(dict.fromkeys(places))
@@ -144,7 +144,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 def json_text(data: Any, options: RenderOptions) -> str:
     """`data` (structs, lists, dicts) indented, with one trailing newline; `ascii_only` changes no value."""
-    plain = rounded(msgspec.to_builtins(data))
+    plain = round_numbers(msgspec.to_builtins(data))
     if options.ascii_only:
         import json
 
@@ -156,22 +156,24 @@ def json_line(data: Any) -> str:
     """`data` on one line, in ASCII: U+2028 and its like would end a line for some readers."""
     import json
 
-    text = json.dumps(rounded(msgspec.to_builtins(data)), separators=(",", ":"))
+    text = json.dumps(round_numbers(msgspec.to_builtins(data)), separators=(",", ":"))
     return json_in_order(text.encode()).decode() + "\n"
 
 
-def narrowed(row: msgspec.Struct, kind: type[T], **given: Any) -> T:
-    """The fields of `kind` from a row that may have more, such as one of a derived type; `given` replaces some."""
-    return kind(**{name: getattr(row, name) for name in kind.__struct_fields__ if name not in given}, **given)
+def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
+    """The fields of `kind` from a row that may have more, such as one of a derived type; `fields` replaces some."""
+    return kind(
+        **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
+    )
 
 
-def rounded(value: Any) -> Any:
+def round_numbers(value: Any) -> Any:
     """`value` with every float cut to the digits that a result file has."""
     if isinstance(value, float):
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: round_numbers(item) for key, item in value.items()}
+    return [round_numbers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 CsvValue = str | int | float | bool | tuple[str, ...] | None

@@ -82,7 +82,7 @@ def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
     texts = []
     for name, ids in group_by(device_ids, lambda id: names.get(gpus.get(id, id), id)).items():
         driven = group_by(ids, backend_text)
-        count = max(len({gpus.get(id, id) for id in ours}) for ours in driven.values())
+        count = max(len({gpus.get(id, id) for id in backend_ids}) for backend_ids in driven.values())
         texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(driven)})")
     return ", ".join(texts)
 
@@ -95,7 +95,7 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
     that would be faster. `short`: `PyTorch/MKL`, and OpenBLAS stands for the NumPy that calls it."""
     names: dict[str, None] = {}
     for code in codes:
-        libraries = {one.library for one in codes if one.backend == code.backend} - {"", NUMBA}
+        libraries = {other.library for other in codes if other.backend == code.backend} - {"", NUMBA}
         blas = [_blas(library, versions) for library in sorted(libraries)]
         if code.backend != "numpy":
             names[("/" if short else " with ").join([backend_text(code.backend), *blas])] = None
@@ -220,7 +220,7 @@ def seconds_text(seconds: float | None, unit: str = "auto") -> str:
 def interval_text(interval: IntervalLike) -> str:
     """`[33.2, 34.1]`: both ends with the decimals of the estimate."""
     decimals = _decimals(interval)
-    return f"[{_fixed(interval.low, decimals)}, {_fixed(interval.high, decimals)}]"
+    return f"[{_decimal_text(interval.low, decimals)}, {_decimal_text(interval.high, decimals)}]"
 
 
 def ratio_text(ratio: IntervalLike) -> str:
@@ -230,7 +230,7 @@ def ratio_text(ratio: IntervalLike) -> str:
 
 def short_ratio_text(ratio: IntervalLike) -> str:
     """`33.7x`."""
-    return f"{_fixed(ratio.estimate, _decimals(ratio))}x"
+    return f"{_decimal_text(ratio.estimate, _decimals(ratio))}x"
 
 
 GainStyle = Callable[[IntervalLike], str]
@@ -305,5 +305,5 @@ def _decimals(interval: IntervalLike) -> int:
     return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)
 
 
-def _fixed(value: float, decimals: int) -> str:
+def _decimal_text(value: float, decimals: int) -> str:
     return f"{round(value, decimals):.{max(0, decimals)}f}"

@@ -41,7 +41,7 @@ def shown(page):
 
 def test_terminal_page_and_notebook_say_the_same_in_the_same_colours(opened, contexts, tmp_path):
     run = suite_run()
-    (analysis,) = report.analysed([run])
+    (analysis,) = report.analyse_runs([run])
     sentence = words(" ".join(answer_sentences(analysis)))
     terminal = report.screen([analysis], "table", RenderOptions(color=True), saved=(), height=40)
     painted = re.findall(r"\x1b\[([\d;]+)m((?:GPU|CPU) ~?[\d.]+x)", terminal)

@@ -39,7 +39,7 @@ def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_pat
 def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
     run, noise = commands()["run"], commands()["noise"]
     taken = noise.measuring()
-    without = {"check_only", "label", "tag", "context"}  # about the file of a run
+    without = {"check_only", "label", "tag", "context", "energy"}  # about the file of a run, and no time
     assert {*run.measuring()} - {*taken} == without
     own = {"sessions", "budget"}  # twice as many sessions, and time for them
     changed = {name for name in taken if noise.declared[name] != run.declared[name]}

@@ -26,8 +26,8 @@ def test_break_even_points_are_quoted_in_words():
     ]  # fmt: skip
     (line,) = picture.quote(reported)
     assert line == (
-        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 with transfers, never up to n = 64 with one "
-        "copy for 10 calls"
+        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up "
+        "to n = 64 with 10 calls a copy"
     )
     always = point(regime="resident-waited", size=64, note="the smallest size measured")
     assert picture.quote([always]) == [

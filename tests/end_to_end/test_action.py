@@ -144,7 +144,7 @@ CASE = "relu/n=4096/float32/library/resident@fake:cpu"
 def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -> None:
     assert runner.act(**SMALL, packages=".", base_ref="main", slower=1.3) == 3, runner.log
     assert runner.outputs["judge"] == {
-        "verdict": "slower", "slower": "2", "faster": "0", "unsure": "0", "exit-code": "3",
+        "verdict": "slower", "slower": "2", "faster": "0", "unsure": "0", "gpu_wins": "", "exit-code": "3",
         "result-file": str(runner.kept / "new.json"),
     }  # fmt: skip
     assert (

@@ -99,7 +99,7 @@ def test_a_software_adapter_takes_no_headline(ran):
 
 
 def test_report_in_markdown_says_the_same(ran, folder, gpubench):
-    ended = gpubench("report", "--format", "markdown", cwd=folder)
+    ended = gpubench("report", "--format", "markdown", "--full", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     text = ended.stdout

@@ -357,10 +357,10 @@ def _two_results(draw: random.Random, folder: Path) -> None:
 
 
 def _reported(runs: list[Any], draw: random.Random) -> None:
-    analyses = report.analysed(runs)
+    analyses = report.analyse_runs(runs)
     fit = TEXTS if len(runs) == 1 else ("table", "plain", "markdown", "json", "jsonl", "csv")
     for name in (*draw.sample(fit, 3), *(["html"] if draw.random() < RARELY else [])):
-        text = report.drawn(analyses, name, RenderOptions(ascii_only=draw.random() < 0.2))
+        text = report.draw_report(analyses, name, RenderOptions(ascii_only=draw.random() < 0.2))
         text.encode()
         if name == "json":
             msgspec.json.decode(text)

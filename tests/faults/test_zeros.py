@@ -85,9 +85,9 @@ def spoiled(
 
 
 def read(run: Run, other: Run) -> None:
-    analyses = report.analysed([run])
+    analyses = report.analyse_runs([run])
     for name in FORMATS:
-        report.drawn(analyses, name, RenderOptions())
+        report.draw_report(analyses, name, RenderOptions())
     for base, new in ((run, other), (other, run)):
         compare(("base", base), [("new", new)], CompareOptions())
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.plugins import sections, wings
-from gpubench.report import analysed, drawn
+from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.result.run import Run
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
@@ -59,11 +59,11 @@ def path(run: str, format: str) -> Path:
 
 def text(run: str, format: str) -> str:
     if run in SCREENS:
-        return drawn(_analyses(SCREENS[run]), format, RenderOptions(sections=("answer",)))
+        return draw_report(_analyses(SCREENS[run]), format, RenderOptions(sections=("answer",)))
     if run in SECTIONS:
         make, section = SECTIONS[run]
-        return drawn(_analyses(make), format, RenderOptions(sections=(section,)))
-    found = drawn(_analyses(RUNS[run]), format)
+        return draw_report(_analyses(make), format, RenderOptions(sections=(section,)))
+    found = draw_report(_analyses(RUNS[run]), format)
     return _without_wings(found) if (run, format) == ("full", "json") else found
 
 
@@ -78,4 +78,4 @@ def _without_wings(document: str) -> str:
 
 @functools.cache
 def _analyses(make: Callable[[], Run]) -> list[Analysis]:
-    return analysed([make()])
+    return analyse_runs([make()])

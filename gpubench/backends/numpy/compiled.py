@@ -202,7 +202,7 @@ class NumbaThreads:
         plan = np.array(rows, np.int64).reshape(-1, 10)
         if program.threads == 1:
             alone = self._native.alone
-            return lambda kept=(buffers, module): alone(plan)  # type: ignore[misc]
+            return lambda alive=(buffers, module): alone(plan)  # type: ignore[misc]
         share = self._native.share
 
         def run(held: Any = (buffers, module)) -> None:

@@ -17,11 +17,12 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     from gpubench.report.contents import documents  # a comparison draws without it
 
     return draw(
-        [arranged(found) for found in documents(analyses, msgspec.structs.replace(options, full=True))], options
+        [arrange(document) for document in documents(analyses, msgspec.structs.replace(options, full=True))],
+        options,
     )
 
 
-def arranged(report: TextDocument) -> TextDocument:
+def arrange(report: TextDocument) -> TextDocument:
     """Put answer, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     warnings = [part for part in report.sections if part.key == "warnings"]

@@ -196,8 +196,8 @@ def _shown_sizes(everything: Sequence[CaseResult]) -> dict[tuple[str, str], set[
     for result in everything:
         sizes.setdefault((result.case.op, result.case.device_id), []).append(result.case.params["n"])
     return {
-        key: {min(found), min(found, key=lambda n: (abs(n - _SHOWN_BYTES), n)), max(found)}
-        for key, found in sizes.items()
+        key: {min(measured), min(measured, key=lambda n: (abs(n - _SHOWN_BYTES), n)), max(measured)}
+        for key, measured in sizes.items()
     }
 
 

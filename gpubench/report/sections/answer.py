@@ -54,7 +54,7 @@ from gpubench.report.sections.answer_text import (
     with_own_names,
 )
 from gpubench.report.sections.hybrid import shared_sentences
-from gpubench.report.sections.problems import merged
+from gpubench.report.sections.problems import merge_findings
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
 from gpubench.result.case import WAITED
 from gpubench.result.run import Failure, Run
@@ -153,8 +153,8 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
     short = screen.table is None or len(screen.table.rows) <= MOST_ROWS
     if short:
         room = screen.most - len(head) - len(table)
-        kept = sum(len(lines) for rank, lines in notes if rank in (NEEDED, COMMANDS))
-        if len(troubles) > 1 and len(troubles) + kept > room:
+        needed = sum(len(lines) for rank, lines in notes if rank in (NEEDED, COMMANDS))
+        if len(troubles) > 1 and len(troubles) + needed > room:
             troubles = [f"{len(troubles)} kinds of failures: {screen.command} --sections skipped"]
         while sum(len(lines) for _, lines in notes) > room - len(troubles):
             last = max((rank for rank, _ in notes), default=NEEDED)
@@ -182,7 +182,7 @@ def make_screen(
         *_best_code(answered),
         *_on_host(answered),
         *_allocations(answered),
-        *_unmeasured(run, answered),
+        *_name_rest(run, answered),
         *left_out_functions(run, _short_command(options) if alone else ""),
         *raising_functions(run),
         *_splits(analysis, _short_command(options)),
@@ -305,7 +305,7 @@ def _allocations(answered: MachineAnswer) -> list[str]:
     ]
 
 
-def _unmeasured(run: Run, answered: MachineAnswer) -> list[str]:
+def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
     """Name ops and sizes for which the time did not suffice; of an interrupted run the line of its end counts them."""
     if not run.complete:
         return []
@@ -442,7 +442,7 @@ def _notes(
     if overheads(analysis).rows and answered.ops and alone:
         texts.append((OVERHEADS, f"Overheads: {_short_command(options)} --sections anatomy"))
     limits = _range_line(analysis, answered)
-    count = len(merged(findings(analysis)))
+    count = len(merge_findings(findings(analysis)))
     if not (count and alone):
         return [*texts, (RANGE, limits)]
     notes = f"{count_noun(count, 'note')}: {_short_command(options)} --sections warnings"
@@ -464,10 +464,10 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
     """Return how closely the thresholds are known, up or down: `Thresholds: 9 within 1.5x, 5 within 2x.`"""
-    known = [cell for cell in cells if cell.kind in ("at", "range")]
-    sharp = sum(cell.sharp for cell in known)
-    rough = sum(cell.kind == "at" and not cell.sharp for cell in known)
-    wide = len(known) - sharp - rough
+    thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
+    sharp = sum(cell.sharp for cell in thresholds)
+    rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)
+    wide = len(thresholds) - sharp - rough
     counts = {"within 1.5x": sharp, "within 2x": rough, "within a range": wide}
     texts = [f"{count} {how}" for how, count in counts.items() if count]
     return [f"Thresholds: {', '.join(texts)}."] if texts else []
@@ -519,7 +519,8 @@ def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str,
     if why.kind == "no-cpu":
         return (("The GPU was measured, and no CPU beside it: there is nothing to compare with.",),)
     begin = _BEGIN[why.kind] + ("" if why.kind == "no-gpu" else _because(why))
-    return tuple((f"{begin}{rest}",) for rest in _forms(answered))
+    best = " Without numba the CPU is not at its best." if any(code.weaker for code in answered.cpu) else ""
+    return tuple((f"{begin}{rest}{best}",) for rest in _forms(answered))
 
 
 def _because(why: Absence) -> str:

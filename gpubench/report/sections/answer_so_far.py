@@ -35,7 +35,7 @@ class AnswerSoFar:
         if not (summary.rows if compared else summary.forms):
             return []
         if compared and not summary.named:
-            summary = _filled(summary, run.selection.ops)
+            summary = _fill(summary, run.selection.ops)
         table = visible(answer_table(summary), ascii_only=self._options.ascii_only)
         return [
             cut(sides_line(run, summary, width), width),
@@ -56,10 +56,10 @@ class AnswerSoFar:
         )
 
 
-def _filled(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
+def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
     """With a row for each op, and dots where the run has not decided yet."""
     rows = [
-        msgspec.structs.replace(entry, cells={name: _undecided(cell) for name, cell in entry.cells.items()})
+        msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows
     ]
     shown, first = {entry.op for entry in rows}, rows[0]
@@ -74,6 +74,6 @@ def _filled(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
     return msgspec.structs.replace(summary, rows=tuple(rows))
 
 
-def _undecided(cell: AnswerCell) -> AnswerCell:
+def _open(cell: AnswerCell) -> AnswerCell:
     waiting = cell.kind == "open" and cell.why not in _SETTLED
     return msgspec.structs.replace(cell, kind="pending") if waiting else cell

@@ -40,7 +40,7 @@ def thresholds_table(answer: MachineAnswer) -> Table:
     columns, rows = _names(answer)
     common = {regime: _commonest(answer, regime) for regime in answer.regimes}
     tops: list[int | None] = [None] * len(rows)
-    if _scattered(answer, common):
+    if _sizes_differ(answer, common):
         columns.append(Column("size", right=True))
         for i, (entry, line) in enumerate(zip(answer.rows, rows, strict=True)):
             n = max((gain.n for regime in answer.regimes if (gain := _gain_of(entry, regime))), default=None)
@@ -61,7 +61,7 @@ def _gain_of(entry: AnswerRow, regime: str) -> Gain | None:
     return None if cell is None else cell.gain
 
 
-def _scattered(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
+def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
     """Return whether most gains are of another size than the commonest one of their situation."""
     at_common = [
         entry.elements(gain.n) == n
@@ -70,11 +70,11 @@ def _scattered(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
     return 2 * sum(at_common) < len(at_common)
 
 
-def _gain(entry: AnswerRow, cell: AnswerCell | None, told: int | None) -> Cell:
-    """Return the gain, and its size where it is not the one that is `told` already; a matrix counts by its elements
+def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell:
+    """Return the gain, and its size where it is not the one that is `common` already; a matrix counts by its elements
     there."""
     gain = None if cell is None or cell.tied else cell.gain
-    if gain is None or told is None or entry.elements(gain.n) == told:
+    if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
     return gain_cell(gain, f" at {size_text(gain.n, entry.extent)}")
 

@@ -170,10 +170,10 @@ class _Clauses(msgspec.Struct, frozen=True):
         """Return all clauses; the first names the GPU, the next call it `it`."""
         clauses, subject = [], "the GPU"
         for regime in regimes:
-            said = self._clause(regime, subject)
-            if said:
-                clauses.append(f"{with_text(regime)} {said}")
-                subject = "the GPU" if said.startswith("the CPU") else "it"
+            clause = self._clause(regime, subject)
+            if clause:
+                clauses.append(f"{with_text(regime)} {clause}")
+                subject = "the GPU" if clause.startswith("the CPU") else "it"
         return ("; ".join(clauses) or "no op was timed on both sides") + "."
 
     def least(self, regimes: Sequence[str]) -> str:
@@ -217,20 +217,22 @@ class _Clauses(msgspec.Struct, frozen=True):
         rest = f" ({'; '.join(extras)})" if extras else ""
         if not wins:
             return f"{subject} wins none of {total}{rest}"
-        said = f"{subject} wins {self._wins(places['gpu'], [i for i in places['cpu'] if gains[i].top], total)}"
-        return f"{said}{self._half(regime, places['gpu'], said)}{rest}"
+        clause = (
+            f"{subject} wins {self._wins(places['gpu'], [i for i in places['cpu'] if gains[i].top], total)}"
+        )
+        return f"{clause}{self._half(regime, places['gpu'], clause)}{rest}"
 
-    def _wins(self, ours: Sequence[int], theirs: Sequence[int], total: int) -> str:
-        """Return who wins; `theirs` lose at the top of their ladders."""
-        if len(ours) == total:
-            return self._all(ours)
-        count = f"{len(ours)} of {total}"
+    def _wins(self, gpu: Sequence[int], cpu: Sequence[int], total: int) -> str:
+        """Return who wins; `cpu` lose at the top of their ladders."""
+        if len(gpu) == total:
+            return self._all(gpu)
+        count = f"{len(gpu)} of {total}"
         if self.detail != "names":
             return count
-        if len(ours) <= MOST_NAMES:
-            return f"{count}: {self._names(ours)}"
-        if total - len(ours) <= MOST_LOSERS and theirs:
-            return f"{count}, not {self._names(theirs)}"
+        if len(gpu) <= MOST_NAMES:
+            return f"{count}: {self._names(gpu)}"
+        if total - len(gpu) <= MOST_LOSERS and cpu:
+            return f"{count}, not {self._names(cpu)}"
         return count
 
     def _all(self, places: Sequence[int]) -> str:
@@ -247,7 +249,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         names = [series_text(self.rows[i]) for i in places]
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
-    def _half(self, regime: str, places: Sequence[int], said: str) -> str:
+    def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
         """Return from about how many elements on half of those that win do so, of a matrix its elements; empty where
         that is not known."""
         winners = [self.rows[i] for i in places]
@@ -258,7 +260,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         middle = guesses[(len(guesses) - 1) // 2]
         if not math.isfinite(middle):
             return ""
-        whom = f"the {len(winners)}" if ", not " in said or ": " in said else "them"
+        whom = f"the {len(winners)}" if ", not " in clause or ": " in clause else "them"
         return f", half of {whom} from about {rough_size_text(middle)} elements"
 
 
@@ -274,8 +276,8 @@ def half_text(wins: Sequence[tuple[AnswerRow, AnswerCell]]) -> str:
 
 
 def _high_end(entry: AnswerRow, cell: AnswerCell) -> float:
-    known = cell.kind in ("at", "range", "all-sizes", "below") and cell.high is not None
-    return entry.elements(cell.high or 0) if known else math.inf
+    ends = cell.kind in ("at", "range", "all-sizes", "below") and cell.high is not None
+    return entry.elements(cell.high or 0) if ends else math.inf
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
@@ -388,7 +390,7 @@ def raising_functions(run: Run) -> list[str]:
 def left_out_functions(run: Run, command: str) -> list[str]:
     """Name the user's functions that were not measured: one with its reason, several by their names. `command` shows
     why; empty where that follows."""
-    messages = [printable(one.message) for one in run.warnings if one.code == "bad-function"]
+    messages = [printable(warning.message) for warning in run.warnings if warning.code == "bad-function"]
     if len(messages) <= 1:
         return [f"{message}." for message in messages]
     names = [message.partition(" is left out: ")[0] for message in messages]

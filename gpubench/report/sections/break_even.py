@@ -223,12 +223,12 @@ def _reuse_legend(rows: Sequence[Reuse]) -> str:
     ])  # fmt: skip
 
 
-def _told(analysis: Analysis) -> Iterable[BreakEven]:
+def _tell(analysis: Analysis) -> Iterable[BreakEven]:
     return (msgspec.structs.replace(reuse, text=threshold_text(reuse)) for reuse in analysis.break_even)
 
 
 ROWS = (
-    Rows("break_even", BreakEven, _told, order=30),
+    Rows("break_even", BreakEven, _tell, order=30),
     Rows("reuse", Reuse, reuses, order=110),
     Rows("weights", WeightLoad, weight_loads, order=120),
 )

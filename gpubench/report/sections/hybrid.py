@@ -56,8 +56,8 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
     rows, unit = hybrids(analysis), options.time_unit
     if not rows:
         return None
-    known = {data_text(split.case.case): split.case.case for split in sorted(rows, key=_regime)}
-    lines = [f"{'; '.join(_where(case) for case in known.values())}.", _MEANING]
+    examples = {data_text(split.case.case): split.case.case for split in sorted(rows, key=_regime)}
+    lines = [f"{'; '.join(_where(case) for case in examples.values())}.", _MEANING]
     lines += [_IN_SAMPLE] if any(split.selected_in_sample for split in rows) else []
     devices = list(dict.fromkeys(split.device_id for split in rows))
     several = len(devices) > 1

@@ -319,7 +319,7 @@ def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
         return None
     cases = {entry.id: _factors(entry.times) for entry in rows}
     whole = [factors for factors in cases.values() if None not in factors]
-    mean = [geometric_mean([one or 1.0 for one in at_once]) for at_once in zip(*whole, strict=True)]
+    mean = [geometric_mean([ratio or 1.0 for ratio in at_once]) for at_once in zip(*whole, strict=True)]
     dates = [run.run.started_at for run in side.runs]
     last = {case_id: [f for f in factors if f is not None][-1] for case_id, factors in cases.items()}
     most = sorted(last, key=lambda case_id: -abs(math.log(last[case_id])))[:_MOST_NAMED]
@@ -349,8 +349,8 @@ def _spec(
     dates: Sequence[str],
     steps: dict[str, list[StepChange]],
 ) -> ChartRow:
-    known = [f for factors in cases.values() for f in factors if f is not None]
-    low, high = min(1 / _LEAST_SPAN, *known) / 1.02, max(_LEAST_SPAN, *known) * 1.02
+    ratios = [f for factors in cases.values() for f in factors if f is not None]
+    low, high = min(1 / _LEAST_SPAN, *ratios) / 1.02, max(_LEAST_SPAN, *ratios) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
     long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
     first, last = (json.dumps(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))  # foreign text

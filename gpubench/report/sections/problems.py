@@ -53,19 +53,19 @@ def _kind(entry: CaseResult) -> tuple[str, ...]:
 @section("warnings", order=180, help="What limits the numbers, with advice")
 def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw warnings with the cases they concern and an advice; in full as a table with more of the ids."""
-    found = merged(findings(analysis))
+    warnings = merge_findings(findings(analysis))
     if options.full:
         columns = heads("warning", "meaning and advice")
         rows = tuple(
             cells(Cell(entry.code, _TONES.get(entry.severity, "plain")), _warning_text(entry))
-            for entry in found
+            for entry in warnings
         )
         return Section(title="Warnings", tables=(Table(columns, rows),) if rows else ())
-    lines = [line for entry in found for line in _warning_lines(entry)]
+    lines = [line for entry in warnings for line in _warning_lines(entry)]
     return Section(title="Warnings", lines=tuple(lines))
 
 
-def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
+def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
     """Return once what a file says of many cases or ops one by one."""
     groups = group_by(
         findings,
@@ -98,10 +98,10 @@ def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
     """The first `shown` ids, those that differ in size alone as one (`n=64..4096`), and how many more there are."""
     sizes: dict[str, list[int]] = {}
     for case_id in ids:
-        found = _SIZE.search(case_id)
+        match = _SIZE.search(case_id)
         name = _SIZE.sub("/n={}", case_id, count=1)
-        sizes.setdefault(name, []).extend([int(found[1])] if found else [])
-    texts = [name.replace("{}", _range(found)) for name, found in sizes.items()]
+        sizes.setdefault(name, []).extend([int(match[1])] if match else [])
+    texts = [name.replace("{}", _range(numbers)) for name, numbers in sizes.items()]
     return truncate(texts, shown)
 
 
@@ -169,17 +169,17 @@ def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _scatter(entry: Components, *, brackets: bool) -> list[str]:
-    found = []
+    texts = []
     for share, degrees in (
         (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
         (entry.sessions, entry.sessions_degrees),
     ):  # fmt: skip
         if share is None:
-            found.append("-")
+            texts.append("-")
             continue
         percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
-        found.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
-    return found
+        texts.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
+    return texts
 
 
 MOST_IDS = 5
@@ -196,8 +196,8 @@ def gate_text(gate: ReportGate | Gate) -> str:
     name = gate_name(gate)
     least = "" if gate.least is None else f"{gate.least:g}x"
     below = f"below {least}: " if least else ""
-    found = (gate.reason or "", _cases(below, gate.low), _cases("no number: ", gate.missing))
-    parts = [part for part in found if part]
+    reasons = (gate.reason or "", _cases(below, gate.low), _cases("no number: ", gate.missing))
+    parts = [part for part in reasons if part]
     near = _cases(f"{least} lies inside the interval of ", gate.near)
     if not gate.passed:
         return f"{name}: FAILED: {'; '.join([*parts, *([near] if near else [])])}"

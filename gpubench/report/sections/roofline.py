@@ -110,9 +110,9 @@ def _missing(roofs: Sequence[Roof]) -> list[str]:
         if any(lacking):
             lacks.setdefault(words[lacking], []).append(roof)
     return [
-        f"{name} not measured on {', '.join(_place(roof) for roof in found)}: {HINT} --dtypes "
-        + ",".join(dict.fromkeys(roof.dtype for roof in found))
-        for name, found in lacks.items()
+        f"{name} not measured on {', '.join(_place(roof) for roof in lacking_roofs)}: {HINT} --dtypes "
+        + ",".join(dict.fromkeys(roof.dtype for roof in lacking_roofs))
+        for name, lacking_roofs in lacks.items()
     ]
 
 
@@ -206,11 +206,11 @@ def _by_wall(point: RoofShare) -> bool:
 
 
 def _legend(rows: Sequence[RoofShare], *, library: bool) -> str:
-    told = [point for point in rows if point.share is not None]
+    points = [point for point in rows if point.share is not None]
     parts = [
         _CACHE if any(point.in_cache for point in rows) else "",
-        _WALL if any(_by_wall(point) for point in told) else "",
-        _DERIVED if any(point.clock == "derived" for point in told) else "",
+        _WALL if any(_by_wall(point) for point in points) else "",
+        _DERIVED if any(point.clock == "derived" for point in points) else "",
         _LIBRARY if library else "",
         marks_legend({point.case.label for point in rows}),
     ]
@@ -242,10 +242,10 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     fastest = {point.id for point in chart_cases(analysis)}
     rows: ChartRows = {}
     marks: ChartRows = {}
-    ours = [
+    largest_points = [
         point for point in largest(roofline(analysis).rows) if point.case.flops and point.case.id in fastest
     ]
-    for dtype, cases in group_by(ours, lambda point: point.case.case.dtype).items():
+    for dtype, cases in group_by(largest_points, lambda point: point.case.case.dtype).items():
         ends = [end(point.case.flops / point.case.bytes for point in cases) for end in (min, max)]
         roofs = [roof for roof in roofline(analysis).roofs if roof.dtype == dtype]
         rows[dtype] = [_point(point) for point in cases]

@@ -276,7 +276,7 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         for ratio in analysis.break_even
         if ratio.verdict == "at" and ratio.n is not None
     )  # fmt: skip
-    one = chart_of().mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
+    unity = chart_of().mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
     places = chart_of(MARKS).encode(
         y=log_axis("one", AXIS_TITLE, AXIS_LABEL),
         color=accent(devices(analysis)),
@@ -287,7 +287,7 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     band, *curves = banded_curves(analysis, AXIS_TITLE, AXIS_LABEL, COLUMNS)
     return Chart(
         id="speedup", title="Speedup against size", caption=CAPTION, rows=rows, marks=marks,
-        spec=make_spec(altair.layer(band, one, *curves, bar, diamond), CAPTION),
+        spec=make_spec(altair.layer(band, unity, *curves, bar, diamond), CAPTION),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from gpubench.energy.section import energies, energy_section
 from gpubench.energy.windows import EnergyCompanion
 from gpubench.measure import protocol
 from gpubench.measure.monitor import Monitor, Reading
-from gpubench.report import analysed
+from gpubench.report import analyse_runs
 from gpubench.report.layout import RenderOptions
 from gpubench.result.energy import EnergyWindow
 from tests.unit.report.builders import case, measured, run_of
@@ -142,26 +142,26 @@ def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
     assert closed
 
 
-def drawn(*rows):
+def draw_report(*rows):
     """The table of a CPU's and a GPU's case with these windows."""
     cases = [(case(), 1e-3), (case(regime="resident-waited", device="cupy:0"), 1e-4)]
     outcomes = [
         msgspec.structs.replace(measured(one, seconds), energy=[window])
         for (one, seconds), window in zip(cases, rows, strict=True)
     ]
-    (analysis,) = analysed([run_of(outcomes)])
+    (analysis,) = analyse_runs([run_of(outcomes)])
     return analysis, energy_section(analysis, RenderOptions())
 
 
 def test_both_sides_stand_beside_each_other_where_both_are_known():
     cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0, idle_w=[90, 80])
     gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=500.0, idle_w=[110, 100])
-    analysis, section = drawn(cpu, gpu)
+    analysis, section = draw_report(cpu, gpu)
     texts = [cell.text for cell in section.tables[0].rows[0]]
     assert texts[2:] == ["waited", "200 mJ", "50.0 mJ", "GPU 4x", "200 W", "500 W", "100 W"]
     assert [one.joules for one in energies(analysis)] == [0.2, 0.05]
     unknown = EnergyWindow(session=0, source="rapl", reason="run as root")
-    _, section = drawn(unknown, gpu)
+    _, section = draw_report(unknown, gpu)
     assert [cell.text for cell in section.tables[0].rows[0]][3:6] == ["unknown", "50.0 mJ", "-"]
     assert any("run as root" in line for line in section.lines)
 
@@ -180,7 +180,7 @@ def test_advice_for_the_least_energy(gpubench, tmp_path, cpu_w, gpu_w, said):
     why = None if cpu_w else "run as root"
     cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=cpu_w, reason=why)
     gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=gpu_w)
-    analysis, _ = drawn(cpu, gpu)
+    analysis, _ = draw_report(cpu, gpu)
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(analysis.run))
     done = gpubench(*ASKED)
     assert done.returncode == 0, done.stderr

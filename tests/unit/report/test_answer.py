@@ -15,7 +15,7 @@ from gpubench.analysis.answer import answer
 from gpubench.analysis.thresholds import ROUGHLY, Gain, both_text, cell_text, range_text, size_text
 from gpubench.base.units import parse_sizes
 from gpubench.cli.rendering import report_command
-from gpubench.report import analysed, render
+from gpubench.report import analyse_runs, render
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import answer_screen
 from gpubench.report.sections.answer_text import asked_size_text, factor_text, gain_text, rough_size_text
@@ -61,7 +61,7 @@ def sentence(run, **look):
 
 
 def cells(run, op, regime=WAITED, **look):
-    row = next(row for row in answer(analysed([run])[0]).rows if row.op == op)
+    row = next(row for row in answer(analyse_runs([run])[0]).rows if row.op == op)
     return row.cells[regime]
 
 
@@ -380,7 +380,7 @@ def test_queued_calls_choose_no_backend():
     found = op_rows("add", {WAITED: WINS, QUEUED: WINS, ALWAYS: LOSES})
     more = {WAITED: dict.fromkeys(ENDS, 5.0), QUEUED: dict.fromkeys(ENDS, 50.0), ALWAYS: LOSES}
     found += op_rows("add", more, device="wgpu:0", cpu=False)
-    assert answer(analysed([answer_run(found, devices=(CPU, GPU, WEBGPU))])[0]).devices == ("cupy:0",)
+    assert answer(analyse_runs([answer_run(found, devices=(CPU, GPU, WEBGPU))])[0]).devices == ("cupy:0",)
 
 
 def test_equal_gpus_are_one_row_and_others_have_one_each():
@@ -523,7 +523,7 @@ def three_sizes_run(*, named=False):
 
 
 def test_without_a_gpu_three_sizes_have_their_best_form():
-    forms = answer(analysed([three_sizes_run()])[0]).forms
+    forms = answer(analyse_runs([three_sizes_run()])[0]).forms
     assert {op: [form.n for form in forms if form.op == op] for op in THREE} == {
         op: list(sizes) for op, sizes in THREE.items()
     }
@@ -588,7 +588,7 @@ def test_smaller_tops_are_one_note():
     assert text.count("top-halved") == 1
     assert "2 ops are measured up to smaller sizes" in text
     assert "add/float32 up to n = 1024, gelu/float32 up to n = 1024" in text
-    drawn = answer_screen(analysed([run])[0], RenderOptions(), saved=["x.json"])
+    drawn = answer_screen(analyse_runs([run])[0], RenderOptions(), saved=["x.json"])
     lines = ["".join(cell.text for cell in line) for line in drawn]
     assert any("2 notes: " in line for line in lines)
     assert "measured as written: a (calls xp.a), b (calls xp.b)" in text
@@ -770,7 +770,7 @@ def test_ops_that_the_time_did_not_suffice_for_are_named():
 
 
 def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_find_it():
-    analysis = analysed([suite_run()])[0]
+    analysis = analyse_runs([suite_run()])[0]
 
     def lines(path):
         command = report_command(path, store.default_results_dir())
@@ -839,7 +839,7 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     ending = {"complete": False, "exit_reason": "interrupted"} if interrupted else {}
     run = answer_run(list(found.values()), **ending)
     assert not too_large(run, ascii_only=ascii_only)
-    (analysis,) = analysed([run])
+    (analysis,) = analyse_runs([run])
     options = RenderOptions(ascii_only=ascii_only, command=report_command(saved or None))
     drawn = answer_screen(analysis, options, saved=[saved] if saved else [])
     assert len(drawn) <= 24

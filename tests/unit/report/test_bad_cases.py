@@ -6,7 +6,7 @@ import pytest
 
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.winners import ratio_map
-from gpubench.report import analysed, render
+from gpubench.report import analyse_runs, render
 from gpubench.report.document import report_document
 from tests.unit.report.answer_runs import VECTOR, WAITED, answer_run, op_case, op_rows, rising
 from tests.unit.report.builders import failed, measured, planned
@@ -15,7 +15,7 @@ AT = 100_000
 
 
 def row_of(run, op="add"):
-    (analysis,) = analysed([run])
+    (analysis,) = analyse_runs([run])
     return next(row for row in analysis.break_even if row.op == op)
 
 
@@ -48,7 +48,7 @@ RUNS = {
 def test_every_output_has_an_answer_and_they_agree(name):
     more = {"complete": False, "exit_reason": "interrupted"} if name == "stopped in the ladder" else {}
     run = answer_run(RUNS[name], **more)
-    (analysis,) = analysed([run])
+    (analysis,) = analyse_runs([run])
     document = report_document([analysis])
     for format in ("plain", "markdown", "html"):
         assert "add" in render([run], format)
@@ -104,5 +104,5 @@ def test_a_run_stopped_in_its_first_ladder_tells_what_it_has_and_what_it_lacks()
     run = answer_run(BROKEN_OFF, complete=False, exit_reason="interrupted")
     text = render([run], "plain", sections=("answer",))
     assert "1 of 3 ops not measured" in " ".join(text.split())
-    assert {row.op for row in analysed([run])[0].break_even} == {"add", "mul"}
+    assert {row.op for row in analyse_runs([run])[0].break_even} == {"add", "mul"}
     assert all(row_of(run, op).verdict != "all-sizes" for op in ("add", "mul"))

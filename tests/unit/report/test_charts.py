@@ -79,7 +79,7 @@ def test_sections_choose_charts():
 
 def allowed_and_drawn(*runs):
     """Every picture of these runs by its name. Vega-Lite's schema allows its spec, and it holds a mark for each row."""
-    analyses, specs = report.analysed(list(runs)), []
+    analyses, specs = report.analyse_runs(list(runs)), []
     for analysis in analyses:
         found = chart_set(analysis, RenderOptions())
         for chart in found.charts:
@@ -152,11 +152,11 @@ def test_the_cpu_is_orange_and_the_gpu_blue_in_charts_and_map():
 
 @pytest.fixture(scope="module")
 def rising():
-    return report.analysed([run_of(curve(RISING))])
+    return report.analyse_runs([run_of(curve(RISING))])
 
 
 @pytest.fixture(scope="module")
-def drawn(rising):
+def draw_report(rising):
     """Every picture of it by its name."""
     return plots.plots(rising, "svg")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpubench.cli import ci
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
-from gpubench.report import analysed, drawn
+from gpubench.report import analyse_runs, draw_report
 from gpubench.report.ci import (
     MOST,
     CiOutcome,
@@ -56,7 +56,7 @@ def test_a_broken_case_outweighs_a_slower_one_and_that_an_unsure_one():
 
 
 def test_reports_in_a_few_words():
-    plain = of_reports(analysed([run_of(curve({64: 0.5, 256: 4.0}))]), 0)
+    plain = of_reports(analyse_runs([run_of(curve({64: 0.5, 256: 4.0}))]), 0)
     assert (plain.verdict, plain.slower, plain.faster, plain.unsure, plain.gpu_wins) == (
         "ok",
         None,
@@ -64,14 +64,18 @@ def test_reports_in_a_few_words():
         None,
         1,
     )
-    gated = of_reports(analysed([run_of(curve({64: 0.5}))], gates=ci.gates(["matmul=2"], None)), 3)
+    gated = of_reports(analyse_runs([run_of(curve({64: 0.5}))], gates=ci.gates(["matmul=2"], None)), 3)
     assert (gated.verdict, gated.exit_code) == ("failed", 3)
     assert gated.errors[0].startswith("min-speedup matmul=2: FAILED: below 2x: matmul/n=64/")
-    near = of_reports(analysed([run_of(curve({64: 1.001}, sessions=3))], gates=ci.gates(["matmul=1"], None)), 0)
+    near = of_reports(
+        analyse_runs([run_of(curve({64: 1.001}, sessions=3))], gates=ci.gates(["matmul=1"], None)), 0
+    )
     assert (near.verdict, near.errors) == ("unsure", ())
     assert near.warnings[0].startswith("min-speedup matmul=1: passed, but ")
     for code in (1, 0):  # of `run`; of `report`, which succeeds in telling it
-        wrong = of_reports(analysed([run_of([measured(case(), 1e-3), failed(case(device="cupy:0"))])]), code)
+        wrong = of_reports(
+            analyse_runs([run_of([measured(case(), 1e-3), failed(case(device="cupy:0"))])]), code
+        )
         assert (wrong.verdict, len(wrong.errors), wrong.exit_code) == ("failed", 1, code)
 
 
@@ -167,7 +171,7 @@ def test_it_always_fits(limit, parts):
 
 @pytest.mark.parametrize("limit", [1000, 3000, 6000, 10_000])
 def test_a_real_report_fits_and_has_no_half_of_a_section(limit):
-    text = add_marker(drawn(analysed([full_run()]), "markdown"), "x")
+    text = add_marker(draw_report(analyse_runs([full_run()]), "markdown"), "x")
     short = fit_text(text, limit)
     assert len(short.encode()) <= limit
     assert short.startswith("<!-- gpubench:x -->\n## gpubench report\n")

@@ -15,7 +15,7 @@ from gpubench.analysis import claims as claims_room
 from gpubench.analysis.claims import Claim, claims
 from gpubench.base import units
 from gpubench.base.errors import InputError
-from gpubench.report import analysed, drawn
+from gpubench.report import analyse_runs, draw_report
 from gpubench.report.document import ReportDocument
 from gpubench.report.layout import RenderOptions
 from gpubench.result.case import QUEUED, WAITED
@@ -26,7 +26,7 @@ MATMUL = "matmul/n=1k/float32/*/resident"
 
 
 def verdict(claim, outcomes, **more):
-    (analysis,) = analysed([run_of(outcomes, **more)], claims=[claim])
+    (analysis,) = analyse_runs([run_of(outcomes, **more)], claims=[claim])
     return claims(analysis)[0]
 
 
@@ -111,8 +111,8 @@ def test_what_stands_beside_a_claim_decides_nothing():
     outcomes = curve({512: 2.0, 1024: 40.0})
     found = verdict(claim, outcomes)
     assert (found.verdict, found.also_ratio) == ("confirmed", pytest.approx(2))
-    assert "  matmul n=512" in drawn(
-        analysed([run_of(outcomes)], claims=[claim]), "plain", RenderOptions(sections=["claims"])
+    assert "  matmul n=512" in draw_report(
+        analyse_runs([run_of(outcomes)], claims=[claim]), "plain", RenderOptions(sections=["claims"])
     )
 
 
@@ -282,8 +282,8 @@ def test_a_missing_file_says_so():
 
 def table(format, width=80, **more):
     run = run_of(curve({512: 14.0, 1024: 40.0, 2048: 140.0}))
-    analyses = analysed([run], claims=claims_room.load("builtin"))
-    return drawn(analyses, format, RenderOptions(width=width, sections=["claims"], **more))
+    analyses = analyse_runs([run], claims=claims_room.load("builtin"))
+    return draw_report(analyses, format, RenderOptions(width=width, sections=["claims"], **more))
 
 
 def test_the_table_counts_and_names_the_baseline():
@@ -328,7 +328,7 @@ def test_what_is_measured_says_whether_calls_were_waited_for(claim, where, width
     ]
     found.append(measured(case("relu", regime=WAITED, device="cupy:0"), 2e-3))
     options = RenderOptions(width=width, sections=["claims"])
-    lines = drawn(analysed([run_of(found)], claims=[claim]), "plain", options).splitlines()
+    lines = draw_report(analyse_runs([run_of(found)], claims=[claim]), "plain", options).splitlines()
     row = next(line for line in lines if line.startswith(f"{claim.claim}  "))
     cell = re.split("  +", row)[2]
     assert cell.split()[-1] == where
@@ -344,7 +344,9 @@ def test_what_stands_beside_a_claim_says_it_too():
         measured(case(regime=regime, device="cupy:0"), s) for regime, s in ((QUEUED, 1e-3), (WAITED, 2e-3))
     ]
     claim = Claim(claim="kindest", cases=("matmul@cupy",), also=WAITED_MATMUL, speedup=30)
-    text = drawn(analysed([run_of(found)], claims=[claim]), "plain", RenderOptions(sections=["claims"]))
+    text = draw_report(
+        analyse_runs([run_of(found)], claims=[claim]), "plain", RenderOptions(sections=["claims"])
+    )
     assert re.search(r"^  matmul n=1024 +GPU 20\.0x waited", text, re.M)
 
 
@@ -365,28 +367,32 @@ def test_one_command_measures_what_a_run_lacks():
         Claim(claim="b", cases=("add/n=1M/float32",), speedup=2.0),
         Claim(claim="c", cases=(MATMUL,), speedup=2.0),
     ]
-    analyses = analysed([run_of(curve({1024: 40.0}))], claims=lacking)
-    text = " ".join(drawn(analyses, "plain", RenderOptions(sections=("claims",))).split())
+    analyses = analyse_runs([run_of(curve({1024: 40.0}))], claims=lacking)
+    text = " ".join(draw_report(analyses, "plain", RenderOptions(sections=("claims",))).split())
     assert "To measure what is not measured: gpubench run --ops add,relu --sizes add=10k,1M" in text
     many = [
         Claim(claim=name, cases=(f"{name}/*/float32",), speedup=2.0)
         for name in ("multi_head_attention", "tokenise", "mlp_backward", "mlp_forward")
     ]
-    analyses = analysed([run_of(curve({1024: 40.0}))], claims=many)
-    text = drawn(analyses, "plain", RenderOptions(sections=("claims",), width=60))
+    analyses = analyse_runs([run_of(curve({1024: 40.0}))], claims=many)
+    text = draw_report(analyses, "plain", RenderOptions(sections=("claims",), width=60))
     (ops,) = re.findall(r'--ops\s+"(.*?)"', text, re.DOTALL)
     assert units.split_words(ops) == sorted(claim.claim for claim in many)  # no name is broken
-    analyses = analysed([run_of(curve({1024: 40.0}))], claims=lacking)
-    assert "To measure" not in drawn(analysed([run_of(curve({1024: 40.0}))], claims=lacking[2:]), "plain")
+    analyses = analyse_runs([run_of(curve({1024: 40.0}))], claims=lacking)
+    assert "To measure" not in draw_report(
+        analyse_runs([run_of(curve({1024: 40.0}))], claims=lacking[2:]), "plain"
+    )
     without = run_of([outcome for outcome in curve({1024: 40.0}) if "@numpy" in outcome.id], devices=[CPU])
     text = " ".join(
-        drawn(analysed([without], claims=lacking), "plain", RenderOptions(sections=("claims",))).split()
+        draw_report(
+            analyse_runs([without], claims=lacking), "plain", RenderOptions(sections=("claims",))
+        ).split()
     )
     assert "To measure what is not measured, on a machine with a GPU: gpubench run" in text
 
 
 def test_no_claims_no_section():
-    assert "Claims" not in drawn(analysed([run_of(curve({1024: 40.0}))]), "markdown")
+    assert "Claims" not in draw_report(analyse_runs([run_of(curve({1024: 40.0}))]), "markdown")
 
 
 def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):

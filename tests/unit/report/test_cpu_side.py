@@ -12,7 +12,7 @@ from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.speedup import CpuCode, baseline_line, cpu_codes
-from gpubench.report import analysed, render
+from gpubench.report import analyse_runs, render
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
@@ -61,7 +61,7 @@ def contest(*, gpu=GPU):
 
 
 def sides(run, width=80):
-    (analysis,) = analysed([run])
+    (analysis,) = analyse_runs([run])
     lines = [
         "".join(cell.text for cell in line) for line in answer_screen(analysis, RenderOptions(width=width))
     ]
@@ -156,7 +156,7 @@ def test_without_numba_each_place_names_the_weaker_form():
 
 
 def test_the_picture_of_the_map_names_it_with_versions():
-    (analysis,) = analysed([contest()])
+    (analysis,) = analyse_runs([contest()])
     assert sides_text(analysis, ["cupy:0"]) == (
         "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34, PyTorch with MKL 2024.2)"
     )

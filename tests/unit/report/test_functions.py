@@ -8,7 +8,7 @@ import pytest
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.thresholds import find_threshold
-from gpubench.report import analysed, render
+from gpubench.report import analyse_runs, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.result.run import Run, RunWarning
@@ -37,7 +37,7 @@ COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seco
 
 
 def screen(run: Run) -> str:
-    (analysis,) = analysed([run])
+    (analysis,) = analyse_runs([run])
     lines = answer_screen(analysis, RenderOptions(command=""))
     return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
 
@@ -97,7 +97,7 @@ def test_the_screen_names_functions_that_were_left_out(count: int, words: str):
 def test_the_screen_of_a_run_without_a_file_names_no_command_that_reads_one():
     shown = msgspec.structs.replace(run(WRITTEN), warnings=LEFT_OUT)
     assert "gpubench report" not in screen(shown)
-    (analysis,) = analysed([shown])
+    (analysis,) = analyse_runs([shown])
     lines = answer_screen(analysis, RenderOptions(command="gpubench report x.json"))
     assert "gpubench report x.json --sections warnings" in "".join(cell.text for line in lines for cell in line)
 

@@ -13,7 +13,7 @@ from gpubench.base.errors import UsageError
 from gpubench.cli import ci
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
-from gpubench.report import analysed, drawn
+from gpubench.report import analyse_runs, draw_report
 from gpubench.report.comparison import documents
 from gpubench.report.layout import RenderOptions
 from tests.unit.report.builders import (
@@ -32,7 +32,7 @@ WIDE = (0.5, 2.0, 0.6, 1.9, 0.7, 1.4, 1.0, 1.0, 0.9, 1.1)
 
 
 def gates(outcomes, *min_speedups, fail_on=None, **kind):
-    (analysis,) = analysed([run_of(outcomes, **kind)], gates=ci.gates(min_speedups, fail_on))
+    (analysis,) = analyse_runs([run_of(outcomes, **kind)], gates=ci.gates(min_speedups, fail_on))
     return findings.gates(analysis)
 
 
@@ -110,25 +110,27 @@ def test_unknown_conditions_get_a_suggestion():
 
 def test_every_format_says_how_the_gates_ended():
     rows = [*curve({64: 0.5, 256: 4.0}), skipped(gpu(512))]
-    found = analysed([run_of(rows)], gates=ci.gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
+    found = analyse_runs([run_of(rows)], gates=ci.gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
     assert has_failures(found)
-    document = json.loads(drawn(found, "json"))
+    document = json.loads(draw_report(found, "json"))
     assert (document["exit_code"], document["exit_reason"]) == (3, "gate")
     assert [(row["name"], row["selector"], row["least"], row["passed"]) for row in document["gates"]] == [
         ("min-speedup", "matmul/n<=256=2", 2.0, False), ("min-speedup", "matmul/n=256=3", 3.0, True),
         ("skipped", None, None, False),
     ]  # fmt: skip
     for name in ("plain", "markdown"):
-        text = " ".join(drawn(found, name, RenderOptions(sections=["answer"])).split())
+        text = " ".join(draw_report(found, name, RenderOptions(sections=["answer"])).split())
         assert f"min-speedup matmul/n<=256=2: FAILED: below 2x: {gpu(64).id}" in text.replace("&lt;", "<")
         assert "min-speedup matmul/n=256=3: passed" in text
         assert f"skipped: FAILED: {gpu(512).id}" in text
-    quiet = json.loads(drawn(analysed([run_of(rows)]), "json"))
+    quiet = json.loads(draw_report(analyse_runs([run_of(rows)]), "json"))
     assert (quiet["gates"], quiet["exit_code"], quiet["exit_reason"]) == ([], 0, "ok")
 
 
 def test_a_run_on_the_cpu_alone_has_nothing_to_ask():
-    (analysis,) = analysed([run_of([measured(case(n=64), 1e-3)], devices=[CPU])], gates=ci.gates([], "noisy"))
+    (analysis,) = analyse_runs(
+        [run_of([measured(case(n=64), 1e-3)], devices=[CPU])], gates=ci.gates([], "noisy")
+    )
     assert findings.gates(analysis)[0].passed
 
 

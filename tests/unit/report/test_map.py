@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.analysis.winners import FULL, STRAIGHT, ratio_map, tint
-from gpubench.report import analysed, render
+from gpubench.report import analyse_runs, render
 from gpubench.report.sections.map import (
     axis_text,
     draw_map,
@@ -43,11 +43,11 @@ RATIOS = st.floats(1e-3, 1e3)
 
 
 def mapped(outcomes, **more):
-    return ratio_map(analysed([answer_run(outcomes, **more)])[0])
+    return ratio_map(analyse_runs([answer_run(outcomes, **more)])[0])
 
 
 def viewed(run):
-    return map_view(analysed([run])[0])
+    return map_view(analyse_runs([run])[0])
 
 
 def strip(found, op="add", device="cupy:0", regime=WAITED):
@@ -61,7 +61,7 @@ def strip(found, op="add", device="cupy:0", regime=WAITED):
 def test_every_colour_is_that_of_both_curves_and_none_is_beyond_them(curve, broken):
     """At any size of a lane: the ratio of the curves, but between measured sizes around one that gave no number."""
     gone = [failed(op_case("add", n, WAITED, "cupy:0"), "crashed", "gone") for n in broken if n not in curve]
-    analysis = analysed([answer_run([*op_rows("add", {WAITED: curve}), *gone])])[0]
+    analysis = analyse_runs([answer_run([*op_rows("add", {WAITED: curve}), *gone])])[0]
     found = ratio_map(analysis)
     lane, ours, sizes = found.lanes[0], strip(found), sorted(curve)
     assert {point.size for point in ours.points} == curve.keys()
@@ -137,7 +137,7 @@ def test_a_matrix_counts_its_elements():
 
 
 def test_lanes_are_a_staircase_of_waited_thresholds():
-    found = ratio_map(analysed([suite_run()])[0])
+    found = ratio_map(analyse_runs([suite_run()])[0])
     marks = [lane.row.elements(lane.strips["cupy:0", WAITED].cell.n) for lane in found.lanes]
     assert marks == sorted(marks)
     assert found.situations == (WAITED, ALWAYS)
@@ -172,7 +172,7 @@ def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
 
 
 def test_without_a_gpu_there_is_no_map():
-    assert not ratio_map(analysed([no_gpu_run()])[0]).lanes
+    assert not ratio_map(analyse_runs([no_gpu_run()])[0]).lanes
     assert "nothing for --sections map" in render([no_gpu_run()], "plain", sections=("map",))
 
 
@@ -273,7 +273,7 @@ def test_a_map_of_one_size_has_an_axis():
 
 
 def test_the_axis_names_its_ends_and_powers_of_eight_between():
-    found = ratio_map(analysed([suite_run()])[0])
+    found = ratio_map(analyse_runs([suite_run()])[0])
     texts = [text for _, text in ticks(found)]
     assert texts == ["1 K", "32 K", "256 K", "16 M"]
     places = [place for place, _ in ticks(found)]
@@ -283,14 +283,14 @@ def test_the_axis_names_its_ends_and_powers_of_eight_between():
 
 def test_machines_share_a_lane():
     slower = suite_run()
-    analyses = analysed(
+    analyses = analyse_runs(
         [suite_run(), msgspec.structs.replace(slower, id="00000000-0000-4000-8000-000000000009")]
     )
     view = overlay_view(analyses, ["A: one", "B: other"])
     for rows in view.panels.values():
         assert len(rows) == 2 * len(view.ends.lanes)
         assert {row.side for row in rows} == {"A", "B"}
-    others = [*analyses, analysed([no_gpu_run()])[0]]
+    others = [*analyses, analyse_runs([no_gpu_run()])[0]]
     assert overlay_view(others, ["A: one", "B: other", "C: none"]).origin == ("A: one", "B: other")
     assert overlay_view(analyses[:1], ["A: one"]) is None
-    assert overlay_view([analyses[0], analysed([no_gpu_run()])[0]], ["A: one", "B: none"]) is None
+    assert overlay_view([analyses[0], analyse_runs([no_gpu_run()])[0]], ["A: one", "B: none"]) is None

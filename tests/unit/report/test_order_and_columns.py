@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import KEYS, order_rows
 from gpubench.base.errors import UsageError
-from gpubench.report import analysed, drawn
+from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.samples import full_run
 
 
 def report(format="plain", run=None, **more):
-    return drawn(analysed([run or full_run()]), format, RenderOptions(**more))
+    return draw_report(analyse_runs([run or full_run()]), format, RenderOptions(**more))
 
 
 @given(st.sampled_from(KEYS), st.booleans())
 def test_sorting_keeps_every_row_and_puts_unknown_last(key, down):
-    (before,) = analysed([full_run()])
+    (before,) = analyse_runs([full_run()])
     after = order_rows(before, f"-{key}" if down else key)
     assert sorted(row.id for row in after.cases) == sorted(row.id for row in before.cases)
     assert len(after.speedups) == len(before.speedups)

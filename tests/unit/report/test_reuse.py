@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.thresholds import NO_CALLS_SUFFICE, Costs, reuses, weight_loads
-from gpubench.report import drawn
+from gpubench.report import draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
 from gpubench.result.run import Parts
@@ -330,7 +330,7 @@ def test_a_device_that_gains_nothing_repays_nothing():
 def test_of_ops_without_weights_nothing_is_said():
     analysis = analyse(run_of(reuse_of_plain()))
     assert weight_loads(analysis) == ()
-    assert "Weights" not in drawn([analysis], "plain", RenderOptions(sections=["reuse"]))
+    assert "Weights" not in draw_report([analysis], "plain", RenderOptions(sections=["reuse"]))
 
 
 def reuse_of_plain():
@@ -339,6 +339,6 @@ def reuse_of_plain():
 
 @pytest.mark.parametrize(("gpu_s", "said"), [(1e-4, "call 10"), (2e-3, "never")])
 def test_the_table_says_what_loading_costs(gpu_s, said):
-    text = drawn([loaded(8.5e-3, gpu_s=gpu_s)], "plain", RenderOptions(sections=["reuse"]))
+    text = draw_report([loaded(8.5e-3, gpu_s=gpu_s)], "plain", RenderOptions(sections=["reuse"]))
     assert "Weights stay on the device: they are loaded once" in text
     assert re.search(rf"^matmul +cupy:0 +1 MiB +8\.50 ms +{said} +1024$", text, re.M)

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from gpubench.analysis import claims as claims_room
 from gpubench.base.plugins import sections
-from gpubench.report import analysed, drawn
+from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.result.machine import Fact
 from tests.examples import examples
@@ -36,11 +36,11 @@ def named(run, text):
 
 
 def too_long(run, format, width, **more):
-    return _too_long(analysed([run], claims=claims_room.load("builtin")), format, width, **more)
+    return _too_long(analyse_runs([run], claims=claims_room.load("builtin")), format, width, **more)
 
 
 def _too_long(analyses, format, width, **more):
-    text = drawn(analyses, format, RenderOptions(width=width, **more))
+    text = draw_report(analyses, format, RenderOptions(width=width, **more))
     return [line for line in text.splitlines() if cell_len(line) > width]
 
 
@@ -55,7 +55,7 @@ def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_on
 
 @pytest.fixture(scope="module")
 def whole():
-    return analysed([full_run()], claims=claims_room.load("builtin"))
+    return analyse_runs([full_run()], claims=claims_room.load("builtin"))
 
 
 @pytest.mark.parametrize("format", ["table", "plain"])
@@ -87,7 +87,7 @@ def test_no_number_breaks_a_table(times, width, format):
 def test_the_legend_is_that_of_the_table_that_is_printed(width):
     """A table without intervals says where they are, and one with intervals does not."""
     for format in ("table", "plain"):
-        text = drawn(analysed([full_run()]), format, RenderOptions(width=width, sections=["speedup"]))
+        text = draw_report(analyse_runs([full_run()]), format, RenderOptions(width=width, sections=["speedup"]))
         for part in text.split("matmul float32")[1:2]:
             rows = part.partition("relu")[0]
             assert ("in a wider terminal" in rows) == ("+-" not in rows and "[" not in rows), (format, width)

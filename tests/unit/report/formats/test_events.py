@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.findings import Gates
-from gpubench.report import analysed, drawn, render
+from gpubench.report import analyse_runs, draw_report, render
 from gpubench.report.events import CaseComplete, EventLine
 from gpubench.result.store.document import schema
 from tests.examples import examples
@@ -76,8 +76,8 @@ def test_a_run_tells_how_it_ended():
 
 
 def test_a_failed_gate_is_the_end_of_a_run_that_ended_well():
-    analyses = analysed([full_run()], gates=Gates(fail_on=("noisy",)))
-    end = json.loads(drawn(analyses, "jsonl").splitlines()[-1])
+    analyses = analyse_runs([full_run()], gates=Gates(fail_on=("noisy",)))
+    end = json.loads(draw_report(analyses, "jsonl").splitlines()[-1])
     assert (end["exit_code"], end["exit_reason"], end["complete"]) == (3, "gate", True)
 
 

@@ -23,7 +23,7 @@ from gpubench.cli.exit import tell
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.detect import picture
-from gpubench.report import FORMATS, analysed, drawn
+from gpubench.report import FORMATS, analyse_runs, draw_report
 from gpubench.report.advice import render as render_advice
 from gpubench.report.ci import messages, of_reports, outputs
 from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
@@ -124,9 +124,9 @@ def safe_report(name, text, run):
 
 def safe_in_every_format(run):
     """All formats but the page, of one analysis."""
-    analyses = analysed([run])
+    analyses = analyse_runs([run])
     for name in TEXT_FORMATS:
-        safe_report(name, drawn(analyses, name, RenderOptions(sections=sections.names())), run)
+        safe_report(name, draw_report(analyses, name, RenderOptions(sections=sections.names())), run)
 
 
 @settings(max_examples=examples(60))
@@ -199,7 +199,7 @@ def test_detection(name, texts):
 @example(EVERY_NAME)
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_what_a_ci_is_told(texts):
-    analyses = analysed([hostile_run(texts)])
+    analyses = analyse_runs([hostile_run(texts)])
     reported = of_reports(analyses, 1)
     lines = list(messages(reported))
     assert lines
