@@ -156,29 +156,29 @@ def rising():
 
 
 @pytest.fixture(scope="module")
-def draw_report(rising):
+def pictures(rising):
     """Every picture of it by its name."""
     return plots.plots(rising, "svg")
 
 
 @pytest.mark.slow
-def test_pictures_of_both_formats(rising, drawn):
-    assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(drawn)
+def test_pictures_of_both_formats(rising, pictures):
+    assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(pictures)
     again = plots.plots(rising * 2, "svg", sections=["speedup"])
     assert "2-speedup-matmul-float32.svg" in again
     first = {name: content for name, content in again.items() if not name.startswith("2-")}
     assert first
-    assert first.items() < drawn.items(), "the same bytes again"
+    assert first.items() < pictures.items(), "the same bytes again"
     (picture, *_) = plots.plots(rising, "png", sections=["roofline"]).values()
     assert picture.startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_one_picture_holds_the_map_and_below_it_all_charts(rising, drawn):
+def test_one_picture_holds_the_map_and_below_it_all_charts(rising, pictures):
     """The tests of the command below draw it twice, with the same bytes, and as PNG."""
     whole = ElementTree.fromstring(plots.picture(rising, "svg"))
     inner = whole.findall(f"{SVG}svg")
-    assert len(inner) == len({name.split("-")[0] for name in drawn})
+    assert len(inner) == len({name.split("-")[0] for name in pictures})
     assert "queued on the GPU" in "".join(inner[0].itertext())
     boxes = [[float(one.get(name)) for name in ("x", "y", "width", "height")] for one in inner]
     assert float(whole.get("width")) == max(x + width for x, _, width, _ in boxes) <= plots.MOST_WIDTH
