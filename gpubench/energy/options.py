@@ -42,7 +42,7 @@ class EnergyGoal(AdviseOptions):
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":
             from gpubench.analysis.policy import runs
-            from gpubench.energy.advice import by_energy
+            from gpubench.energy.section import by_energy
 
             advice = by_energy(advice, runs(self.source, self.results_dir))
         return super().amend(advice)

@@ -1,22 +1,25 @@
-"""The energy section: joules of a call on both sides, where both are known."""
+"""The energy section: joules of a call on both sides, where both are known; the device whose call takes the least."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.analysis.advice import Advice, source_of
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.thresholds import extent, size_text
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
-from gpubench.base.table import Cell, Table, cells, heads, number
+from gpubench.base.table import Cell, Table, Tone, cells, heads, number
 from gpubench.base.units import format_joules, list_words
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import device_text, regime_order, short_text
 from gpubench.result.case import RESIDENT, Case
-from gpubench.result.run import Measurement
+from gpubench.result.energy import EnergyWindow
+from gpubench.result.run import Measurement, Run
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +45,7 @@ def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
     shown = {case.id for case in analysis.cases}
     results = []
     for outcome in analysis.run.outcomes:
-        if isinstance(outcome, Measurement) and outcome.energy and outcome.id in shown:
-            window = outcome.energy[-1]
+        if isinstance(outcome, Measurement) and outcome.id in shown and (window := outcome.newest_energy):
             results.append(
                 EnergyResult(
                     id=outcome.id, device_id=outcome.case.device_id, kind=kinds[outcome.case.device_id],
@@ -131,8 +133,8 @@ def _ratio_text(cpu: EnergyResult | None, gpu: EnergyResult | None) -> str | Cel
     if cpu is None or gpu is None or cpu.joules is None or gpu.joules is None:
         return "-"
     ratio = cpu.joules / gpu.joules
-    side: str = "gpu" if ratio >= 1 else "cpu"
-    return Cell(f"{side.upper()} {max(ratio, 1 / ratio):.3g}x", "gpu" if side == "gpu" else "cpu")
+    side: Tone = "gpu" if ratio >= 1 else "cpu"
+    return Cell(f"{side.upper()} {max(ratio, 1 / ratio):.3g}x", side)
 
 
 def _watts_text(watts: float | None) -> str:
@@ -140,3 +142,49 @@ def _watts_text(watts: float | None) -> str:
 
 
 ROWS = (Rows("energy", EnergyResult, energies, order=135),)
+
+# ---------------------------------------------------------------- advice
+
+# Two calls whose energies are nearer to each other are about equal.
+CLOSE = 1.05
+
+
+def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
+    """Return the advice for the least energy: unknown where a side has no joules, or only one device has some."""
+    run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
+    if run is not None:
+        advice = msgspec.structs.replace(advice, source=source_of(run))
+    joules: dict[str, float | str] = {}
+    forms: dict[str, str] = {}
+    for device_id, pairs in windows.items():
+        case, best = min(pairs, key=lambda pair: pair[1].joules or math.inf)
+        joules[device_id] = best.joules or best.reason or "unknown"
+        forms[device_id] = case.form
+    ranking = sorted((value, name) for name, value in joules.items() if not isinstance(value, str))
+    kinds = {device.id: device.kind for device in run.devices} if run is not None else {}
+    sides = {kinds.get(name) for name in joules}.intersection(("cpu", "gpu"))
+    nothing = {"device_id": None, "backend": None, "form": None, "time": None, "gain": None, "split": None}
+    advice = msgspec.structs.replace(advice, goal="energy", joules=joules, **nothing)
+    if len(ranking) < 2 or sides - {kinds.get(name) for _, name in ranking}:
+        why = "; ".join(f"{name}: {value}" for name, value in joules.items() if isinstance(value, str))
+        reason = why or f"no run has counted energy at n = {advice.n}"
+        command = f"gpubench run --ops {advice.op} --sizes {advice.n} --energy"
+        return msgspec.structs.replace(advice, confidence="none", reason=reason, command=command)
+    (least_j, device_id), (next_j, _) = ranking[:2]
+    return msgspec.structs.replace(
+        advice, device_id=device_id, backend=device_id.partition(":")[0], form=forms[device_id], command=None,
+        basis="measured", confidence="clear" if next_j > CLOSE * least_j else "close", reason=None,
+    )  # fmt: skip
+
+
+def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
+    """Return the windows of this call with their cases, by device; a CPU's data is at home in every situation."""
+    params = {"n": advice.n, **advice.params}
+    fitting = (
+        (outcome.case, window)
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement) and (window := outcome.newest_energy)
+        if (outcome.case.op, outcome.case.dtype, outcome.case.params) == (advice.op, advice.dtype, params)
+        and outcome.case.regime_id in (RESIDENT, advice.regime)
+    )
+    return group_by(fitting, lambda pair: pair[0].device_id)

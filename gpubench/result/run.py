@@ -336,6 +336,11 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     failures: list[SessionFailure] | UnsetType = UNSET  # sessions in which it broke
 
     @property
+    def newest_energy(self) -> EnergyWindow | None:
+        """The window that counts; None where none was measured."""
+        return self.energy[-1] if self.energy else None
+
+    @property
     def moved(self) -> tuple[int | None, int | None]:
         """Bytes of a copying call (up, down); None where the file does not tell the directions apart."""
         if self.output_bytes is None:
