@@ -14,10 +14,10 @@ from typing import Any
 
 from gpubench import backends, kernels
 from gpubench.backends.cupy.links import FLOAT32, SUM, nccl_binding
-from gpubench.multi.gang import CollectiveTimer
+from gpubench.multi.device_group import CollectiveTimer
 from gpubench.result.case import Case
 
-GANG = "gang:cupy:0+1"
+DEVICE_GROUP = "group:cupy:0+1"
 SIZES = tuple(mib << 20 for mib in (1, 16, 256, 1024))
 TURNS, SAMPLE_S = 40, 0.005
 
@@ -61,13 +61,13 @@ class PlainLinks:
 def main() -> None:
     import cupy
 
-    session = backends.load("gang").open(GANG)
+    session = backends.load("group").open(DEVICE_GROUP)
     plain = PlainLinks(cupy, nccl_binding())
     print(f"{'':12}{'MiB':>6}{'plain GB/s':>12}{'gpubench GB/s':>15}{'ratio':>8}  quartiles")
     for name in ("p2p", "allreduce"):
         op, call = kernels.load(name), getattr(plain, name)
         for size in SIZES:
-            case = Case(name, op.group, {"n": size, "ranks": 2}, "float32", "library", "resident", GANG)
+            case = Case(name, op.group, {"n": size, "ranks": 2}, "float32", "library", "resident", DEVICE_GROUP)
             own = CollectiveTimer(session, op, case)
             own.verify()
             plain.seconds(call, size, 5)

@@ -20,7 +20,7 @@ from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, break_e
 from gpubench.base.groups import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
-from gpubench.result.case import GANG, Case, SeriesKey
+from gpubench.result.case import DEVICE_GROUP, Case, SeriesKey
 from gpubench.result.run import DeviceKind, Measurement, Run
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class Analysis:
 
     @cached_property
     def compared(self) -> tuple[CaseResult, ...]:
-        """All cases but overheads and collectives, which have no CPU side, gangs, which are held against one GPU, and
-        named variants, which stand beside the form that they are a variant of."""
+        """All cases but overheads and collectives, which have no CPU side, device groups, which are held against one
+        GPU, and named variants, which stand beside the form that they are a variant of."""
         return tuple(
             item
             for item in self.everything
-            if item.case.variant is None and item.case.group not in CALLS and item.case.backend != GANG
+            if item.case.variant is None and item.case.group not in CALLS and item.case.backend != DEVICE_GROUP
         )
 
     @cached_property
@@ -156,9 +156,9 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether one device computes. A split and a gang have no roofs, and no curve that crosses the CPU's: they
-    have sections of their own."""
-    return item.case.shared_with is None and item.case.backend != GANG
+    """Tell whether one device computes. A split and a device group have no roofs, and no curve that crosses the CPU's:
+    they have sections of their own."""
+    return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 
 
 KEYS = ("case", "op", "n", "device", "time", "speedup")

@@ -30,7 +30,7 @@ from gpubench.base.messages import NoNumber, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import IntervalKind
 from gpubench.kernels.contract.op import Op
-from gpubench.result.case import GANG, REGIMES, RESIDENT, Case, beside_size
+from gpubench.result.case import DEVICE_GROUP, REGIMES, RESIDENT, Case, beside_size
 from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Parts, Run, Skip
 
 OutcomeType = Literal["measurement", "skip", "failure", "planned"]
@@ -201,7 +201,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
     findings = noise_findings(sessions, values) + condition_findings(run, outcome, sessions, blocks)
     findings += ["throttled"] if throttled else []
     findings += ["software"] if kind == "software" else []
-    alone = outcome.case.backend != GANG  # a gang is timed by the host
+    alone = outcome.case.backend != DEVICE_GROUP  # a device group is timed by the host
     if kind == "gpu" and alone and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
     parts = anatomy(run, outcome, time.estimate, cold_s, beside)

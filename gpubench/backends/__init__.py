@@ -14,7 +14,7 @@ from gpubench.base.plugins import wings
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Form
 from gpubench.result.case import COMPOSED as COMPOSED
-from gpubench.result.case import GANG, inner_device
+from gpubench.result.case import DEVICE_GROUP, inner_device
 from gpubench.result.run import Device, DeviceKind
 
 
@@ -35,7 +35,7 @@ KNOWN = {
     "wgpu": Facts(("tuned",), ("gpu",)),
     "torch": Facts(("library",), ("cpu", "gpu"), yields_to=("cupy",)),
 }
-_ORDER = (*KNOWN, *COMPOSED, GANG)
+_ORDER = (*KNOWN, *COMPOSED, DEVICE_GROUP)
 
 
 def names() -> tuple[str, ...]:
@@ -55,8 +55,8 @@ def _files(folder: str) -> frozenset[str]:
 
 
 def built_in() -> tuple[str, ...]:
-    """The built-in ones, but for the composed and for gangs."""
-    return tuple(name for name in names() if name not in (*COMPOSED, GANG))
+    """The built-in ones, but for the composed and for device groups."""
+    return tuple(name for name in names() if name not in (*COMPOSED, DEVICE_GROUP))
 
 
 def _ours() -> tuple[str, ...]:
@@ -111,9 +111,10 @@ def is_hidden(device_id: str) -> bool:
 
 
 def names_of(device_id: str) -> tuple[str, ...]:
-    """The backends that have a part in a device: its own, and of a composed one or a gang that of those inside."""
+    """The backends that have a part in a device: its own, and of a composed one or a device group that of those
+    inside."""
     own, inner = device_id.partition(":")[0], inner_device(device_id)
-    if own == GANG:
+    if own == DEVICE_GROUP:
         return (own, device_id.split(":")[1])
     return (own,) if inner is None else (own, *names_of(inner))
 

@@ -145,7 +145,7 @@ def _kind(kinds: Sequence[str]) -> str:
 
 def forms(op: Op, backend: Listed) -> list[str]:
     if op.collective is not None:
-        return []  # gangs run it
+        return []  # device groups run it
     if op.overhead is not None:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
     if op.host is not None:

@@ -23,7 +23,7 @@ from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, plan_workloads
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.worker_pool import Spares
-from gpubench.result.case import GANG, QUEUED, TF32, Case, select_cases
+from gpubench.result.case import DEVICE_GROUP, QUEUED, TF32, Case, select_cases
 from gpubench.result.machine import Machine, Mode
 from gpubench.result.run import Device, RunWarning, Selection, Settings, warning
 from gpubench.result.store import default_results_dir
@@ -43,7 +43,7 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     declared, broken = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
-    request = options.wish(with_gangs(_wish(options), declared), how)
+    request = options.wish(with_groups(_wish(options), declared), how)
     # Whether CuPy or PyTorch runs a user's own function faster is open.
     request = msgspec.structs.replace(request, yielding=not any(op.digest for op in declared.values()))
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
@@ -57,12 +57,12 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
         request, one_of_each=not {*chosen.sizes, *_preset_ops(options)}.issuperset(declared), spares=spares,
         threads=how.threads, tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
-    if not any(target.device.backend == GANG for target in choice.targets):
+    if not any(target.device.backend == DEVICE_GROUP for target in choice.targets):
         if all(op.collective is not None for op in declared.values()):
             raise RequiredUnavailable(
                 "unavailable", "a collective needs two GPUs",
-                why="CuPy lists fewer, or the devices that were named are no gang",
-                hint="`gpubench detect` shows the GPUs; --devices gang:numpy:4 tries the program without one",
+                why="CuPy lists fewer, or the devices that were named are no device group",
+                hint="`gpubench detect` shows the GPUs; --devices group:numpy:4 tries the program without one",
             )  # fmt: skip
         if words.HEALTH in words.find_presets(options.ops):
             owner.select(ops=[name for name in declared if name not in words.LINKS])
@@ -115,14 +115,15 @@ def _wish(options: RunOptions) -> DeviceRequest:
     )
 
 
-def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
-    """The request, with gangs where collectives were asked for and no device: without other ops nothing else."""
+def with_groups(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
+    """The request, with device groups where collectives were asked for and no device: without other ops nothing
+    else."""
     collective = [op.collective is not None for op in declared.values()]
     if not request.auto or request.mode is not None or not any(collective):
         return request
     if all(collective):
-        return msgspec.structs.replace(request, required=(GANG,))
-    return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
+        return msgspec.structs.replace(request, required=(DEVICE_GROUP,))
+    return msgspec.structs.replace(request, optional=(*backends.usual(), DEVICE_GROUP))
 
 
 def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:

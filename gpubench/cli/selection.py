@@ -22,7 +22,18 @@ from gpubench.functions import sources
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype, Op
 from gpubench.measure.plan import variants
 from gpubench.measure.targets import DeviceRequest, plugin_warning
-from gpubench.result.case import DTYPES, FORMS, GANG, LONG_DTYPES, REGIMES, RESIDENT, SITUATIONS, TF32, Case
+from gpubench.result.case import (
+    DEVICE_GROUP,
+    DTYPES,
+    FORMS,
+    LONG_DTYPES,
+    REGIMES,
+    RESIDENT,
+    SITUATIONS,
+    TF32,
+    Case,
+    rename_old_devices,
+)
 from gpubench.result.run import Device, RunWarning, Selection, Settings
 
 Shapes = dict[str, list[dict[str, int]]]
@@ -151,7 +162,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     """Backends (`cupy?` is optional) and device ids."""
     required: list[str] = []
     optional: list[str] = []
-    for word in words(backend_text, "--backends"):
+    for word in map(rename_old_devices, words(backend_text, "--backends")):
         name = word.removesuffix("?")
         if name != "auto" and not backends.has(name):
             _require_backend(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
@@ -159,7 +170,11 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
             (optional if word.endswith("?") else required).append(name)
     if "auto" in words(backend_text, "--backends") and required + optional:
         optional += [name for name in backends.usual() if name not in required + optional]
-    devices = words(device_text, "--devices") if device_text is not None else []
+    devices = (
+        [rename_old_devices(word) for word in words(device_text, "--devices")]
+        if device_text is not None
+        else []
+    )
     for device in devices:
         name, colon, index = device.partition(":")
         if not backends.has(name):
@@ -320,7 +335,7 @@ def _ops_with_variants() -> list[str]:
 
 
 HEALTH = "health"
-# On every pair, and on gangs: left out where there is one GPU.
+# On every pair, and on device groups: left out where there is one GPU.
 LINKS = ("p2p", "allreduce")
 PRESET_OPS = {"roofline": ("copy", "matmul"), HEALTH: ("matmul", "copy", "upload", "download", *LINKS)}
 _MIB = 2**20
@@ -358,8 +373,8 @@ def choose_sizes(
     what it has, at the sizes of its roofs. Sizes that were given stay as they are, on all devices.
     """
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
-    first = backends.drivers(gpu for gpu in gpus if gpu.backend != GANG)
-    measured = [d for d in devices if d.backend in (GANG, first.get(d.name))] if gpus else devices
+    first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
+    measured = [d for d in devices if d.backend in (DEVICE_GROUP, first.get(d.name))] if gpus else devices
     ids = {device.id for device in measured}
     widest = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
     sides = {"matmul": 8192, "copy": _ARRAY_BYTES // widest}  # of health; its other ops count bytes

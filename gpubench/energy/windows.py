@@ -12,7 +12,7 @@ from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
 from gpubench.measure.plan import Workload
 from gpubench.measure.schedule import Companion, Occasion
-from gpubench.result.case import GANG
+from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.energy import EnergyWindow
 from gpubench.result.run import Device
 
@@ -126,7 +126,7 @@ class EnergyCompanion(Companion):
             return package_counters(self.root), "rapl"
         if device.kind == "software":
             return "it is the CPU, by a driver's code", "rapl"
-        if device.kind != "gpu" or device.backend == GANG:
+        if device.kind != "gpu" or device.backend == DEVICE_GROUP:
             return "several devices share its work", "nvml"
         if device.identity is not None and device.identity.vendor_id == AMD:
             return board_counters(self.root, device.identity.pci), "hwmon"

@@ -301,7 +301,7 @@ def _different(who: str, field: str, value: object, other: object) -> InputError
 
 # ---------------------------------------------------------------- the document
 
-NAME, VERSION = "gpubench-fleet", 3
+NAME, VERSION = "gpubench-fleet", 4
 EMBEDDED_NODES = 64  # a larger fleet keeps the results of its nodes in files beside it
 # Why a node is not whole. Of its file: some cases failed or were not reached; it cannot be used; it is not there.
 # Of a node that `run --cluster` asked: its process ended before its time; it fell silent; others held it; the cluster

@@ -15,7 +15,7 @@ from gpubench.base import processes
 from gpubench.base.groups import group_by
 from gpubench.base.messages import WARNINGS
 from gpubench.curves.stats import median
-from gpubench.result.case import GANG
+from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.machine import Machine
 from gpubench.result.run import Block, Device, RunWarning, Telemetry
 
@@ -160,7 +160,7 @@ def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[Moni
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}
     for device in devices:
-        if device.kind not in ("gpu", "hybrid") or device.backend == GANG:
+        if device.kind not in ("gpu", "hybrid") or device.backend == DEVICE_GROUP:
             continue
         own, gpu = device.identity, gpus.get(device.gpu_id or "")
         pci = (own.pci if own else None) or (gpu.bdf.value if gpu else None)

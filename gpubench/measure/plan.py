@@ -14,14 +14,14 @@ from gpubench.base.units import format_bytes
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.measure.protocol import CeilingRequest
 from gpubench.result.case import (
+    DEVICE_GROUP,
     FORMS,
-    GANG,
     PLACED_REGIMES,
     RESIDENT,
     TF32,
     Case,
     beside_size,
-    gang_ranks,
+    group_ranks,
     inner_device,
     workload_key,
 )
@@ -205,7 +205,7 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
     if op.collective is not None and not _joins(series, target, constraints):
         return kernels
     if (
-        backend == GANG
+        backend == DEVICE_GROUP
         and op.collective is None
         and not (op.overhead is None and constraints.settings.scales("strong"))
     ):
@@ -222,17 +222,19 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
 
 
 def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
-    """Whether a gang runs a collective: one of as many ranks, and of those the first, unless it is about pairs."""
-    exchange, ranks = series.op.collective, len(gang_ranks(target.device.id))
+    """Whether a device group runs a collective: one of as many ranks, and of those the first, unless it is about
+    pairs."""
+    exchange, ranks = series.op.collective, len(group_ranks(target.device.id))
     if exchange is None or ranks == 0 or series.shape.get("ranks") != ranks:
         return False
-    same = (t.device.id for t in constraints.targets if len(gang_ranks(t.device.id)) == ranks)
+    same = (t.device.id for t in constraints.targets if len(group_ranks(t.device.id)) == ranks)
     return exchange.pairwise or target.device.id == next(same)
 
 
 def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
-    """The selection with the sizes of the gangs at hand as the shapes of its collectives, unless some were given."""
-    counts = sorted({len(ranks) for device in devices if (ranks := gang_ranks(device.id))})
+    """The selection with the sizes of the device groups at hand as the shapes of its collectives, unless some were
+    given."""
+    counts = sorted({len(ranks) for device in devices if (ranks := group_ranks(device.id))})
     shapes = {
         name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
         for name, op in ops.items()
@@ -249,7 +251,7 @@ def _forms(op: Op, target: Target) -> tuple[str, ...]:
 
 def _concerns(series: Series, backend: str, form: str, variant: str) -> bool:
     """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
-    if backend in (*backends.COMPOSED, GANG):
+    if backend in (*backends.COMPOSED, DEVICE_GROUP):
         return False
     if variant == TF32:
         return form == "library" and backend in series.op.tf32 and series.dtype == "float32"
@@ -289,7 +291,7 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
-    if case.backend in (*backends.COMPOSED, GANG):
+    if case.backend in (*backends.COMPOSED, DEVICE_GROUP):
         return _no_split(op, case)
     if case.form == "library":
         return None
@@ -305,9 +307,9 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed, and no gang
-    does that."""
-    why = None if op.stages and case.backend != GANG else op.whole(case.params)
+    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed, and no
+    device group does that."""
+    why = None if op.stages and case.backend != DEVICE_GROUP else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 
@@ -490,8 +492,8 @@ def plan_ceilings(
     by_device: dict[str, CeilingRequest] = {}
     cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
-        if device.kind not in ("cpu", "gpu") or device.backend == GANG:
-            continue  # a software adapter, a split and a gang stand for no hardware of their own
+        if device.kind not in ("cpu", "gpu") or device.backend == DEVICE_GROUP:
+            continue  # a software adapter, a split and a device group stand for no hardware of their own
         cache_bytes = cache_of(device, devices, machine)
         chosen = [item for item in items if any(case.device_id == device.id for case in item.cases)]
         # The CPU is one, whatever library drives it, and so is a GPU.

@@ -11,7 +11,7 @@ import msgspec
 from gpubench import curves
 from gpubench.curves import stats
 from gpubench.measure.plan import SLOW_BYTES, Constraints, Series, Step, Workload, workload
-from gpubench.result.case import GANG, RESIDENT, Case
+from gpubench.result.case import DEVICE_GROUP, RESIDENT, Case
 from gpubench.result.run import Block, DeviceKind, Measurement, Outcome
 
 # ---------------------------------------------------------------- the ladder
@@ -195,11 +195,11 @@ class Points:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """Return the times of a series by size; splits, gangs and variants are measured for their own sake."""
+    """Return the times of a series by size; splits, device groups and variants are measured for their own sake."""
     times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
-        apart = case.variant or case.shared_with or case.backend == GANG
+        apart = case.variant or case.shared_with or case.backend == DEVICE_GROUP
         if not isinstance(outcome, Measurement) or case.op != series.op.name or apart:
             continue
         if case.dtype == series.dtype and case.params == series.params(case.params["n"]):

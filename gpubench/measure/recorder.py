@@ -19,7 +19,7 @@ from gpubench.base import processes
 from gpubench.base.errors import DeviceLost, ExitCode, WrongResult
 from gpubench.base.messages import REASONS
 from gpubench.measure.budget import LEAST_BLOCKS
-from gpubench.result.case import GANG, Case
+from gpubench.result.case import DEVICE_GROUP, Case
 from gpubench.result.identity import uuid_digest
 from gpubench.result.machine import Machine
 from gpubench.result.run import (
@@ -281,7 +281,7 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
 def _device_of_file(device: Device) -> Device:
     """Without what only detection needs, and with what stands for the clock of a GPU that has none."""
     clock = device.clock
-    if clock is None and device.kind == "gpu" and device.backend != GANG:
+    if clock is None and device.kind == "gpu" and device.backend != DEVICE_GROUP:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
     return msgspec.structs.replace(device, identity=None, identities=[], clock=clock)
 

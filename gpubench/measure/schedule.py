@@ -34,7 +34,7 @@ from gpubench.measure.plan import (
 from gpubench.measure.points import Cell, Rows, Rungs, cells, ratios
 from gpubench.measure.recorder import Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import Spares, WorkerPool
-from gpubench.result.case import GANG, Case
+from gpubench.result.case import DEVICE_GROUP, Case
 from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
 
 
@@ -171,10 +171,10 @@ class Schedule:
             yield step
 
     def _splits(self, search: Passes) -> Iterator[Step]:
-        """Steps of both sides together, where a search found them near each other, and of gangs."""
+        """Steps of both sides together, where a search found them near each other, and of device groups."""
         for curve in open_curves(self._spec):
             workloads = worth_trying(curve, search.rows(curve), self._cpu, self._spec.constraints)
-            workloads = [*workloads, *on_gangs(curve, search.rows(curve), self._spec.constraints)]
+            workloads = [*workloads, *on_groups(curve, search.rows(curve), self._spec.constraints)]
             if workloads:
                 self._announce(workloads)
                 yield from _each(workloads)
@@ -200,13 +200,13 @@ def _each(items: Sequence[Workload]) -> Iterator[Step]:
 
 # ---------------------------------------------------------------- two sides of a case
 
-_SEVERAL = (*backends.COMPOSED, GANG)
+_SEVERAL = (*backends.COMPOSED, DEVICE_GROUP)
 # Where one side is slower than this many times the other, both rates added up gain less than a tenth.
 FARTHEST = 10.0
 
 
 def alone(constraints: Constraints) -> Constraints:
-    """Return the constraints without the composed devices and gangs: a search compares single ones."""
+    """Return the constraints without the composed devices and device groups: a search compares single ones."""
     single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
     return msgspec.structs.replace(constraints, targets=single)
 
@@ -216,14 +216,14 @@ def measures_several(constraints: Constraints) -> bool:
     return any(target.device.backend in _SEVERAL for target in constraints.targets)
 
 
-def on_gangs(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
-    """The gangs at each size that the search measured on one of their members, from large to small: what a budget cuts
-    off are sizes at which several GPUs gain nothing."""
-    inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == GANG}
+def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
+    """The device groups at each size that the search measured on one of their members, from large to small: what a
+    budget cuts off are sizes at which several GPUs gain nothing."""
+    inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == DEVICE_GROUP}
     sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
     workloads: list[Workload] = []
     for n in sorted(sizes, reverse=True):
-        workloads += only(workload(series, n, constraints), lambda case: case.backend == GANG)
+        workloads += only(workload(series, n, constraints), lambda case: case.backend == DEVICE_GROUP)
     return workloads
 
 

@@ -19,7 +19,7 @@ from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.protocol import Listing
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.result.case import GANG
+from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.machine import Mode
 from gpubench.result.run import Device, Identity, RunWarning
 
@@ -217,7 +217,7 @@ def choose(
     warnings += _left_out(listings, targets)
     if one_of_each and not request.devices:
         firsts = {
-            (t.device.backend, t.device.id if t.device.backend == GANG else t.device.name): t
+            (t.device.backend, t.device.id if t.device.backend == DEVICE_GROUP else t.device.name): t
             for t in reversed(targets)
         }
         rest = [t for t in targets if t not in firsts.values()]
@@ -275,7 +275,7 @@ def _one_adapter_each(
     by_backend: dict[tuple[str, ...], list[Device]] = {}
     for target in sorted(targets, key=lambda target: target.device.composed):
         device = target.device
-        if device.kind == "gpu" and device.backend != GANG:
+        if device.kind == "gpu" and device.backend != DEVICE_GROUP:
             by_backend.setdefault((device.backend,), []).append(device)
         elif device.kind == "hybrid":
             by_backend.setdefault(backends.names_of(device.id), []).append(device)
@@ -338,7 +338,7 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
 def _twins(first: Target, other: Target) -> bool:
     """Whether both are GPUs of one name and one backend."""
     a, b = first.device, other.device
-    return a.kind == b.kind == "gpu" and GANG != a.backend == b.backend and a.name == b.name
+    return a.kind == b.kind == "gpu" and DEVICE_GROUP != a.backend == b.backend and a.name == b.name
 
 
 def _twin(device: Device) -> RunWarning:
@@ -354,7 +354,7 @@ def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
     return [
         _record(device, device.identity)
         for listing in listings
-        if listing.backend not in (*backends.COMPOSED, GANG) and not backends.is_hidden(listing.backend)
+        if listing.backend not in (*backends.COMPOSED, DEVICE_GROUP) and not backends.is_hidden(listing.backend)
         for device in listing.devices
         if device.identity is not None
     ]
@@ -421,7 +421,7 @@ def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[Ru
             hint="--allow-software measures it all the same, without headlines",
         )  # fmt: skip
         for listing in listings
-        if listing.backend not in (*backends.COMPOSED, GANG)
+        if listing.backend not in (*backends.COMPOSED, DEVICE_GROUP)
         for device in listing.devices
         if device.kind == "software" and device.id not in taken
     ]

@@ -6,9 +6,9 @@ _OPS = ("allgather", "allreduce", "alltoall", "broadcast", "p2p", "p2p_both", "r
 WING = Wing(
     commands=dict.fromkeys(("run", "noise"), "gpubench.multi.options:ScalingOptions"),
     ops={name: f"gpubench.multi.ops:{name}" for name in _OPS},
-    backends={"gang": "gpubench.multi.gang:BACKEND"},
+    backends={"group": "gpubench.multi.device_group:BACKEND"},
     companions={"equal GPUs": "gpubench.multi.equal_gpus:EqualCompanion"},
     sections=("gpubench.multi.collectives", "gpubench.multi.scaling"),
     answers={"links": "gpubench.multi.collectives:answer_part"},
-    timers={"collective": "gpubench.multi.gang:CollectiveTimer"},
+    timers={"collective": "gpubench.multi.device_group:CollectiveTimer"},
 )

@@ -1,5 +1,5 @@
 """Findings about several GPUs of one host: how many bytes a second links carry, which of equal GPUs is slower than its
-like, and the first lines of a run of gangs alone.
+like, and the first lines of a run of device groups alone.
 
 A collective's rate is as its caller sees it, and as the busiest link does. At least four equal GPUs are judged by the
 rule of fleets (docs/fleet.md); of fewer the difference is reported, which is no verdict. Both halves of the blocks have
@@ -22,11 +22,11 @@ from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
-from gpubench.multi.scaling import GangFrom, Weak, scaling
+from gpubench.multi.scaling import GroupFrom, Weak, scaling
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_table import AnswerPart, bare_table
 from gpubench.report.wording import device_text, legend, mark, time_text, with_text
-from gpubench.result.case import WAITED, Case, gang_ranks
+from gpubench.result.case import WAITED, Case, group_ranks
 from gpubench.result.machine import LinkPath
 from gpubench.result.run import Run, TwinTimes
 
@@ -37,7 +37,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar = ("row",)
     id: str  # of the case
     op: str  # the collective
-    device_id: str  # of the gang
+    device_id: str  # of the device group
     ranks: int  # that take part
     n: int  # bytes
     by: str | None  # the library
@@ -50,7 +50,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
-    """Return the collectives shown: op by op, gang by gang, from small to large."""
+    """Return the collectives shown: op by op, device group by device group, from small to large."""
     rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
     results = [rates for result in rows if (rates := _rates(result)) is not None]
     return tuple(sorted(results, key=lambda result: (result.op, result.ranks, result.device_id, result.n)))
@@ -76,7 +76,7 @@ def bus_factor(case: Case) -> float | None:
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:
-    """How the first rank of a gang reaches the second, as detection tells."""
+    """How the first rank of a device group reaches the second, as detection tells."""
     members = next((device.gpu_ids for device in run.devices if device.id == device_id), [])
     gpu = next((gpu for gpu in run.machine.gpus if gpu.id == members[0]), None) if len(members) > 1 else None
     return None if gpu is None else next((path for path in gpu.link.paths if path.to == members[1]), None)
@@ -112,8 +112,8 @@ _MEANING = (
 @section("collectives", order=120, help="What links carry when GPUs exchange data")
 def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
     rows = collectives(analysis)
-    gangs = groupby(rows, key=lambda result: (result.op, result.ranks, result.device_id))
-    tables = tuple(_table(analysis, list(results), options.time_unit) for _, results in gangs)
+    device_groups = groupby(rows, key=lambda result: (result.op, result.ranks, result.device_id))
+    tables = tuple(_table(analysis, list(results), options.time_unit) for _, results in device_groups)
     lines = (_MEANING, *slow_links(analysis)) if rows else ()
     return Section(title=TITLE, lines=lines, tables=tables, folded=True)
 
@@ -323,14 +323,14 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
             *(printable(check.text) for check in twin_checks(analysis)), *slow_links(analysis),
             *([BUSBW] if there else []),
         ),
-        sentences=gang_sentences(analysis) if alone else (),
+        sentences=group_sentences(analysis) if alone else (),
         context=links_context(analysis) if there else "", table=links_table(analysis) if there else None,
         times_below=bool(scaling(analysis).strong),
     )  # fmt: skip
 
 
-def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """The first lines where gangs have times and no GPU was held against a CPU; none of other runs."""
+def group_sentences(analysis: Analysis) -> tuple[str, ...]:
+    """The first lines where device groups have times and no GPU was held against a CPU; none of other runs."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -347,7 +347,7 @@ def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
     )
 
 
-def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) -> str:
+def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, Extent]) -> str:
     """`2 GPUs beat one with data on the GPU: matmul from 1229², sum from 268 M; softmax at no size measured.`"""
     wins = [
         f"{gain.op} from {size_text(round(gain.n or 0) if gain.verdict == 'at' else gain.first, extents[gain.op])}"
@@ -363,12 +363,12 @@ def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) ->
 
 
 def links_table(analysis: Analysis) -> Table:
-    """Bus bandwidth by op, gang and size, the small sizes for where there is room; of many pairs the slowest and the
-    fastest."""
+    """Bus bandwidth by op, device group and size, the small sizes for where there is room; of many pairs the slowest
+    and the fastest."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
-    for label, gang in _lanes(collectives(analysis)):
-        rates = {result.n: _rate_text(result) for result in gang}
+    for label, device_group in _lanes(collectives(analysis)):
+        rates = {result.n: _rate_text(result) for result in device_group}
         rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
     # The largest size stays.
     columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
@@ -402,7 +402,7 @@ def _links_sentence(analysis: Analysis) -> str:
     for op in names[:_MOST_NAMES]:
         same_op = [result for result in rows if result.op == op]
         largest = [result for result in same_op if result.n == max(result.n for result in same_op)]
-        # Of a collective on 2, 4 and 8 ranks the largest gang is the one that a program would use.
+        # Of a collective on 2, 4 and 8 ranks the largest device group is the one that a program would use.
         widest = [result for result in largest if result.ranks == max(result.ranks for result in largest)]
         texts.append(f"{op} {_range_text([result.busbw for result in widest])}")
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
@@ -411,8 +411,8 @@ def _links_sentence(analysis: Analysis) -> str:
 
 def _members(analysis: Analysis) -> str:
     """Ranks in host memory are no GPUs."""
-    gangs = {result.device_id for result in collectives(analysis)}
-    kinds = {device.kind for device in analysis.run.devices if device.id in gangs}
+    device_groups = {result.device_id for result in collectives(analysis)}
+    kinds = {device.kind for device in analysis.run.devices if device.id in device_groups}
     return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
 
 
@@ -424,26 +424,29 @@ def _range_text(rates: Sequence[float]) -> str:
 
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
-    """One line a gang, named by its ranks; of more than two gangs of an op and size the slowest and the fastest."""
+    """One line a device group, named by its ranks; of more than two device groups of an op and size the slowest and the
+    fastest."""
     lanes = []
     order = sorted(
         rows,
         key=lambda result: (*(result.op != name for name in _FIRST), result.op, result.ranks, result.device_id),
     )
     for (op, _), group in groupby(order, key=lambda result: (result.op, result.ranks)):
-        gangs = [(id, list(results)) for id, results in groupby(group, key=lambda result: result.device_id)]
-        if len(gangs) <= _MOST_PAIRS:
-            lanes += [(f"{op} {_ranks_text(op, id)}", results) for id, results in gangs]
+        device_groups = [
+            (id, list(results)) for id, results in groupby(group, key=lambda result: result.device_id)
+        ]
+        if len(device_groups) <= _MOST_PAIRS:
+            lanes += [(f"{op} {_ranks_text(op, id)}", results) for id, results in device_groups]
             continue
-        gangs.sort(key=lambda gang: max(gang[1], key=lambda result: result.n).busbw)
-        for word, (id, results) in (("slowest", gangs[0]), ("fastest", gangs[-1])):
-            lanes.append((f"{op} {_ranks_text(op, id)}, {word} of {len(gangs)}", results))
+        device_groups.sort(key=lambda device_group: max(device_group[1], key=lambda result: result.n).busbw)
+        for word, (id, results) in (("slowest", device_groups[0]), ("fastest", device_groups[-1])):
+            lanes.append((f"{op} {_ranks_text(op, id)}, {word} of {len(device_groups)}", results))
     return lanes
 
 
 def _ranks_text(op: str, device_id: str) -> str:
     """`0 to 1` of a copy, which has a direction; else `0+1`."""
-    members = gang_ranks(device_id)
+    members = group_ranks(device_id)
     if op == "p2p" and len(members) == 2:
         return f"{members[0]} to {members[1]}"
     word = device_id.rpartition(":")[2]

@@ -26,7 +26,7 @@ from gpubench.measure.plan import Constraints, Series, Target, Workload, workloa
 from gpubench.measure.protocol import Listing
 from gpubench.measure.schedule import Companion, Occasion, RunSpec
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.result.case import GANG, QUEUED, Case, gang_id, gang_sizes
+from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_id, group_sizes
 from gpubench.result.run import Device, TogetherTimes, TwinTimes
 
 # For one answer: inputs of a case are made once, on the host.
@@ -44,31 +44,38 @@ def too_few(targets: Sequence[Target]) -> RequiredUnavailable:
 
 
 def _gpus(targets: Iterable[Target]) -> list[Target]:
-    return [target for target in targets if target.device.kind == "gpu" and target.device.backend != GANG]
+    return [
+        target for target in targets if target.device.kind == "gpu" and target.device.backend != DEVICE_GROUP
+    ]
 
 
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the gangs of the GPUs of a backend that are of the first one's name: of so many `ranks` each, without any
-    of 2, 4, 8, ... and all; every pair if `pairs` are asked for. Raises RequiredUnavailable if none is there, and gangs
-    are `required`."""
-    if any(target.device.backend == GANG for target in targets):
+    """Return the device groups of the GPUs of a backend that are of the first one's name: of so many `ranks` each,
+    without any of 2, 4, 8, ... and all; every pair if `pairs` are asked for. Raises RequiredUnavailable if none is
+    there, and device groups are `required`."""
+    if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # named
-    every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
-    gangs = []
+    every = {
+        device.id: Target(device, x.forms)
+        for x in listings
+        if x.backend == DEVICE_GROUP
+        for device in x.devices
+    }
+    device_groups = []
     by_backend = group_by((target.device for target in _gpus(targets)), lambda device: device.backend)
     for backend, devices in by_backend.items():
         alike = [device.id for device in devices if device.name == devices[0].name]
         ordinals = [int(digits[0]) for id in alike if (digits := re.search(r"\d+$", id))]
         members = [tuple(pair) for pair in itertools.permutations(ordinals, 2)] if pairs else []
-        sizes = ranks or gang_sizes(len(ordinals))
+        sizes = ranks or group_sizes(len(ordinals))
         members += [tuple(ordinals[:count]) for count in sizes if 2 <= count <= len(ordinals)]
-        ids = dict.fromkeys(gang_id(backend, gang) for gang in members)
-        gangs += [every[id] for id in ids if id in every]
-    if required and not gangs:
+        ids = dict.fromkeys(group_id(backend, device_group) for device_group in members)
+        device_groups += [every[id] for id in ids if id in every]
+    if required and not device_groups:
         raise too_few(targets)
-    return gangs
+    return device_groups
 
 
 def equal_groups(spec: RunSpec) -> list[list[Target]]:

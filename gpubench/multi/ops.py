@@ -54,7 +54,7 @@ def _collective(
     bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = _whole, gets: Length = _whole,
     **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that times one exchange among the ranks of a gang: a copy between the ranks of each of `pairs`,
+    """Return the op that times one exchange among the ranks of a group: a copy between the ranks of each of `pairs`,
     else the collective of that name. `declared`: its group and summary."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
@@ -67,7 +67,7 @@ def _collective(
         name=name, params={"n": "bytes of the largest buffer that a rank holds"},
         sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
         output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
-        tolerance=EXACT, options={"ranks": "GPUs that take part: a gang has as many"}, fits=_whole_shares,
+        tolerance=EXACT, options={"ranks": "GPUs that take part: a device group has as many"}, fits=_whole_shares,
         overhead=Collective(
             exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1,
             sends=sends, gets=gets,

@@ -13,14 +13,14 @@ class ScalingOptions(SelectionOptions):
     """The options about what several GPUs gain over one."""
 
     scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
-        "once, strong shares it out among gangs of them. "
+        "once, strong shares it out among device groups of them. "
         "Default: off; weak for --ops health.", answer="settings.scaling")
     ranks: str | None = option("LIST", RARE, "GPUs at once for --scaling. Default: 2, 4, 8, ... and all; weak: all.",
         answer="settings.ranks")
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return what of scaling is measured, on gangs of how many GPUs. Raises UsageError."""
+        """Return what of scaling is measured, on device groups of how many GPUs. Raises UsageError."""
         from gpubench.base import units
         from gpubench.cli import selection
 
@@ -29,11 +29,11 @@ class ScalingOptions(SelectionOptions):
             return super().more_settings()
         ranks = units.parse_sizes(self.ranks, option="--ranks") if self.ranks is not None else []
         if any(count < 2 for count in ranks):
-            raise UsageError("bad-value", f"--ranks {self.ranks}", why="a gang has two GPUs or more")
+            raise UsageError("bad-value", f"--ranks {self.ranks}", why="a device group has two GPUs or more")
         return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Ask for gangs of the GPUs that are found; with --ops health for every pair, where there are some."""
+        """Ask for device groups of the GPUs that are found; with --ops health for every pair, where there are some."""
         from gpubench.cli import selection
 
         strong = settings.scales("strong")
@@ -44,10 +44,10 @@ class ScalingOptions(SelectionOptions):
             import msgspec
 
             from gpubench.multi.equal_gpus import join
-            from gpubench.result.case import GANG
+            from gpubench.result.case import DEVICE_GROUP
 
             more = partial(join, ranks=settings.ranks or (), pairs=pairs, required=strong)
-            request = msgspec.structs.replace(request, beside=(GANG,), more=more)
+            request = msgspec.structs.replace(request, beside=(DEVICE_GROUP,), more=more)
         return super().wish(request, settings)
 
     def fit(self, spec: Any) -> Any:

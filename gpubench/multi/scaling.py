@@ -1,6 +1,8 @@
-"""Several GPUs at once: an op shared out among a gang against the best single GPU, and from which size that pays.
+"""Several GPUs at once: an op shared out among a device group against the best single GPU, and from which size that
+pays.
 
-Strong scaling, at one size: speedup S = time of one / time of the gang, efficiency S / ranks. Weak scaling: `together`.
+Strong scaling, at one size: speedup S = time of one / time of the device group, efficiency S / ranks. Weak scaling:
+`together`.
 
 
 Weak scaling: what equal GPUs do at once against what each does alone.
@@ -53,16 +55,16 @@ from gpubench.report.wording import (
     where_legend,
     with_text,
 )
-from gpubench.result.case import GANG, RESIDENT, WAITED, Case, beside_size, gang_ranks, parse_case_id
+from gpubench.result.case import DEVICE_GROUP, RESIDENT, WAITED, Case, beside_size, group_ranks, parse_case_id
 from gpubench.result.run import Measurement, Run, Telemetry, TogetherTimes
 
-# A gang that takes no longer than so many times what its launches cost the host shows the host.
+# A device group that takes no longer than so many times what its launches cost the host shows the host.
 HOST_LIMITED = 2.0
 From = Literal["at", "all-sizes", "no-size"]
 
 
 class Strong(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on the ranks of a gang."""
+    """One op on the ranks of a device group."""
 
     aside: ClassVar = ("row", "single", "interval")
     id: str  # of the case
@@ -71,7 +73,7 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # but n
     dtype: str  # of its values
     regime: str  # of the calls
-    device_id: str  # of the gang
+    device_id: str  # of the device group
     ranks: int  # GPUs in it
     baseline_id: str  # the best single GPU's case
     speedup: float  # over that
@@ -82,19 +84,19 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     efficiency_hi: float  # its interval
     balance: float | None  # seconds of the fastest rank / of the slowest, each alone with its share
     host_limited: bool  # the host's launches take most of the time
-    row: CaseResult  # the gang's case
+    row: CaseResult  # the device group's case
     single: CaseResult  # the best single GPU's
     interval: Interval  # of the speedup
 
 
-class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on a gang beats one GPU."""
+class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """From which size on a device group beats one GPU."""
 
     op: str  # its name
     params: dict[str, int]  # but n
     dtype: str  # of its values
     regime: str  # of the calls
-    device_id: str  # of the gang
+    device_id: str  # of the device group
     ranks: int  # GPUs in it
     verdict: From  # at: from n on; all-sizes: from the smallest; no-size: not surely at the largest
     n: float | None  # where it begins
@@ -104,42 +106,45 @@ class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
     last: int  # the largest size
 
 
-class GangGains(msgspec.Struct, frozen=True, kw_only=True):
+class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
     """The gains of several GPUs."""
 
     weak: tuple[Weak, ...] = ()  # all at once against each alone
     strong: tuple[Strong, ...] = ()  # one op shared out
-    pays_from: tuple[GangFrom, ...] = ()  # from which size on that pays
+    pays_from: tuple[GroupFrom, ...] = ()  # from which size on that pays
 
 
 @derive_once
-def scaling(analysis: Analysis) -> GangGains:
-    """Return the gangs shown, op by op from small to large, beside their single GPUs."""
+def scaling(analysis: Analysis) -> GroupGains:
+    """Return the device groups shown, op by op from small to large, beside their single GPUs."""
     run = analysis.run
     single = group_by(
         (
             result
             for result in analysis.everything
-            if result.case.backend != GANG and result.case.variant is None and result.time is not None
+            if result.case.backend != DEVICE_GROUP and result.case.variant is None and result.time is not None
         ),
         lambda result: result.case.workload,
     )
     outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    gangs = [result for result in analysis.cases if result.case.backend == GANG and result.time is not None]
+    device_groups = [
+        result for result in analysis.cases if result.case.backend == DEVICE_GROUP and result.time is not None
+    ]
     gains = [
         gain
-        for result in gangs
+        for result in device_groups
         if (gain := _strong(run, outcomes[result.id], result, single.get(result.case.workload, ()))) is not None
     ]
     gains.sort(key=lambda gain: (*_curve(gain), gain.n))
     curves = tuple(_pays_from(list(same)) for _, same in groupby(gains, key=_curve))
-    return GangGains(weak=weak(run), strong=tuple(gains), pays_from=curves)
+    return GroupGains(weak=weak(run), strong=tuple(gains), pays_from=curves)
 
 
 def _strong(run: Run, outcome: Measurement, result: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
-    """Return the gain of one session. Returns None if no single GPU of the gang's backend was measured in it."""
+    """Return the gain of one session. Returns None if no single GPU of the device group's backend was measured in
+    it."""
     inner, case = result.case.device_id.split(":")[1], result.case
-    ranks = len(gang_ranks(case.device_id))
+    ranks = len(group_ranks(case.device_id))
     # Ranks in host memory are the CPU's.
     side, regime = (
         ("cpu", RESIDENT) if result.device_kind == "software" else (result.device_kind, case.regime_id)
@@ -184,16 +189,16 @@ def _curve(gain: Strong) -> tuple[object, ...]:
     return (gain.op, gain.dtype, beside_size(case.params), gain.regime, gain.ranks, gain.device_id)
 
 
-def _pays_from(rows: Sequence[Strong]) -> GangFrom:
-    """Return from which size on the gang's curve is below that of the best single GPU."""
+def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
+    """Return from which size on the device group's curve is below that of the best single GPU."""
     first, last = rows[0], rows[-1]
-    pays = GangFrom(
+    pays = GroupFrom(
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
     curves = fit_cases({case.id: case for gain in rows for case in (gain.row, gain.single)}.values())
-    gang = [curve for key, curve in curves.items() if key[1] == first.device_id]
-    threshold = compare(gang, [curve for key, curve in curves.items() if key[1] != first.device_id])
+    device_group = [curve for key, curve in curves.items() if key[1] == first.device_id]
+    threshold = compare(device_group, [curve for key, curve in curves.items() if key[1] != first.device_id])
     assert threshold is not None, "both sides of a speedup have its size"
     if threshold.state == "always":
         return pays
@@ -411,8 +416,8 @@ _WEAK = (
     "clock."
 )
 _STRONG = (
-    "speedup = time of the best single GPU / time of the gang, on the same data; efficiency = speedup / GPUs. balance: "
-    "the fastest rank's time for its share / the slowest's. host-limited: launching takes most of the time."
+    "speedup = time of the best single GPU / time of the device group, on the same data; efficiency = speedup / GPUs. "
+    "balance: the fastest rank's time for its share / the slowest's. host-limited: launching takes most of the time."
 )
 
 
@@ -420,9 +425,10 @@ _STRONG = (
 def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
     unit, gains = options.time_unit, scaling(analysis)
     strong, weak = gains.strong, gains.weak
-    gangs = dict.fromkeys(gain.device_id for gain in strong)
+    device_groups = dict.fromkeys(gain.device_id for gain in strong)
     tables = tuple(
-        _strong_table(analysis, [gain for gain in strong if gain.device_id == gang], unit) for gang in gangs
+        _strong_table(analysis, [gain for gain in strong if gain.device_id == device_group], unit)
+        for device_group in device_groups
     )
     shown = [gain for gain in gains.pays_from if gain.regime in (WAITED, ALWAYS)]
     cases = {gain.op: gain.row.case for gain in strong}
@@ -475,7 +481,7 @@ def _state_text(gain: Weak) -> str:
     return printable(", ".join(part for part in parts if part))
 
 
-def pays_text(gain: GangFrom, counted: Extent) -> str:
+def pays_text(gain: GroupFrom, counted: Extent) -> str:
     """`matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to 4096²`."""
     what = " ".join((gain.op, gain.dtype, *(f"{name}={value}" for name, value in gain.params.items())))
     last = thresholds.size_text(gain.last, counted)
@@ -491,7 +497,7 @@ def pays_text(gain: GangFrom, counted: Extent) -> str:
 def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:
     columns = heads(
         "op", number("n"), "data", number("one GPU"),
-        number("gang"), number("speedup"), number("efficiency"),
+        number("group"), number("speedup"), number("efficiency"),
         number("balance", 1), Column("note", rank=1),
     )  # fmt: skip
     shown = [gain.row.case for gain in rows]
@@ -513,7 +519,7 @@ def _cells(gain: Strong, unit: str) -> tuple[Cell, ...]:
 
 ROWS = (
     Rows("scaling.weak", Weak, lambda analysis: scaling(analysis).weak, order=80),
-    # In CSV the speedup of a gang is over the best single GPU.
+    # In CSV the speedup of a device group is over the best single GPU.
     Rows(
         "scaling.strong",
         Strong,
@@ -525,5 +531,5 @@ ROWS = (
             for name in ("speedup", "baseline_id", "efficiency", "efficiency_lo", "efficiency_hi", "balance")
         },
     ),
-    Rows("scaling.pays_from", GangFrom, lambda analysis: scaling(analysis).pays_from, order=100),
+    Rows("scaling.pays_from", GroupFrom, lambda analysis: scaling(analysis).pays_from, order=100),
 )

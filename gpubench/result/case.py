@@ -50,7 +50,8 @@ LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 # then takes a sweep of its own.
 COMPOSED = ("hybrid",)
 # The backend whose devices are several GPUs of another backend: ranks.
-GANG = "gang"
+DEVICE_GROUP = "group"
+_OLD_GROUP = re.compile(r"^gang(?=[:?]|$)|(?<=@)gang(?=:)")
 FUNCTIONS = "function"  # the group of users' functions
 
 
@@ -144,18 +145,24 @@ def inner_device(device_id: str) -> str | None:
     return inner if backend in COMPOSED else None
 
 
-def gang_id(backend: str, ranks: Sequence[int]) -> str:
-    """`gang:cupy:0+1`; three and more in a row are written `0-7`."""
+def rename_old_devices(text: str) -> str:
+    """Return the id of a backend, a device or a case in today's words: before version 4 of the result file a device
+    group was a gang."""
+    return _OLD_GROUP.sub("group", text)
+
+
+def group_id(backend: str, ranks: Sequence[int]) -> str:
+    """`group:cupy:0+1`; three and more in a row are written `0-7`."""
     several = len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
     text = f"{ranks[0]}-{ranks[-1]}" if several else "+".join(map(str, ranks))
-    return f"{GANG}:{backend}:{text}"
+    return f"{DEVICE_GROUP}:{backend}:{text}"
 
 
-def gang_ranks(device_id: str) -> tuple[int, ...]:
-    """The ordinals of a gang's members, in the order of its ranks; of a plain number so many, of a word two. Empty for
-    what is no gang."""
+def group_ranks(device_id: str) -> tuple[int, ...]:
+    """The ordinals of a device group's members, in the order of its ranks; of a plain number so many, of a word two.
+    Empty for what is no device group."""
     own, _, rest = device_id.partition(":")
-    if own != GANG:
+    if own != DEVICE_GROUP:
         return ()
     text = rest.partition(":")[2]
     if text.isdecimal():
@@ -169,8 +176,8 @@ def gang_ranks(device_id: str) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def gang_sizes(count: int) -> list[int]:
-    """2, 4, 8, ... and all: the gangs of so many GPUs."""
+def group_sizes(count: int) -> list[int]:
+    """2, 4, 8, ... and all: the device groups of so many GPUs."""
     doubled = [1 << power for power in range(1, count.bit_length()) if 1 << power <= count]
     return [*doubled, *([count] if count > 2 and count not in doubled else [])]
 
@@ -207,7 +214,7 @@ _CASE_ID = re.compile(
 
 def parse_case_id(text: str, group: str = "") -> Case:
     """The inverse of `Case.id`. Raises ValueError if `text` is not a case id."""
-    match = _CASE_ID.fullmatch(text)
+    match = _CASE_ID.fullmatch(rename_old_devices(text))
     if not match:
         raise ValueError(f"not a case id: {text!r}")
     params = {"n": int(match["n"])}
@@ -240,7 +247,9 @@ _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.
 
 def selector(text: str, *, option: str = "--filter") -> Selector:
     """The test that `text` stands for. Raises UsageError, naming `option`, if it is no selector."""
-    path, at, device = text.strip().rpartition("@") if "@" in text else (text.strip(), "", "")
+    path, at, device = (
+        rename_old_devices(text.strip()).rpartition("@") if "@" in text else (text.strip(), "", "")
+    )
     segments = path.split("/")
     if not path or len(segments) > len(_SEGMENTS) or "" in segments or (at and not device):
         _refuse(text, option, f"a selector is {'/'.join(_SEGMENTS)}@DEVICE, from the left, each part may be *")

@@ -1,4 +1,4 @@
-"""The result file `gpubench-result`, version 3: raw samples and conditions, never an estimate.
+"""The result file `gpubench-result`, version 4: raw samples and conditions, never an estimate.
 
 Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
 measured is None with a reason beside it, never 0. Readers ignore unknown fields.
@@ -102,7 +102,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
         return self.disturbance > BUSY_SHARE
 
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid"]
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
 # How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
@@ -434,8 +434,9 @@ Scaling = Literal["weak", "strong", "both"]
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two never meet. `autotune`:
-    a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs of `ranks`."""
+    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two never meet. `autotune`: a
+    backend may try its kernels once per device. `scaling`: what several GPUs do at once, in device groups of
+    `ranks`."""
 
     protocol: int = 3
     preset: Literal["quick", "default", "rigorous"] = "default"

@@ -14,7 +14,7 @@ from gpubench.cli.options import commands
 from gpubench.result.store import save
 from tests.unit.report import sides
 
-FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
+FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4.json"
 HEAVY = {
     "numpy",
     "cupy",

@@ -10,7 +10,7 @@ import pytest
 
 from gpubench.base.errors import ExitCode
 
-FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
+FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4.json"
 GOOD = FIXTURE.read_bytes()
 
 
@@ -28,8 +28,8 @@ def assert_refused(ended: Any, code: int, *parts: str) -> None:
         (b"", "empty"),
         (GOOD[:-30], "truncated"),
         (b"speedup: 200x", "not JSON"),
-        (GOOD.replace(b'"schema_version": 3', b'"schema_version": 7', 1), "upgrade gpubench"),
-        (GOOD.replace(b'"schema_version": 3', b'"schema_version": 1', 1), "measure again"),
+        (GOOD.replace(b'"schema_version": 4', b'"schema_version": 7', 1), "upgrade gpubench"),
+        (GOOD.replace(b'"schema_version": 4', b'"schema_version": 1', 1), "measure again"),
         (b'{"name": "gpubench-detect", "schema_version": 1}', "gpubench-detect"),
         (b"[1, 2]", "gpubench-result"),
         (b"\x1f\x8b\x08\x00", "gzip"),

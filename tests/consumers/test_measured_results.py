@@ -83,7 +83,7 @@ def test_every_result_carries_ceilings_that_its_cases_could_come_near():
         ceilings = [c for session in run.sessions for c in session.ceilings if c.bytes_per_s or c.flops_per_s]
         reported = [d for d in run.devices if d.theoretical.bytes_per_s or d.theoretical.flops_per_s]
         kernels |= {name} if ceilings or reported else set()
-        gpus = [device for device in run.devices if device.kind == "gpu" and device.backend != "gang"]
+        gpus = [device for device in run.devices if device.kind == "gpu" and device.backend != "group"]
         cpu_alone |= set() if gpus else {name}  # it has no link
         transfers |= {name} if gpus and all(any(link_ceiling(run, d.id)) for d in gpus) else set()
     names = {path.name.partition(".")[0][-8:] for path in measured()}

@@ -100,7 +100,7 @@ def _runs() -> tuple[bytes, ...]:
         samples.full_run(), samples.cpu_run(), samples.hybrid_run(), samples.software_run(), samples.interrupted_run(),
         samples.tool_run(),
     )  # fmt: skip
-    here = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-3.json"
+    here = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4.json"
     return (*(store.dumps(run) for run in made), here.read_bytes())
 
 
@@ -116,7 +116,7 @@ def _fleet(draw: random.Random) -> Plain:
     nodes = [{"key": f"node{i}", "status": "ok", "result": _run(draw)} for i in range(draw.randint(1, 2))]
     nodes.append({"key": "lost", "status": "failed", "error": "no answer"})
     return {
-        "name": "gpubench-fleet", "schema_version": 3, "nodes_expected": 3, "nodes_collected": len(nodes),
+        "name": "gpubench-fleet", "schema_version": 4, "nodes_expected": 3, "nodes_collected": len(nodes),
         "complete": False, "nodes": nodes,
     }  # fmt: skip
 

@@ -114,8 +114,8 @@ class Transfers:
 
 
 class Links(ABC):
-    """The links of a gang, which move data among its ranks. Calls enqueue on the ranks that they concern; `sync` waits
-    for all. Both are made inside of `guard`."""
+    """The links of a device group, which move data among its ranks. Calls enqueue on the ranks that they concern;
+    `sync` waits for all. Both are made inside of `guard`."""
 
     ranks: int
     xp: Any  # the array library of the buffers, one float32 vector a rank
@@ -272,7 +272,7 @@ class Backend(ABC):
     scripted_time: bool = (
         False  # its sessions have a clock of their own, which the machine's load does not touch
     )
-    gangs: tuple[str, ...] = ()  # words that name gangs of its devices, beside their ordinals
+    device_groups: tuple[str, ...] = ()  # words that name device groups of its devices, beside their ordinals
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -311,20 +311,20 @@ class Observed(Protocol):
 
 @runtime_checkable
 class Joins(Protocol):
-    """A backend whose devices make gangs."""
+    """A backend whose devices make device groups."""
 
     @abstractmethod
     def joinable(self) -> list[Device]:
-        """List those of `devices` that make gangs, by ordinal. Raises BackendUnavailable."""
+        """List those of `devices` that make device groups, by ordinal. Raises BackendUnavailable."""
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return what joins these devices to a gang; `word` stands for them where a gang has a name. Raises
-        BackendUnavailable."""
+        """Return what joins these devices to a device group; `word` stands for them where a device group has a name.
+        Raises BackendUnavailable."""
 
     @abstractmethod
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Open the devices of these ordinals side by side in one worker: the ranks of a gang. Raises
+        """Open the devices of these ordinals side by side in one worker: the ranks of a device group. Raises
         BackendUnavailable."""

@@ -242,7 +242,7 @@ class TimesSides(Protocol):
 
 @runtime_checkable
 class DeviceGroup(Protocol):
-    """A session that is a gang."""
+    """A session that is a device group."""
 
     @abstractmethod
     def links(self) -> Links:

@@ -1,4 +1,4 @@
-"""CUDA devices joined to a gang: copies by the runtime, collectives by NCCL, all in one process.
+"""CUDA devices joined to a group: copies by the runtime, collectives by NCCL, all in one process.
 
 NCCL's variables pass through untouched: hosts set some for safety.
 """

@@ -405,7 +405,7 @@ class NumpyBackend(Backend, Joins):
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
-        """Return none: a gang in host memory is named by the number of its ranks."""
+        """Return none: a device group in host memory is named by the number of its ranks."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:

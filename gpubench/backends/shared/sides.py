@@ -1,5 +1,6 @@
 """Several devices at work: an op cut into shares (in which units, which part of an operand each gets, as which case it
-computes it, how partial results are joined), a thread for a device beside the caller's, and a gang in host memory."""
+computes it, how partial results are joined), a thread for a device beside the caller's, and a device group in host
+memory."""
 
 from __future__ import annotations
 
@@ -301,11 +302,11 @@ class CompanionThread:
             self._ended.put(error)
 
 
-# ---------------------------------------------------------------- a gang in host memory
+# ---------------------------------------------------------------- a device group in host memory
 
 
 class HostLinks(Links):
-    """A gang in host memory: copies and sums of NumPy arrays, rank by rank, in real time on one CPU."""
+    """A device group in host memory: copies and sums of NumPy arrays, rank by rank, in real time on one CPU."""
 
     copier = library = "numpy"
 

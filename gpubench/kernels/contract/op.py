@@ -371,7 +371,7 @@ class Op(msgspec.Struct, frozen=True):
 
     @property
     def collective(self) -> Collective | None:
-        """The exchange on a gang. None means that it is about one device."""
+        """The exchange on a device group. None means that it is about one device."""
         return self.overhead if isinstance(self.overhead, Collective) else None
 
     @property

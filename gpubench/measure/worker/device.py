@@ -32,7 +32,7 @@ from gpubench.measure.worker.operands import ChangedInput, Operands, SharedInput
 from gpubench.measure.worker.parts import Times, time_parts, time_sides
 from gpubench.measure.worker.timer import Timed, Timer
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, choose, gate, refusal
-from gpubench.result.case import GANG, Case, SeriesKey
+from gpubench.result.case import DEVICE_GROUP, Case, SeriesKey
 from gpubench.result.run import Device, Parts
 from gpubench.result.store import cache
 
@@ -42,8 +42,8 @@ _HOST_SHARE = 0.5
 
 def kept_bytes(device: Device, host_bytes: int | None) -> int:
     """Return how many bytes a device may hold by the planner's guard. `host_bytes`: the share of the host's memory that
-    this worker may use. A split and a gang keep nothing: their memory is that of other devices."""
-    if device.composed or device.backend == GANG:
+    this worker may use. A split and a device group keep nothing: their memory is that of other devices."""
+    if device.composed or device.backend == DEVICE_GROUP:
         return 0
     on_host = device.kind in ("cpu", "software")
     usable = host_bytes if on_host else device.usable_bytes
@@ -372,7 +372,7 @@ class OpenDevice:
             weights_s=load_s, weights_bytes=size or None,
         )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
-        if session.device.backend == GANG:
+        if session.device.backend == DEVICE_GROUP:
             parts = msgspec.structs.replace(built, stage_s=self._time_sides(timed, part_samples))
         elif cut is None:
             parts = msgspec.structs.replace(built, **self._time_parts(workload, timed, part_samples))
@@ -444,8 +444,8 @@ class OpenDevice:
         return timed
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return what the sides of a split cost each other, at its share; what each rank of a gang takes for its
-        own."""
+        """Return what the sides of a split cost each other, at its share; what each rank of a device group takes for
+        its own."""
         if not count:
             return {}
         self._announce("parts")

@@ -26,6 +26,7 @@ from gpubench.base.errors import InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
 from gpubench.base.streams import json_in_order
+from gpubench.result.case import rename_old_devices
 from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 from gpubench.result.store import limits
 
@@ -360,7 +361,31 @@ def _without_search(outcome: Plain) -> Plain | None:
     return {**outcome, "blocks": planned} if planned else None
 
 
-def fleet_3(data: Plain) -> Plain:
+# Fields whose names changed with version 4.
+_RENAMED: dict[str, str] = {}
+_FREE = ("machine", "environment", "fingerprint", "label", "tags", "argv")  # what they hold is named by others
+
+
+def result_4(data: Plain) -> Plain:
+    """Give fields and devices the names that they have since version 4."""
+    return {key: value if key in _FREE else _rename(value) for key, value in _rename_keys(data).items()}
+
+
+def _rename(value: Any) -> Any:
+    if isinstance(value, str):
+        return rename_old_devices(value)
+    if isinstance(value, dict):
+        return {key: _rename(item) for key, item in _rename_keys(value).items()}
+    if isinstance(value, list) and value and not isinstance(value[0], int | float):  # samples have no names
+        return [_rename(item) for item in value]
+    return value
+
+
+def _rename_keys(fields: Plain) -> Plain:
+    return {_RENAMED.get(key, key): value for key, value in fields.items()}
+
+
+def fleet_nodes(data: Plain) -> Plain:
     """Upgrade the results of the nodes."""
     nodes = [
         {**node, "result": upgrade(node["result"], RESULT_NAME)} if node.get("result") else node
@@ -371,8 +396,8 @@ def fleet_3(data: Plain) -> Plain:
 
 # By the name of a document one pure function per step: at [v], plain data of version v becomes that of version v + 1.
 UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
-    RESULT_NAME: {2: result_3},
-    "gpubench-fleet": {2: fleet_3},
+    RESULT_NAME: {2: result_3, 3: result_4},
+    "gpubench-fleet": {2: fleet_nodes, 3: fleet_nodes},
 }
 
 

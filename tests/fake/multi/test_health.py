@@ -10,7 +10,7 @@ SIZES = ("matmul=256", "copy=4k", "upload=64k", "download=64k", "p2p=64k", "allr
 SMALL = tuple(itertools.chain.from_iterable(("--sizes", one) for one in SIZES))
 
 
-def test_with_several_gpus_every_pair_copies_and_gangs_reduce(run):
+def test_with_several_gpus_every_pair_copies_and_device_groups_reduce(run):
     gpus = ",".join(f"fake:gpu{number}" for number in range(3))
     ran = run(
         "--ops", "health", *SMALL, "--devices", gpus, "--scaling", "off", env={"GPUBENCH_FAKE_GPUS": "3"},
@@ -20,8 +20,8 @@ def test_with_several_gpus_every_pair_copies_and_gangs_reduce(run):
     for outcome in ran.outcomes.values():
         assert outcome["type"] == "measurement", outcome
         where.setdefault(outcome["case"]["op"], set()).add(outcome["case"]["device_id"])
-    assert where["p2p"] == {f"gang:fake:{a}+{b}" for a, b in itertools.permutations(range(3), 2)}
-    assert where["allreduce"] == {"gang:fake:0+1", "gang:fake:0-2"}
+    assert where["p2p"] == {f"group:fake:{a}+{b}" for a, b in itertools.permutations(range(3), 2)}
+    assert where["allreduce"] == {"group:fake:0+1", "group:fake:0-2"}
     assert where["matmul"] == where["upload"] == set(gpus.split(","))
 
 

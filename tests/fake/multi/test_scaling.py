@@ -49,10 +49,12 @@ def rows(report):
     return {(row["op"], row["n"], row["regime"], row["ranks"]): row for row in report["scaling"]["strong"]}
 
 
-def test_gangs_of_two_and_of_all_compute_each_op_right(ran):
+def test_device_groups_of_two_and_of_all_compute_each_op_right(ran):
     assert ran.code == 0, ran.err
-    gangs = {outcome["case"]["device_id"] for outcome in ran.outcomes.values() if "gang" in outcome["id"]}
-    assert gangs == {"gang:fake:0+1", "gang:fake:0-3"}
+    device_groups = {
+        outcome["case"]["device_id"] for outcome in ran.outcomes.values() if "group:" in outcome["id"]
+    }
+    assert device_groups == {"group:fake:0+1", "group:fake:0-3"}
     assert all(o["check"]["ok"] for o in ran.outcomes.values() if o["type"] == "measurement")
 
 
@@ -94,23 +96,23 @@ def test_a_share_that_takes_no_longer_than_its_launches_is_host_limited(rows):
     assert not rows["matmul", SIDE, "resident-waited", 2]["host_limited"]
 
 
-def test_gangs_enter_neither_the_speedups_over_the_cpu_nor_the_roofs(report):
-    assert not [row for row in report["speedups"] if "gang" in row["id"]]
-    assert not [row for row in report["roofline"]["cases"] if "gang" in row["id"]]
+def test_device_groups_enter_neither_the_speedups_over_the_cpu_nor_the_roofs(report):
+    assert not [row for row in report["speedups"] if "group:" in row["id"]]
+    assert not [row for row in report["roofline"]["cases"] if "group:" in row["id"]]
 
 
 def test_the_run_ends_with_the_sentence_and_the_table(ran):
     text = " ".join(ran.out.split())
     assert re.search(r"matmul float32 with data on the GPU: 2 GPUs beat one from \d+² \(\d+-\d+²\)", text)
     assert text.startswith("4 GPUs with data on the GPU ")
-    assert "gang:fake:0-3 (4 x Scripted gpu)" in text
+    assert "group:fake:0-3 (4 x Scripted gpu)" in text
 
 
-def test_the_csv_has_the_efficiency_of_a_gang_and_its_single_gpu(ran):
+def test_the_csv_has_the_efficiency_of_a_device_group_and_its_single_gpu(ran):
     text = (ran.folder / "r.csv").read_text()
-    gangs = [row for row in csv.DictReader(io.StringIO(text)) if row["device"] == "gang:fake:0+1"]
-    assert gangs
-    for row in gangs:
+    device_groups = [row for row in csv.DictReader(io.StringIO(text)) if row["device"] == "group:fake:0+1"]
+    assert device_groups
+    for row in device_groups:
         assert float(row["efficiency"]) == pytest.approx(float(row["speedup"]) / 2, rel=1e-5)
         assert "fake:gpu" in row["baseline_id"]
 
@@ -126,25 +128,25 @@ def test_a_slow_rank_shows_as_imbalance(run):
     assert row["baseline_id"].endswith("@fake:gpu0")
 
 
-def test_ranks_chooses_the_gangs_and_too_many_are_refused(run):
+def test_ranks_chooses_the_device_groups_and_too_many_are_refused(run):
     devices = ("--ops", "add", "--sizes", "1m", "--devices", "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3")
     ran = run(*devices, "--scaling", "strong", "--ranks", "3", "--dry-run", env=FOUR)
-    assert "@gang:fake:0-2" in ran.out
-    assert "@gang:fake:0+1" not in ran.out
+    assert "@group:fake:0-2" in ran.out
+    assert "@group:fake:0+1" not in ran.out
     ran = run(*devices, "--scaling", "strong", "--ranks", "8", env=FOUR)
     assert ran.code == 5
     assert "needs two equal GPUs" in ran.err
     ran = run(*devices, "--ranks", "2", "--dry-run", env=FOUR)
     assert ran.code == 0, "without --scaling it says nothing"
-    assert "@gang:" not in ran.out
+    assert "@group:" not in ran.out
 
 
-def test_after_a_search_gangs_are_measured_at_its_sizes(run):
+def test_after_a_search_device_groups_are_measured_at_its_sizes(run):
     ran = run(
         "--ops", "sum", "--devices", "fake:cpu,fake:gpu0,fake:gpu1", "--scaling", "strong",
         "--regimes", "resident-waited", env={"GPUBENCH_FAKE_GPUS": "2"},
     )  # fmt: skip
-    found = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "gang:fake:0+1"]
+    found = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "group:fake:0+1"]
     assert found
     document = reported(ran)
     [curve] = document["scaling"]["pays_from"]
@@ -154,9 +156,9 @@ def test_after_a_search_gangs_are_measured_at_its_sizes(run):
 def test_ranks_in_host_memory_try_the_program(run):
     ran = run(
         "--ops", "matmul,sum,transpose", "--sizes", "64", "--sizes", "sum=1000", "--scaling", "strong",
-        "--devices", "numpy:0,gang:numpy:3",
+        "--devices", "numpy:0,group:numpy:3",
     )  # fmt: skip
-    found = {o["case"]["op"]: o for o in ran.outcomes.values() if "gang" in o["id"]}
+    found = {o["case"]["op"]: o for o in ran.outcomes.values() if "group:" in o["id"]}
     assert {o["type"] for o in found.values()} == {"measurement"}, found
     assert set(found) == {"matmul", "sum", "transpose"}
 
@@ -173,7 +175,7 @@ def at_once(run):
 
 def test_at_once_each_gpu_works_alone_and_beside_the_other(at_once):
     assert at_once.code == 0, at_once.err
-    assert not [o for o in at_once.outcomes.values() if "gang" in o["id"]]
+    assert not [o for o in at_once.outcomes.values() if "group:" in o["id"]]
     phases = {(one["device_id"], one["phase"], one["gpus"]) for one in at_once.result["together"]}
     assert phases == {
         (f"fake:gpu{gpu}", phase, gpus) for gpu in range(2) for phase, gpus in (("alone", 1), ("together", 2))

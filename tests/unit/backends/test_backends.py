@@ -36,8 +36,8 @@ def test_the_baseline_comes_first_and_the_actor_is_hidden():
     files |= wings.brought("backends").keys()
     assert set(backends.names()) == files
     assert backends.names()[0] == "numpy"
-    # A split multiplies the time, and a gang starts NCCL: both wait to be asked.
-    assert set(backends.usual()) == {*files, *backends.foreign()} - {*backends.COMPOSED, "gang"}
+    # A split multiplies the time, and a device group starts NCCL: both wait to be asked.
+    assert set(backends.usual()) == {*files, *backends.foreign()} - {*backends.COMPOSED, "group"}
     assert "fake" in backends.hidden_names()
     assert "fake" not in backends.names()
     assert backends.load("fake").name == "fake"

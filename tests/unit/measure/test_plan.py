@@ -178,7 +178,7 @@ def test_more_memory_never_means_fewer_cases(name):
     sizes = [2**k for k in range(0, 40, 6)]
     counts = []
     for host in (2**20, 2**30, 2**40, None):
-        devices = (target("numpy:0"), target("cupy:0", 2**33), target("gang:cupy:0+1", 2**33))
+        devices = (target("numpy:0"), target("cupy:0", 2**33), target("group:cupy:0+1", 2**33))
         constraints = Constraints(devices, Selection(ops=[]), host)
         curve = Series(op, "float32", {"ranks": 2} if op.collective else {})
         counts.append(sum(len(plan.workload(curve, n, constraints).cases) for n in sizes))

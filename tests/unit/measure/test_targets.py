@@ -188,7 +188,7 @@ def test_backends_on_one_gpu_share_its_memory():
     [
         (("cupy:*",), ("cupy:0", "cupy:1", "cupy:2")), (("cupy:1-2", "cupy:*"), ("cupy:1", "cupy:2", "cupy:0")),
         (("cupy:0-1", "numpy:0"), ("cupy:0", "cupy:1", "numpy:0")), (("wgpu:*",), ("wgpu:*",)),
-        (("gang:cupy:0-3",), ("gang:cupy:0-3",)), (("cupy:2-1",), ("cupy:2-1",)),
+        (("group:cupy:0-3",), ("group:cupy:0-3",)), (("cupy:2-1",), ("cupy:2-1",)),
     ],
 )  # fmt: skip
 def test_a_word_may_stand_for_several_devices(words, expected):

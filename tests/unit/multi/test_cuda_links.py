@@ -91,7 +91,7 @@ def nccl(monkeypatch):
     return stub
 
 
-def gang(cupy=None):
+def device_group(cupy=None):
     return CudaLinks(cupy or Cupy(), [2, 5], contextlib.nullcontext)
 
 
@@ -99,7 +99,7 @@ SENT, GOT = [Vector(1000), Vector(2000)], [Vector(3000), Vector(4000)]
 
 
 def exchanged(op, nccl, got=GOT, sent=SENT):
-    joined = gang()
+    joined = device_group()
     kernels.load(op).collective.exchange(joined, sent, got)
     assert nccl.calls[:2] == [("initAll", [2, 5]), "{"]
     assert nccl.calls[-1] == "}"
@@ -151,7 +151,7 @@ def test_all_to_all_sends_and_receives_share_by_share(nccl):
 
 
 def test_communicators_are_made_once_and_a_copy_does_without(nccl):
-    joined = gang()
+    joined = device_group()
     kernels.load("p2p_both").collective.exchange(joined, SENT, GOT)
     assert nccl.calls == []
     assert joined.xp.copies == [(4000, 5, 1000, 2, 48, 92), (3000, 2, 2000, 5, 48, 95)]
@@ -162,13 +162,13 @@ def test_communicators_are_made_once_and_a_copy_does_without(nccl):
 
 def test_peer_access_is_asked_for_in_both_directions():
     cupy = Cupy()
-    assert gang(cupy).copier == "peer copy"
+    assert device_group(cupy).copier == "peer copy"
     assert cupy.reached == [(2, 5), (5, 2)]
 
 
 def test_without_peer_access_the_copy_goes_through_the_host():
     cupy = Cupy(reachable=False)
-    assert gang(cupy).copier == "peer copy via host"
+    assert device_group(cupy).copier == "peer copy via host"
     assert cupy.reached == []
 
 
@@ -177,7 +177,7 @@ def test_without_nccl_the_reason_has_its_install_line(monkeypatch):
         raise links.no_nccl("no libnccl.so.2")
 
     monkeypatch.setattr(links, "nccl_binding", absent)
-    joined = gang()
+    joined = device_group()
     with pytest.raises(Unsupported) as caught:
         joined.collect("allreduce", SENT, GOT)
     assert caught.value.reason == "no-library"

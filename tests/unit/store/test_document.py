@@ -94,7 +94,7 @@ def _refusal(data: bytes) -> InputError:
         (b'{"name": "gpubench-result", "schema_version": "1"}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": 0}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": 3}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": 4}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
     ],
 )
@@ -158,7 +158,7 @@ def test_an_empty_file_asks_for_another_run() -> None:
     assert _refusal(b"").hint.startswith("run `gpubench run` again")
 
 
-@pytest.mark.parametrize("version", [2, SCHEMA_VERSION])
+@pytest.mark.parametrize("version", [2, 3, SCHEMA_VERSION])
 def test_each_version_that_is_read_has_a_fixture_that_loads(version: int) -> None:
     path = FIXTURES / f"version-{version}.json"
     assert json.loads(path.read_text())["schema_version"] == version
@@ -174,7 +174,7 @@ def test_each_stored_result_loads(path: Path) -> None:
 def test_a_file_of_version_1_is_refused_with_what_to_do(name: str) -> None:
     with pytest.raises(InputError) as caught:
         document.loads_as(
-            Run, json.dumps({"name": name, "schema_version": 1}).encode(), "x", name=name, newest=3
+            Run, json.dumps({"name": name, "schema_version": 1}).encode(), "x", name=name, newest=SCHEMA_VERSION
         )
     refusal = caught.value
     assert (refusal.code, refusal.exit_code) == ("too-old", 4)
@@ -196,11 +196,23 @@ def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
     assert upgraded.settings.protocol == 1
 
 
+def test_names_of_before_version_4_are_read(run: Run) -> None:
+    plain = {**json.loads(store.dumps(run)), "schema_version": 3, "label": "gang"}
+    (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
+    case["device_id"] = "gang:cupy:0+1"
+    upgraded = store.loads(json.dumps(plain).encode(), "x")
+    assert "group:cupy:0+1" in [outcome.case.device_id for outcome in upgraded.outcomes]
+    assert upgraded.label == "gang"
+
+
 def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:
     plain = {**json.loads(store.dumps(run)), "schema_version": 2}
     fleet = {"schema_version": 2, "nodes": [{"result": plain}, {"result": None, "error": "x"}]}
     upgraded = document.upgrade(fleet, "gpubench-fleet")
-    assert [node["result"] and node["result"]["schema_version"] for node in upgraded["nodes"]] == [3, None]
+    assert [node["result"] and node["result"]["schema_version"] for node in upgraded["nodes"]] == [
+        SCHEMA_VERSION,
+        None,
+    ]
     plain["schema_version"] = 1
     with pytest.raises(TypeError, match="no longer read"):
         document.upgrade(fleet, "gpubench-fleet")

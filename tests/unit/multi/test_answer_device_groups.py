@@ -1,4 +1,4 @@
-"""The first lines of runs of gangs alone: what the links carry."""
+"""The first lines of runs of device groups alone: what the links carry."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from gpubench.base.units import format_rate
 from gpubench.report import render
-from gpubench.result.case import Case, gang_id
+from gpubench.result.case import Case, group_id
 from gpubench.result.run import Device
 from tests.unit.report.builders import measured, run_of
 
 MIB = 1 << 20
 
 
-def gang(ranks):
+def device_group(ranks):
     return Device(
-        id=gang_id("cupy", ranks), backend="gang", kind="gpu", api="cuda", name=f"{len(ranks)} x H200"
+        id=group_id("cupy", ranks), backend="group", kind="gpu", api="cuda", name=f"{len(ranks)} x H200"
     )
 
 
@@ -30,13 +30,13 @@ def exchange(op, ranks, n, rate):
         "float32",
         "library",
         "resident",
-        gang_id("cupy", ranks),
+        group_id("cupy", ranks),
     )
     return msgspec.structs.replace(measured(case, n / rate), bytes=n)
 
 
-def screen(outcomes, gangs, **look):
-    run = run_of(outcomes, devices=[gang(ranks) for ranks in gangs])
+def screen(outcomes, device_groups, **look):
+    run = run_of(outcomes, devices=[device_group(ranks) for ranks in device_groups])
     return render([run], "plain", sections=("answer",), **look).splitlines()
 
 

@@ -1,4 +1,4 @@
-"""A gang at work: an op on random operands, beside the plain expression."""
+"""A device group at work: an op on random operands, beside the plain expression."""
 
 from __future__ import annotations
 

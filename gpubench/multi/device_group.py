@@ -1,9 +1,8 @@
-"""gang: several devices of one backend, driven by one worker as one (`gang:cupy:0+1`, `gang:cupy:0-7`).
+"""group: several devices of one backend, driven by one worker as one (`group:cupy:0+1`, `group:cupy:0-7`).
 
 A collective goes over the links that join the devices, which the backend inside brings (`Backend.links`). Any other op
-is cut into a share for each rank (`shares`), and the results come together on the host. `gang:numpy:4` is four ranks in
-host memory, which shows that the program is right and says nothing of hardware.
-"""
+is cut into a share for each rank (`shares`), and the results come together on the host. `group:numpy:4` is four ranks
+in host memory, which shows that the program is right and says nothing of hardware."""
 
 from __future__ import annotations
 
@@ -34,20 +33,20 @@ from gpubench.kernels.contract.op import Array, Collective, Form, Op, Shape, Sto
 from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi.ops import WIDTH, value
-from gpubench.result.case import GANG, Case, gang_id, gang_ranks, gang_sizes
+from gpubench.result.case import DEVICE_GROUP, Case, group_id, group_ranks, group_sizes
 from gpubench.result.run import Check, Device, Identity, Staging
 
 # Host memory as so many ranks.
 _SOFTWARE = ("2", "3", "4", "8")
 
 
-class GangSession(
+class GroupSession(
     Session,
     protocols.DeviceGroup,
     protocols.Tunes,
     protocols.TimesSides,
 ):
-    """The links of a gang, and its members' sessions once an op is shared out among them."""
+    """The links of a device group, and its members' sessions once an op is shared out among them."""
 
     limits = Limits(max_buffer_bytes=1 << 40, max_binding_bytes=1 << 40)
 
@@ -75,10 +74,10 @@ class GangSession(
                 None if fits else Unsupported(f"{self.device.id} has {self._links.ranks} ranks", reason="shape")
             )
         if op.overhead is not None or case.form != "tuned" or case.variant is not None:
-            why = "a gang takes the best that its ranks have: its only form is tuned"
+            why = "a device group takes the best that its ranks have: its only form is tuned"
             return Unsupported(why, reason="no-implementation")
         if op.more_outputs or any(operand.dtype for operand in op.operands):
-            why = f"{GANG} computes no op with several outputs or with ids"
+            why = f"{DEVICE_GROUP} computes no op with several outputs or with ids"
             return Unsupported(why, reason="no-implementation")
         unsplit = op.whole(case.params)
         if unsplit is None:
@@ -140,7 +139,7 @@ class GangSession(
         return launch
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """On all ranks; the launch of a gang that computes nothing is nothing."""
+        """On all ranks; the launch of a device group that computes nothing is nothing."""
         if isinstance(launch, SharedLaunch):
             self._ranks.run(launch, repeat)
 
@@ -180,10 +179,10 @@ class GangSession(
             self._links.close()
 
 
-class GangBackend(Backend):
-    """Gangs of the devices of other backends. Its name alone stands for those of GPUs."""
+class GroupBackend(Backend):
+    """Device groups of the devices of other backends. Its name alone stands for those of GPUs."""
 
-    name = GANG
+    name = DEVICE_GROUP
     forms: tuple[Form, ...] = ("tuned",)
 
     def __init__(self) -> None:
@@ -191,30 +190,34 @@ class GangBackend(Backend):
 
     def devices(self) -> list[Device]:
         """List each pair of GPUs, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
-        gangs = [gang for name in backends.built_in() for gang in _gangs(_members(name))]
+        device_groups = [
+            device_group for name in backends.built_in() for device_group in _device_groups(_members(name))
+        ]
         self.default_devices = tuple(
-            gang.id.removeprefix(f"{GANG}:") for gang in gangs if _usual(gang.id, gangs)
+            device_group.id.removeprefix(f"{DEVICE_GROUP}:")
+            for device_group in device_groups
+            if _usual(device_group.id, device_groups)
         )
         for name in backends.hidden_names():
-            gangs += _gangs(_members(name))
-            gangs += [_name_gang(name, word) for word in backends.load(name).gangs]
-        return gangs + [_software(count) for count in _SOFTWARE]
+            device_groups += _device_groups(_members(name))
+            device_groups += [_name_device_group(name, word) for word in backends.load(name).device_groups]
+        return device_groups + [_software(count) for count in _SOFTWARE]
 
-    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GangSession:
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GroupSession:
         """Join the devices that the id names. Raises BackendUnavailable."""
-        device = next((gang for gang in self.devices() if gang.id == device_id), None)
+        device = next((device_group for device_group in self.devices() if device_group.id == device_id), None)
         if device is None:
             raise BackendUnavailable(f"there is no device {device_id}")
         _, inner, word = device_id.split(":")
-        backend, ordinals = backends.load(inner), gang_ranks(device_id)
+        backend, ordinals = backends.load(inner), group_ranks(device_id)
         named = "" if word[0].isdecimal() else word
         if not isinstance(backend, Joins):
-            raise BackendUnavailable(f"{inner} joins no devices to a gang")
+            raise BackendUnavailable(f"{inner} joins no devices to a device group")
 
         def members() -> list[Session]:
             return backend.members(ordinals, threads, autotune=autotune)
 
-        return GangSession(device, backend.links(ordinals, named), members)
+        return GroupSession(device, backend.links(ordinals, named), members)
 
 
 def _members(name: str) -> list[Device]:
@@ -224,40 +227,47 @@ def _members(name: str) -> list[Device]:
     return []
 
 
-def _gangs(members: Sequence[Device]) -> list[Device]:
+def _device_groups(members: Sequence[Device]) -> list[Device]:
     count = len(members)
     chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
-    return [_gang(members, ranks) for ranks in (*chosen, *(tuple(range(size)) for size in range(3, count + 1)))]
+    return [
+        _device_group(members, ranks)
+        for ranks in (*chosen, *(tuple(range(size)) for size in range(3, count + 1)))
+    ]
 
 
-def _usual(gang: str, gangs: Sequence[Device]) -> bool:
+def _usual(device_group: str, device_groups: Sequence[Device]) -> bool:
     """Whether it is a pair, or has 4, 8, ... or all GPUs: the others answer to their id."""
-    most = max(len(gang_ranks(device.id)) for device in gangs)
-    return len(gang_ranks(gang)) in gang_sizes(most)
+    most = max(len(group_ranks(device.id)) for device in device_groups)
+    return len(group_ranks(device_group)) in group_sizes(most)
 
 
-def _gang(members: Sequence[Device], ranks: Sequence[int]) -> Device:
+def _device_group(members: Sequence[Device], ranks: Sequence[int]) -> Device:
     own = [members[rank] for rank in ranks]
     names = dict.fromkeys(device.name for device in own)
     room = [device.usable_bytes for device in own if device.usable_bytes is not None]
     return Device(
-        id=gang_id(own[0].backend, ranks), backend=GANG, kind=own[0].kind, api=own[0].api,
+        id=group_id(own[0].backend, ranks), backend=DEVICE_GROUP, kind=own[0].kind, api=own[0].api,
         name=f"{len(own)} x {' and '.join(names)}", driver=own[0].driver, usable_bytes=min(room, default=None),
         identities=[device.identity or Identity() for device in own],
     )  # fmt: skip
 
 
-def _name_gang(backend: str, word: str) -> Device:
-    """A gang that a word stands for."""
-    return Device(id=f"{GANG}:{backend}:{word}", backend=GANG, kind="gpu", api=backend, name=word)
+def _name_device_group(backend: str, word: str) -> Device:
+    """A device group that a word stands for."""
+    return Device(
+        id=f"{DEVICE_GROUP}:{backend}:{word}", backend=DEVICE_GROUP, kind="gpu", api=backend, name=word
+    )
 
 
 def _software(count: str) -> Device:
-    return replace(_name_gang("numpy", count), kind="software", api="host", name=f"{count} x host memory")
+    return replace(
+        _name_device_group("numpy", count), kind="software", api="host", name=f"{count} x host memory"
+    )
 
 
-BACKEND = GangBackend()
+BACKEND = GroupBackend()
 
 
 Result = TypeVar("Result")
@@ -290,8 +300,8 @@ class SharedLaunch(CutLaunch):
 
 
 class Ranks:
-    """The sessions of a gang's members. Where much is moved, each has a thread for it but the last, which has this
-    one."""
+    """The sessions of a device group's members. Where much is moved, each has a thread for it but the last, which has
+    this one."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = list(sessions)
@@ -377,7 +387,7 @@ class CollectiveTimer(Timed):
     def __init__(self, session: Session, op: Op, case: Case, opening: object = None) -> None:
         exchange = op.collective
         if not isinstance(session, DeviceGroup) or exchange is None:
-            raise Unsupported(f"{session.device.id} is no gang", reason="no-implementation")
+            raise Unsupported(f"{session.device.id} is no device group", reason="no-implementation")
         self.session: Session = session
         self.case = case
         self._links: Links = session.links()

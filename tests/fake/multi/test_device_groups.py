@@ -1,4 +1,4 @@
-"""Collectives on scripted gangs, by the command line: times follow the script, failures cost their own case."""
+"""Collectives on scripted device groups, by the command line: times follow the script, failures cost their own case."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ LENGTH = 1 << 18
 FOUR = {"GPUBENCH_FAKE_GPUS": "4"}
 
 
-def sample(ran, op, n, gang, ranks=2):
-    return ran.outcomes[f"{op}/n={n},ranks={ranks}/float32/library/resident@{gang}"]["blocks"][0]["wall_s"][-1]
+def sample(ran, op, n, device_group, ranks=2):
+    return ran.outcomes[f"{op}/n={n},ranks={ranks}/float32/library/resident@{device_group}"]["blocks"][0][
+        "wall_s"
+    ][-1]
 
 
 @pytest.fixture(scope="module")
 def ran(run):
     return run(
-        "--ops", "collective", "--devices", "gang:fake:0+1,gang:fake:0-3,gang:fake:2+3", "--sizes", "256k",
+        "--ops", "collective", "--devices", "group:fake:0+1,group:fake:0-3,group:fake:2+3", "--sizes", "256k",
         env={**FOUR, "GPUBENCH_FAKE_LINK": "0+1=5e10", "GPUBENCH_FAKE_SLOW": "gpu3=2"},
     )  # fmt: skip
 
 
-def test_every_collective_runs_on_the_first_gang_of_a_size_and_pairs_on_each(ran):
+def test_every_collective_runs_on_the_first_device_group_of_a_size_and_pairs_on_each(ran):
     assert ran.code == 0, ran.err
-    gangs = {}
+    device_groups = {}
     for outcome in ran.outcomes.values():
         assert outcome["type"] == "measurement"
-        gangs.setdefault(outcome["case"]["op"], set()).add(outcome["case"]["device_id"])
-    for name, found in gangs.items():
-        second = "gang:fake:2+3" if kernels.load(name).collective.pairwise else "gang:fake:0-3"
-        assert found == {"gang:fake:0+1", second}
-    assert set(gangs) == set(kernels.groups()["collective"])
+        device_groups.setdefault(outcome["case"]["op"], set()).add(outcome["case"]["device_id"])
+    for name, found in device_groups.items():
+        second = "group:fake:2+3" if kernels.load(name).collective.pairwise else "group:fake:0-3"
+        assert found == {"group:fake:0+1", second}
+    assert set(device_groups) == set(kernels.groups()["collective"])
 
 
 def test_times_follow_the_slowest_link(ran):
     n = LENGTH
-    assert sample(ran, "p2p", n, "gang:fake:0+1") == pytest.approx(1e-5 + n / 5e10, rel=0.01)
-    assert sample(ran, "p2p", n, "gang:fake:2+3") == pytest.approx(1e-5 + n / 2e11, rel=0.01)
-    assert sample(ran, "allreduce", n, "gang:fake:0-3", 4) == pytest.approx(1e-5 + 1.5 * n / 5e10, rel=0.01)
+    assert sample(ran, "p2p", n, "group:fake:0+1") == pytest.approx(1e-5 + n / 5e10, rel=0.01)
+    assert sample(ran, "p2p", n, "group:fake:2+3") == pytest.approx(1e-5 + n / 2e11, rel=0.01)
+    assert sample(ran, "allreduce", n, "group:fake:0-3", 4) == pytest.approx(1e-5 + 1.5 * n / 5e10, rel=0.01)
 
 
-def test_a_gang_says_which_gpus_it_has_and_nothing_of_their_identity_is_kept(ran):
+def test_a_device_group_says_which_gpus_it_has_and_nothing_of_their_identity_is_kept(ran):
     for device in ran.result["devices"]:
-        assert (device["backend"], device["kind"]) == ("gang", "gpu")
+        assert (device["backend"], device["kind"]) == ("group", "gpu")
         assert not device.get("identities")
 
 
@@ -54,32 +56,32 @@ def test_the_report_ends_with_both_rates(ran, gpubench):
     assert " ".join(ran.out.split()).startswith("Between 4 GPUs: p2p ")
     assert "allreduce 0-3" in ran.out
     full = gpubench("report", str(ran.folder / "r.json"), "--full").stdout
-    assert "allreduce, 4 ranks by fake on gang:fake:0-3" in full
+    assert "allreduce, 4 ranks by fake on group:fake:0-3" in full
     document = json.loads(gpubench("report", str(ran.folder / "r.json"), "--format", "json").stdout)
     rows = {(row["op"], row["device_id"]): row for row in document["collectives"]}
-    four = rows["allreduce", "gang:fake:0-3"]
+    four = rows["allreduce", "group:fake:0-3"]
     assert four["busbw"] == pytest.approx(1.5 * four["algbw"], rel=1e-4)
     assert four["low"] < four["busbw"] < four["high"]
     assert document["speedups"] == document["break_even"] == []
 
 
 def test_a_link_that_lies_gives_no_time(run):
-    ran = run("--ops", "allreduce,p2p", "--devices", "gang:fake:link-lies", "--sizes", "1m")
+    ran = run("--ops", "allreduce,p2p", "--devices", "group:fake:link-lies", "--sizes", "1m")
     assert ran.code == 1
     assert {outcome["reason"] for outcome in ran.outcomes.values()} == {"wrong-result"}
 
 
 def test_a_link_that_hangs_costs_its_cases_and_the_next_one_runs(run):
-    devices = "gang:fake:link-hangs,gang:fake:0+1"
+    devices = "group:fake:link-hangs,group:fake:0+1"
     ran = run("--ops", "p2p", "--devices", devices, "--sizes", "1m", "--case-timeout", "2s", env=FOUR)
     assert ran.code == 1
     found = {outcome["case"]["device_id"]: outcome for outcome in ran.outcomes.values()}
-    assert found["gang:fake:link-hangs"]["reason"] == "timeout"
-    assert found["gang:fake:0+1"]["type"] == "measurement"
+    assert found["group:fake:link-hangs"]["reason"] == "timeout"
+    assert found["group:fake:0+1"]["type"] == "measurement"
 
 
 def test_sizes_that_ranks_cannot_share_are_skipped(run):
-    ran = run("--ops", "alltoall", "--devices", "gang:numpy:3", "--sizes", "1000,1200")
+    ran = run("--ops", "alltoall", "--devices", "group:numpy:3", "--sizes", "1000,1200")
     kinds = {outcome["case"]["params"]["n"]: outcome["type"] for outcome in ran.outcomes.values()}
     assert kinds == {1000: "skip", 1200: "measurement"}
 
@@ -90,20 +92,20 @@ def test_without_two_gpus_the_error_says_what_is_missing(run):
     assert "needs two GPUs" in ran.err
 
 
-def test_beside_other_ops_gangs_are_left_to_the_collectives(run):
-    devices = "fake:cpu,fake:gpu0,gang:fake:0+1"
+def test_beside_other_ops_device_groups_are_left_to_the_collectives(run):
+    devices = "fake:cpu,fake:gpu0,group:fake:0+1"
     ran = run("--ops", "add,p2p", "--devices", devices, "--sizes", "64k", env=FOUR)
     assert ran.code == 0, ran.err
     found = {
         (o["case"]["op"], o["case"]["device_id"]) for o in ran.outcomes.values() if o["type"] == "measurement"
     }
-    assert found == {("add", "fake:cpu"), ("add", "fake:gpu0"), ("p2p", "gang:fake:0+1")}
+    assert found == {("add", "fake:cpu"), ("add", "fake:gpu0"), ("p2p", "group:fake:0+1")}
 
 
 def test_a_pair_below_half_of_its_peers_is_named(run):
-    pairs = "gang:fake:0+1,gang:fake:0+2,gang:fake:1+2"
+    pairs = "group:fake:0+1,group:fake:0+2,group:fake:1+2"
     ran = run(
         "--ops", "p2p", "--devices", pairs, "--sizes", "4m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
     )
-    assert "link-slow: p2p on gang:fake:1+2" in " ".join(ran.out.split())
-    assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"gang:fake:1+2"}
+    assert "link-slow: p2p on group:fake:1+2" in " ".join(ran.out.split())
+    assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"group:fake:1+2"}

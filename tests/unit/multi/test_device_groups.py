@@ -1,4 +1,4 @@
-"""Gangs: what their ids say, what each collective delivers to every rank, and that a wrong delivery is seen."""
+"""Device groups: what their ids say, what each collective delivers to every rank, and that a wrong delivery is seen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpubench.backends.shared.sides import granule
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.multi import gang as gang_module
-from gpubench.multi.gang import CollectiveTimer, shares
+from gpubench.multi import device_group as device_group_module
+from gpubench.multi.device_group import CollectiveTimer, shares
 from gpubench.multi.ops import WIDTH, value
-from gpubench.result.case import Case, gang_id, gang_ranks, gang_sizes
+from gpubench.result.case import Case, group_id, group_ranks, group_sizes
 from gpubench.result.run import Device, Selection
-from tests.gang_runs import computed
+from tests.group_runs import computed
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
 RANKS = (2, 3, 4, 8)
@@ -30,12 +30,12 @@ def by_name(op):
 
 def case(op, n, ranks):
     return Case(
-        op.name, op.group, {"n": n, "ranks": ranks}, "float32", "library", "resident", f"gang:numpy:{ranks}"
+        op.name, op.group, {"n": n, "ranks": ranks}, "float32", "library", "resident", f"group:numpy:{ranks}"
     )
 
 
 def prepared(op, n, ranks):
-    return CollectiveTimer(backends.load("gang").open(f"gang:numpy:{ranks}"), op, case(op, n, ranks))
+    return CollectiveTimer(backends.load("group").open(f"group:numpy:{ranks}"), op, case(op, n, ranks))
 
 
 def planned(ranks):
@@ -44,25 +44,25 @@ def planned(ranks):
 
 @pytest.mark.parametrize(
     ("ranks", "name"),
-    [((0, 1), "gang:cupy:0+1"), ((1, 0), "gang:cupy:1+0"), ((0, 1, 2), "gang:cupy:0-2"),
-     (tuple(range(8)), "gang:cupy:0-7"), ((0, 2, 3), "gang:cupy:0+2+3")],
+    [((0, 1), "group:cupy:0+1"), ((1, 0), "group:cupy:1+0"), ((0, 1, 2), "group:cupy:0-2"),
+     (tuple(range(8)), "group:cupy:0-7"), ((0, 2, 3), "group:cupy:0+2+3")],
 )  # fmt: skip
 def test_an_id_names_its_ranks(ranks, name):
-    assert gang_id("cupy", ranks) == name
-    assert gang_ranks(name) == ranks
+    assert group_id("cupy", ranks) == name
+    assert group_ranks(name) == ranks
 
 
-def test_what_is_no_gang_has_no_ranks():
-    assert gang_ranks("cupy:0") == gang_ranks("hybrid:cupy:0") == ()
-    assert gang_ranks("gang:numpy:4") == (0, 1, 2, 3)
-    assert gang_ranks("gang:fake:link-lies") == (0, 1)
+def test_what_is_no_device_group_has_no_ranks():
+    assert group_ranks("cupy:0") == group_ranks("hybrid:cupy:0") == ()
+    assert group_ranks("group:numpy:4") == (0, 1, 2, 3)
+    assert group_ranks("group:fake:link-lies") == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("count", "found"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])]
 )
-def test_gangs_double_up_to_all(count, found):
-    assert gang_sizes(count) == found
+def test_device_groups_double_up_to_all(count, found):
+    assert group_sizes(count) == found
 
 
 @pytest.mark.parametrize("units", [8, 9, 1000, 1023, 8192, 10**7 + 3])
@@ -86,24 +86,24 @@ def test_too_few_units_for_the_ranks_are_no_shares():
 def test_what_ranks_compute_of_their_shares_is_the_whole(name):
     op, ranks = kernels.load(name), 3
     params = {"n": op.sizes.sizes()[0]}
-    session = backends.load("gang").open(f"gang:numpy:{ranks}", 1)
-    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"gang:numpy:{ranks}")
+    session = backends.load("group").open(f"group:numpy:{ranks}", 1)
+    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"group:numpy:{ranks}")
     found, want = computed(session, asked)
     np.testing.assert_allclose(found, want, rtol=1e-4)
     session.close()
 
 
-def test_a_gang_shows_its_members_backends():
-    assert backends.names_of("gang:fake:0+1") == ("gang", "fake")
-    assert backends.is_hidden("gang:fake:0+1")
-    assert "gang" not in backends.usual()
+def test_a_device_group_shows_its_members_backends():
+    assert backends.names_of("group:fake:0+1") == ("group", "fake")
+    assert backends.is_hidden("group:fake:0+1")
+    assert "group" not in backends.usual()
     with pytest.raises(BackendUnavailable):
-        backends.load("gang").open("gang:numpy:99")
+        backends.load("group").open("group:numpy:99")
 
 
-def test_a_gang_runs_collectives_of_its_size_and_the_best_of_each_op():
-    session = backends.load("gang").open("gang:numpy:4")
-    add = Case("add", "vector", {"n": 8}, "float32", "library", "resident", "gang:numpy:4")
+def test_a_device_group_runs_collectives_of_its_size_and_the_best_of_each_op():
+    session = backends.load("group").open("group:numpy:4")
+    add = Case("add", "vector", {"n": 8}, "float32", "library", "resident", "group:numpy:4")
     assert session.supports(kernels.load("add"), add).reason == "no-implementation"
     op = kernels.load("allreduce")
     assert session.supports(op, case(op, 1024, 2)).reason == "shape"
@@ -150,7 +150,7 @@ def delivered(name, ranks, count):
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("shares", [1, 7, 1000, 4099])
 def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
-    monkeypatch.setattr(gang_module, "PIECE", 1 << 10)  # several pieces
+    monkeypatch.setattr(device_group_module, "PIECE", 1 << 10)  # several pieces
     for op in planned(ranks):
         count = shares * ranks
         timed = prepared(op, count * WIDTH, ranks)
@@ -164,7 +164,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
 @pytest.mark.parametrize("fetched_bytes", [0, 64 << 20], ids=["where it lies", "on the host"])
 @pytest.mark.parametrize("op", OPS, ids=by_name)
 def test_one_wrong_element_of_any_rank_is_seen(op, fetched_bytes, monkeypatch):
-    monkeypatch.setattr(gang_module, "FETCHED_BYTES", fetched_bytes)
+    monkeypatch.setattr(device_group_module, "FETCHED_BYTES", fetched_bytes)
     timed = prepared(op, 2 * 5000 * WIDTH, 2)
     timed.verify()
     right = timed.exchange
@@ -199,18 +199,18 @@ def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
     assert instead(lambda links, sent, got: None) == [0, 0]
 
 
-def test_a_session_that_is_no_gang_runs_none():
-    with pytest.raises(Unsupported, match="no gang"):
+def test_a_session_that_is_no_device_group_runs_none():
+    with pytest.raises(Unsupported, match="no device group"):
         CollectiveTimer(backends.load("numpy").open("numpy:0", 1), OPS[0], case(OPS[0], 1024, 2))
 
 
-def test_a_collective_takes_the_gangs_at_hand_as_its_shapes():
+def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
     ops = {name: kernels.load(name) for name in ("add", "p2p", "allreduce")}
-    gangs = [
+    device_groups = [
         Device(id=name, backend=name.partition(":")[0], kind="gpu", name=name, api="host")
-        for name in ("numpy:0", "gang:cupy:0+1", "gang:cupy:1+0", "gang:cupy:0-3")
+        for name in ("numpy:0", "group:cupy:0+1", "group:cupy:1+0", "group:cupy:0-3")
     ]
-    found = plan.with_ranks(Selection(ops=list(ops)), ops, gangs)
+    found = plan.with_ranks(Selection(ops=list(ops)), ops, device_groups)
     assert found.params == {"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 2}, {"ranks": 4}]}
     given = Selection(ops=list(ops), params={"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 4}]})
-    assert plan.with_ranks(given, ops, gangs) == given
+    assert plan.with_ranks(given, ops, device_groups) == given
