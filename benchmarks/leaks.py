@@ -30,9 +30,9 @@ from gpubench.kernels.contract.op import Op
 from gpubench.result.case import FORMS, Case
 
 MIB = 1 << 20
-# 256 KiB of float32 an operand on a GPU; less on a CPU, whose launches last as long as they compute.
-ELEMENTS, CPU_ELEMENTS = 1 << 16, 1 << 12
-SIDE, CPU_SIDE = 256, 64
+# The most that a launch reads and writes, or the smallest size of a network; less on a CPU, whose launches last as
+# long as they compute.
+BYTES, CPU_BYTES = 1 << 20, 1 << 16
 ROW = "{:<22} {:>7}  {:>15}  {:>15}  {:>9}  {:>9}  {}"
 
 
@@ -110,9 +110,9 @@ def _traces(
 
 
 def _size(op: Op, *, cpu: bool) -> int:
-    if op.group == "matrix":
-        return CPU_SIDE if cpu else SIDE
-    return CPU_ELEMENTS if cpu else ELEMENTS
+    """Return the largest size whose operands stay small: 64 K elements of an add, 16 tokens of a network."""
+    most, sizes = CPU_BYTES if cpu else BYTES, [1 << power for power in range(16, 3, -1)]
+    return next((n for n in sizes if op.held_bytes({"n": n}, "float32") <= most), sizes[-1])
 
 
 class _Memory(ctypes.Structure):

@@ -30,12 +30,12 @@ class Messages:
         self._stream.flush()
 
 
-def lines_of_parent() -> "queue.Queue[bytes]":
+def lines_of_parent() -> "queue.SimpleQueue[bytes]":
     """Return the lines of standard input as they come. Its end ends this process: without its parent none stays."""
     import queue
     import threading
 
-    lines: queue.Queue[bytes] = queue.Queue()
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin.buffer:

@@ -204,7 +204,8 @@ class Child(_Process):
         own_session: bool = True, framed: bool = True,
     ) -> None:  # fmt: skip
         """Raises OSError if it cannot be started."""
-        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        # Not a Queue: a second Ctrl-C within its `get` leaves its lock released, and it fails by that.
+        self.lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._framed = framed
         self._noise = Excerpt(STDERR_TAIL)
         super().__init__(command, env, subprocess.PIPE, self._read, own_session)

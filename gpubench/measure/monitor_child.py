@@ -121,7 +121,7 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
     return users_seen
 
 
-def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
+def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
     """Answer orders; while devices are watched, read them at every interval."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
