@@ -381,5 +381,5 @@ def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult
             if alloc_s < time.low:
                 time = Interval(time.low - alloc_s, time.estimate - alloc_s, time.high - alloc_s, time.kind)
             yield 1.0, time, case
-        elif case.case.calls:
-            yield 1 / case.case.calls, time, case
+        elif calls := calls_of(case.case.regime_id):
+            yield 1 / calls, time, case

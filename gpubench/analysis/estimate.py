@@ -30,7 +30,7 @@ from gpubench.base.messages import NoNumber, Reason
 from gpubench.curves import stats
 from gpubench.curves.stats import IntervalKind
 from gpubench.kernels.contract.op import Op
-from gpubench.result.case import DEVICE_GROUP, REGIMES, RESIDENT, Case, beside_size
+from gpubench.result.case import DEVICE_GROUP, ORDERED, Case, beside_size
 from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Parts, Run, Skip
 
 OutcomeType = Literal["measurement", "skip", "failure", "planned"]
@@ -254,7 +254,7 @@ def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
     )
 
 
-_REGIME_ORDER = {regime: place for place, regime in enumerate((RESIDENT, *REGIMES))}
+_REGIME_ORDER = {regime: place for place, regime in enumerate(ORDERED)}
 
 
 def _order(item: CaseResult) -> tuple[object, ...]:

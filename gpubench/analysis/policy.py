@@ -36,7 +36,7 @@ from gpubench.analysis.machine import experiment
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
-from gpubench.result.case import QUEUED, RESIDENT, SITUATIONS, WAITED, beside_size, parse_situation
+from gpubench.result.case import RESIDENT, SITUATIONS, WAITED, beside_size, parse_situation
 from gpubench.result.identity import measured_gpus
 from gpubench.result.run import Measurement, Run
 from gpubench.result.store.cache import user_cache
@@ -280,7 +280,7 @@ def require_regime(regime: str) -> str:
     regime = parse_situation(regime)
     if regime == RESIDENT:
         return WAITED
-    if regime in (WAITED, QUEUED, "transfer-always") or calls_of(regime):
+    if regime in SITUATIONS.values() or calls_of(regime):
         return "transfer-always" if calls_of(regime) == 1 else regime
     raise UsageError(
         "unknown-regime", f"there is no regime {regime!r}",

@@ -16,7 +16,7 @@ from gpubench.base.groups import group_by
 from gpubench.base.messages import WarningCode
 from gpubench.curves import stats
 from gpubench.curves.stats import first_sample_z, median, order_correlation, spread_share
-from gpubench.result.case import FUNCTIONS, TF32
+from gpubench.result.case import FUNCTIONS, STREAMED, TF32, copies
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import (
     LINK_BYTES,
@@ -465,7 +465,10 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
     case = outcome.case
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s
-    elif case.regime in ("transfer-once", "transfer-always"):
+    elif case.regime == STREAMED:
+        for way, moved in zip(COPIES.values(), outcome.moved, strict=True):
+            yield way, moved or 0, wall_s
+    elif copies(case.regime):
         up, down = outcome.moved
         total = outcome.bytes if up is None or down is None else up + down
         yield None, total, wall_s * (case.calls or 1)

@@ -31,6 +31,8 @@ REASONS: dict[str, Entry] = {
     "no-transfer": Entry(
         "on a CPU the data is at home: there is nothing to transfer",
         "nothing: its resident case is the baseline of all regimes"),
+    "no-streams": Entry(
+        "the device, or its library, does not copy while it computes", "measure calls that wait: --regimes copied"),
     "no-split": Entry(
         "the op cannot be cut into a part for the GPU and a part for the CPU", "measure it without `hybrid`"),
     "host-stage": Entry(

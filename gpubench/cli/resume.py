@@ -22,7 +22,7 @@ from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.result import store
-from gpubench.result.case import FORMS, REGIMES, Case, select_cases, selector
+from gpubench.result.case import FORMS, ORDERED, Case, select_cases, selector
 from gpubench.result.identity import compare, measured_gpus
 from gpubench.result.run import Measurement, Run, RunWarning, warning
 
@@ -317,7 +317,7 @@ def require_words(plan: Run, source: str) -> None:
     chosen = plan.selection
     for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)
-    for kind, words_of_plan, possible in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, REGIMES)):
+    for kind, words_of_plan, possible in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, ORDERED)):
         for word in words_of_plan:
             if word not in possible:
                 _refuse_word(source, kind, word, possible)

@@ -27,6 +27,7 @@ from gpubench.result.case import (
     DTYPES,
     FORMS,
     LONG_DTYPES,
+    ORDERED,
     REGIMES,
     RESIDENT,
     SITUATIONS,
@@ -152,9 +153,11 @@ def parse_regimes(text: str | None) -> list[str]:
     if text is None:
         return list(REGIMES)
     ids = [SITUATIONS.get(word, word) for word in words(text, "--regimes")]
-    named = [require_choice(word, (*REGIMES, RESIDENT), "--regimes") for word in ids]
+    named = [require_choice(word, ORDERED, "--regimes") for word in ids]
     return [
-        regime for regime in REGIMES if regime in named or (RESIDENT in named and regime.startswith(RESIDENT))
+        regime
+        for regime in ORDERED[1:]
+        if regime in named or (RESIDENT in named and regime.startswith(RESIDENT))
     ]
 
 

@@ -34,7 +34,7 @@ from gpubench.measure.plan import (
 )
 from gpubench.measure.points import Cell, CostModel, Points, Rows, Rungs, Slot, cells, slot
 from gpubench.measure.recorder import Recorder
-from gpubench.result.case import FUNCTIONS, Case, own_names
+from gpubench.result.case import FUNCTIONS, Case, copies, own_names
 from gpubench.result.run import Planned, RunWarning, Skip
 
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
@@ -492,7 +492,7 @@ class Passes:
         if n in rows or not rungs.sizes[0] < n < rungs.top or not series.work(n):
             return {}
         x = math.log(n)
-        resident = [cell for cell in cells(rows, self._cpu) if not cell[1].startswith("transfer")]
+        resident = [cell for cell in cells(rows, self._cpu) if not copies(cell[1])]
         names = set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in (None, *resident)))
         return {n: names} if names else {}
 

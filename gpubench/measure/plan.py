@@ -18,9 +18,12 @@ from gpubench.result.case import (
     FORMS,
     PLACED_REGIMES,
     RESIDENT,
+    STREAMED,
     TF32,
     Case,
     beside_size,
+    calls_behind,
+    copies,
     group_ranks,
     inner_device,
     workload_key,
@@ -80,7 +83,7 @@ class Workload(msgspec.Struct, frozen=True):
     def is_taken_apart(self, case: Case) -> bool:
         """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
         split has sides in each regime."""
-        if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
+        if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
             return True
         beside = [other for other in self.cases if other.device_id == case.device_id]
         return all(other.regime != "transfer-always" for other in beside)
@@ -182,7 +185,7 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
             fields = {
                 "op": op.name, "group": op.group, "params": params, "dtype": series.dtype, "form": form,
                 "regime": regime, "device_id": device.id, "variant": variant,
-                "calls": selection.calls if regime == "transfer-once" else None,
+                "calls": calls_behind(regime, selection.calls),
             }  # fmt: skip
             cases.append(msgspec.convert(fields, Case))
     return cases
@@ -292,6 +295,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
     if case.backend in (*backends.COMPOSED, DEVICE_GROUP):
+        if case.regime == STREAMED:
+            return _skip(case, "no-streams", f"{case.device_id} is several devices, each with calls of its own")
         return _no_split(op, case)
     if case.form == "library":
         return None
@@ -519,7 +524,7 @@ def plan_ceilings(
 def _moves(item: Workload, device_id: str) -> bool:
     """Whether one of its cases on the device copies enough to come near the rate of the link."""
     cases = [case for case in item.cases if case.device_id == device_id]
-    copies = item.op.overhead.moves if item.op.overhead else any("transfer" in case.regime for case in cases)
+    copies = item.op.overhead.moves if item.op.overhead else any(copies(case.regime) for case in cases)
     return bool(cases) and copies and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
 
 

@@ -11,7 +11,7 @@ import msgspec
 from gpubench import curves
 from gpubench.curves import stats
 from gpubench.measure.plan import SLOW_BYTES, Constraints, Series, Step, Workload, workload
-from gpubench.result.case import DEVICE_GROUP, RESIDENT, Case
+from gpubench.result.case import DEVICE_GROUP, RESIDENT, Case, calls_behind, copies
 from gpubench.result.run import Block, DeviceKind, Measurement, Outcome
 
 # ---------------------------------------------------------------- the ladder
@@ -400,7 +400,9 @@ class CostModel:
         )
 
     def _count(self, name: Slot) -> int:
-        return self._calls if name[2].startswith("transfer-once") else 1
+        return (
+            calls_behind("transfer-once" if name[2].startswith("transfer-once") else name[2], self._calls) or 1
+        )
 
     def _size(self, series: Series, n: int) -> tuple[int, int]:
         """Return the bytes and the work of a launch."""
@@ -437,7 +439,7 @@ class CostModel:
         return self._grown_s(series, name, times[max(times)], max(times), n)
 
     def _grown_s(self, series: Series, name: Slot, launch_s: float, low: int, n: int) -> float:
-        if name[2].startswith("transfer"):
+        if copies(name[2]):
             return launch_s * self._size(series, n)[0] / max(self._size(series, low)[0], 1)
         grown_s = launch_s * self._size(series, n)[1] / max(self._size(series, low)[1], 1)
         if name[0] not in self._gpu:

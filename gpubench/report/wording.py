@@ -17,7 +17,7 @@ from gpubench.base.groups import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
 from gpubench.curves.stats import Interval, IntervalLike
-from gpubench.result.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
+from gpubench.result.case import ORDERED, QUEUED, RESIDENT, STREAMED, WAITED, Case, beside_size
 from gpubench.result.run import Run
 
 FORMS = {"library": "lib", "tuned": "tuned"}
@@ -25,17 +25,19 @@ ALWAYS = "transfer-always"
 # What people read of a regime: by itself, and where queued and waited stand in one table.
 _SITUATIONS = {
     RESIDENT: "data on the device", WAITED: "data on the GPU", QUEUED: "queued on the GPU",
-    ALWAYS: "copied at every call",
+    ALWAYS: "copied at every call", STREAMED: "copied in a pipeline",
 }  # fmt: skip
 _BESIDE_QUEUED = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
-_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call"}
+_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call",
+         STREAMED: "copied in a pipeline"}  # fmt: skip
 # The same in one word, for the column of a table whose legend says the rest.
-_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied"}
+_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied", STREAMED: "streamed"}
 _WHERE = {
     RESIDENT: "resident: the data is where the device computes",
     WAITED: "waited: data on the GPU, the caller waits for each call",
     QUEUED: "queued: data on the GPU, many calls are queued and waited for once",
     ALWAYS: "copied: each call copies its inputs in and its output back",
+    STREAMED: "streamed: independent calls in a row, whose copies overlap with the kernels of others",
 }  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def data_text(entry: Case) -> str:
 
 def regime_order(entry: Case) -> tuple[int, int]:
     """The order in which regimes are shown."""
-    return ((RESIDENT, *REGIMES).index(entry.regime), entry.calls or 0)
+    return (ORDERED.index(entry.regime), entry.calls or 0)
 
 
 def regimes(rows: Iterable[Case]) -> list[str]:

@@ -20,21 +20,31 @@ from gpubench.base.errors import UsageError
 from gpubench.base.units import MAX_SIZE, parse_sizes
 from gpubench.kernels.contract.op import Dtype, Form, Params
 
-RegimeKind = Literal["resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always"]
+RegimeKind = Literal[
+    "resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always", "streamed"
+]  # fmt: skip
 # Where the data is, and what is waited for. On a GPU, data that stays there has two regimes: the caller waits for each
 # launch, or queues many and waits once. Elsewhere they are one, `resident`: a call on the CPU ends when it returns.
 RESIDENT: RegimeKind = "resident"
 WAITED: RegimeKind = "resident-waited"
 QUEUED: RegimeKind = "resident-queued"
 REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-always")  # a GPU's
+# Independent calls in a row, so many behind one wait, whose copies overlap with each other's kernels.
+STREAMED: RegimeKind = "streamed"
+STREAMED_CALLS = 24
+# Regimes that only somebody who names them gets, and all in the order of tables.
+ON_REQUEST: tuple[RegimeKind, ...] = (STREAMED,)
+ORDERED: tuple[RegimeKind, ...] = (RESIDENT, *REGIMES, *ON_REQUEST)
 # Names of situations, for options and Python; then what the answer's screen and earlier versions call them.
 SITUATIONS = {
     "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
+    "streamed": str(STREAMED),
 }  # fmt: skip
 _ALIASES = {
     "data on the gpu": WAITED, "on the gpu": WAITED, "on the gpu, waited": WAITED,
     "on the gpu, queued": QUEUED, "queued on the gpu": QUEUED,
     "copied at every call": "transfer-always", "ten calls a copy": "transfer-once-10",
+    "copied in a pipeline": STREAMED,
 }  # fmt: skip
 # Of a workload whose stages are placed on two sides: inputs on both, or on the host.
 PLACED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
@@ -63,8 +73,9 @@ CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """Op, params, dtype, form, regime and device: what is measured once and shown as one row.
 
-    `calls` is the number of launches per transfer; it is set for the regime transfer-once alone. `variant` names an
-    extra kernel of the form (`naive`), or another way to run the library call (`tf32`); None is the form itself.
+    `calls` is the number of launches per transfer (transfer-once) or behind one wait (streamed); other regimes have
+    none. `variant` names an extra kernel of the form (`naive`), or another way to do the library call (`tf32`); None is
+    the form itself.
     """
 
     op: str
@@ -187,6 +198,16 @@ def regime_name(regime: str, calls: int | None) -> str:
     return f"{regime}-{calls}" if regime == "transfer-once" else regime
 
 
+def copies(regime: str) -> bool:
+    """Whether calls of this regime, by its id, copy between host and device."""
+    return regime.startswith(("transfer-", STREAMED))
+
+
+def calls_behind(regime: str, copy: int | None = None) -> int | None:
+    """Return the calls of a case of this regime; `copy` are those that transfer-once makes with one copy."""
+    return copy if regime == "transfer-once" else STREAMED_CALLS if regime == STREAMED else None
+
+
 def parse_situation(text: str) -> str:
     """Return the regime id of a situation: `transfer-once-20` for `20 calls a copy`. Returns other texts unchanged."""
     words = " ".join(text.split()).lower()
@@ -208,7 +229,7 @@ def workload_key(op: str, params: Params, dtype: str) -> str:
 
 _CASE_ID = re.compile(
     r"(?P<op>[\w.]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
-    r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
+    r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|streamed|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
 )
 
 
@@ -221,8 +242,8 @@ def parse_case_id(text: str, group: str = "") -> Case:
     for pair in filter(None, match["rest"].split(",")):
         name, _, value = pair.partition("=")
         params[name] = int(value)
-    calls = int(match["calls"]) if match["calls"] else None
-    regime = "transfer-once" if calls else match["regime"]
+    calls = int(match["calls"]) if match["calls"] else calls_behind(match["regime"])
+    regime = "transfer-once" if match["calls"] else match["regime"]
     fields = {
         "op": match["op"], "group": group, "params": params, "dtype": match["dtype"], "form": match["form"],
         "regime": regime, "device_id": match["device"], "calls": calls, "variant": match["variant"],

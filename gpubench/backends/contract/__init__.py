@@ -113,6 +113,32 @@ class Transfers:
         """Copy with at most so many threads from now on, None: as many as usual."""
 
 
+class Stream(ABC):
+    """A queue of a device beside others: what is enqueued runs in order, at once with what is in the others.
+
+    Host arrays are of `Session.host_array` in the tuned form, and nobody touches them until `wait` returns.
+    """
+
+    @abstractmethod
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Enqueue a copy in."""
+
+    @abstractmethod
+    def run(self, launch: Any) -> None:
+        """Enqueue a launch of this session."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Enqueue a copy out."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when all that was enqueued here is done. Raises DeviceLost."""
+
+    def close(self) -> None:
+        """Free what the queue holds. As it stands: it holds nothing."""
+
+
 class Links(ABC):
     """The links of a device group, which move data among its ranks. Calls enqueue on the ranks that they concern;
     `sync` waits for all. Both are made inside of `guard`."""

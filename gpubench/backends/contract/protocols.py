@@ -15,6 +15,7 @@ from gpubench.backends.contract import (
     Session,
     SideReading,
     StageReading,
+    Stream,
     Work,
 )
 from gpubench.kernels.contract.op import Array, Dtype, Op, Shape, Stored
@@ -104,6 +105,15 @@ class JudgesBlocks(Protocol):
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
         """Return the largest error of each block of `got`, as `backends.shared.reference.judge` asks for it. Returns
         None if there is no such code for these arrays."""
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A device that copies while it computes."""
+
+    @abstractmethod
+    def stream(self) -> Stream:
+        """Return a new queue. Raises Unsupported if this device copies nothing while it computes."""
 
 
 # ---------------------------------------------------------------- kernels

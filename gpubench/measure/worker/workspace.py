@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
-from gpubench.backends.contract.protocols import HostReadable, JudgesBlocks, Tunes
+from gpubench.backends.contract.protocols import HostReadable, JudgesBlocks, Streams, Tunes
 from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
 from gpubench.backends.shared.reference import (
     Reference,
@@ -41,7 +41,7 @@ from gpubench.measure.worker.operands import (
     SharedArray,
     copies_bytes,
 )
-from gpubench.result.case import Case
+from gpubench.result.case import STREAMED, Case
 from gpubench.result.run import Check, Placing, RunWarning, StageTimes
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -404,6 +404,8 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why the case cannot run here, or None."""
     if op.host is not None and session.device.kind != "cpu":
         return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
+    if case.regime == STREAMED and not isinstance(session, Streams):
+        return Unsupported(f"{session.device.id} copies nothing while it computes", reason="no-streams")
     missing = no_library(op)
     if missing is not None:
         return missing
