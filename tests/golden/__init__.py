@@ -24,6 +24,7 @@ from tests.unit.report.samples import (
     stages_run,
     tool_run,
 )
+from tests.unit.report.screens import BY_DEVICE, SCREENS
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"
@@ -40,15 +41,15 @@ RUNS = {
 }  # fmt: skip
 # One section of a network alone.
 SECTIONS = {"stages": (stages_run, "stages"), "placement": (placement_run, "hybrid")}
-# The final screen alone.
-SCREENS = {
+# The final screen alone; many more of it, each of a small run, stand in one file.
+ANSWERS = {
     "answer-suite": suite_run, "answer-one-op": one_op_run, "answer-named": named_run, "answer-no-gpu": no_gpu_run,
 }  # fmt: skip
 # Every format of the full run; of the others what people read.
 CASES = [("full", name) for name in SUFFIXES]
 CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted", "hybrid")]
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
-CASES += [(screen, "plain") for screen in SCREENS] + [("answer-suite", "markdown")]
+CASES += [(screen, "plain") for screen in ANSWERS] + [("answer-suite", "markdown")]
 NETWORK_CASES = [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
 NETWORK_CASES += [("placement", name) for name in ("plain", "markdown", "json", "csv")]
 
@@ -58,8 +59,8 @@ def path(run: str, format: str) -> Path:
 
 
 def text(run: str, format: str) -> str:
-    if run in SCREENS:
-        return draw_report(_analyses(SCREENS[run]), format, RenderOptions(sections=("answer",)))
+    if run in ANSWERS:
+        return draw_report(_analyses(ANSWERS[run]), format, RenderOptions(sections=("answer",)))
     if run in SECTIONS:
         make, section = SECTIONS[run]
         return draw_report(_analyses(make), format, RenderOptions(sections=(section,)))
@@ -79,3 +80,25 @@ def _without_wings(document: str) -> str:
 @functools.cache
 def _analyses(make: Callable[[], Run]) -> list[Analysis]:
     return analyse_runs([make()])
+
+
+HEAD = "\n======== "
+
+
+def screen(name: str) -> str:
+    """The final screen of one of the small runs."""
+    options = RenderOptions(sections=("answer",), by_device=name in BY_DEVICE)
+    return draw_report(analyse_runs([(SCREENS | BY_DEVICE)[name]()]), "plain", options)
+
+
+@functools.cache
+def screens() -> dict[str, str]:
+    """What the file has for each of them."""
+    parts = f"\n{(FOLDER / 'screens.txt').read_text(encoding='utf-8')}".split(HEAD)[1:]
+    return {name: text for name, _, text in (part.partition("\n") for part in parts)}
+
+
+def write_screens() -> None:
+    """Draw them all anew."""
+    text = "".join(f"{HEAD}{name}\n{screen(name)}" for name in (*SCREENS, *BY_DEVICE))
+    (FOLDER / "screens.txt").write_text(text[1:], encoding="utf-8", newline="\n")

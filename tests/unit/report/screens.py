@@ -1,0 +1,309 @@
+"""Runs whose final screen stands in tests/golden/screens.txt: one for each thing that the screen can say."""
+
+import itertools
+
+from msgspec.structs import replace
+
+from gpubench.result.run import Check, Failure, RunWarning
+from tests.unit.report.answer_runs import (
+    ALWAYS,
+    QUEUED,
+    SECOND,
+    SUITE,
+    VECTOR,
+    WAITED,
+    WEBGPU,
+    answer_run,
+    no_gpu_run,
+    op_case,
+    op_rows,
+    rising,
+)
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    NETWORK,
+    SOFTWARE,
+    case,
+    failed,
+    measured,
+    planned,
+    run_of,
+    skipped,
+)
+from tests.unit.report.samples import software_run
+
+# Ratios at the bottom, in the middle and at the top of the ladder of vectors.
+ENDS = (1024, 131072, 16777216)
+WINS, LOSES = dict.fromkeys(ENDS, 9.0), dict.fromkeys(ENDS, 0.2)
+OPEN_LOSS = {1024: 0.1, 4096: 0.2}
+APART = (0.4, 0.8, 1.0, 1.25, 2.5)  # sessions that tell no winner of sides within 2x
+SHARP = rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0)
+WIDE = {1024: 0.1, 16777216: 20.0}
+TORCH = replace(CPU, id="torch:cpu", backend="torch")
+THREE = {"add": (8192, 2**20, 2**24), "dot": (8192, 2**20, 2**22), "matmul": (96, 1024, 4096)}
+ALONE = {"devices": (CPU,), "with_machine": False}
+
+
+def ops(*ratios, regime=WAITED, **more):
+    """A run of as many ops as there are ratios by size."""
+    vectors = [name for name in SUITE if name != "matmul"]
+    return answer_run([row for op, by in zip(vectors, ratios, strict=False) for row in op_rows(op, {regime: by}, **more)])  # fmt: skip
+
+
+def one(waited, copied=None, named=None, **more):
+    """A run of `add` in one situation or in two."""
+    ratios = {WAITED: waited} if copied is None else {WAITED: waited, ALWAYS: copied}
+    return answer_run(op_rows("add", ratios, **more), named=named)
+
+
+def plus(run, *outcomes):
+    return replace(run, outcomes=[*run.outcomes, *outcomes])
+
+
+def beside(ratios, device, op="add", **more):
+    """The rows of a second GPU, without the CPU's."""
+    return op_rows(op, ratios, device=device, cpu=False, **more)
+
+
+def two_backends(first, second, device=WEBGPU, **more):
+    rows = [*op_rows("add", first), *beside(second, device.id)]
+    return answer_run(rows, devices=(CPU, GPU, device), **more)
+
+
+def one_card(other, names=("Test GPU", "Test GPU")):
+    run = two_backends({WAITED: WINS}, {WAITED: WINS}, other)
+    gpus = [replace(device, gpu_id="g", name=name) for device, name in zip(run.devices[1:], names, strict=True)]
+    return replace(run, devices=[CPU, *gpus])
+
+
+def gpus_of_two_kinds():
+    """`add` is as fast on both, `copy` is not."""
+    slow = dict.fromkeys(ENDS, 3.0)
+    rows = [
+        *op_rows("add", {WAITED: WINS}),
+        *beside({WAITED: WINS}, "cupy:1"),
+        *op_rows("copy", {WAITED: WINS}),
+    ]
+    return answer_run([*rows, *beside({WAITED: slow}, "cupy:1", "copy")], devices=(CPU, GPU, SECOND))
+
+
+def dtypes(*names, chosen=("add", "copy")):
+    return answer_run(
+        [row for dtype in names for op in chosen for row in op_rows(op, {WAITED: WINS}, dtype=dtype)]
+    )
+
+
+def every_dtype():
+    found = []
+    for dtype, (i, op) in itertools.product(("bfloat16", "float16", "float32", "float64"), enumerate(SUITE)):
+        ratios = {WAITED: WINS if i % 2 else OPEN_LOSS, ALWAYS: WINS if i % 3 else LOSES}
+        found += op_rows(op, ratios, dtype=dtype) if op != "matmul" else []
+    return answer_run(found)
+
+
+def wrong_results():
+    checked = Check(ok=False, max_error=0.031, limit=1e-4, scale="value")
+    wrong = [op_case("gelu", n, regime, "cupy:0") for regime in (WAITED, ALWAYS) for n in ENDS]
+    failures = [
+        Failure(id=what.id, case=what, reason="wrong-result", detail="wrong", phase="check", check=checked)
+        for what in wrong
+    ]
+    both = [row for op in ("add", "copy") for row in op_rows(op, {WAITED: WINS, ALWAYS: WINS})]
+    return answer_run([*both, *(measured(op_case("gelu", n), 1e-3, sessions=5) for n in ENDS), *failures])  # fmt: skip
+
+
+def three_sizes(*, named=False):
+    """The tuned form is 1, 2 and 3 times as fast as plain NumPy at three sizes, PyTorch half as fast; other sizes lie
+    between them."""
+    found = []
+    for op, sizes in THREE.items():
+        for i, n in enumerate([*sizes, sizes[1] * 3 // 2]):
+            found.append(measured(op_case(op, n), 1e-3, sessions=5))
+            found.append(measured(op_case(op, n, form="tuned"), 1e-3 / (1 + i), sessions=5))
+            found.append(measured(op_case(op, n, device="torch:cpu"), 2e-3, sessions=5))
+    sizes = {"add": [8192, 2**20]} if named else {}
+    kept = [
+        row for row in found if not named or (row.case.op == "add" and row.case.params["n"] in sizes["add"])
+    ]
+    return answer_run(kept, devices=(CPU, TORCH), with_machine=False, named=sizes)
+
+
+def asked_for(run, *names):
+    """The run with these ops chosen."""
+    return replace(run, selection=replace(run.selection, ops=list(names)))
+
+
+def within(run, budget_s):
+    return replace(run, settings=replace(run.settings, budget_s=budget_s))
+
+
+def interrupted(*outcomes):
+    return answer_run(list(outcomes), complete=False, exit_reason="interrupted")
+
+
+def many_tops(*sizes):
+    return ops(*({1024: 0.1, 8192: 0.4, top: 20.0} for top in sizes))
+
+
+def small_notes():
+    halved = [
+        RunWarning(code="top-halved", message=f"{op}/float32 is measured up to n = 1024, not 4096: that would take long")
+        for op in ("add", "gelu")
+    ]  # fmt: skip
+    plain = [
+        RunWarning(code="not-compiled", message=f"measured as written: {op} (calls xp.{op})") for op in "ab"
+    ]
+    return replace(no_gpu_run(), warnings=halved + plain)
+
+
+LISTED_TWICE = "wgpu lists this GPU twice (RADV, AMDVLK); RADV was measured; the other: --devices wgpu:1"
+LOOKED_FOR = [
+    RunWarning(code="unavailable", message="cupy was left out: CuPy cannot be imported: No module named 'cupy'", data={"backend": "cupy"}),
+    RunWarning(code="software-device", message="wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits)) is a software adapter, not a GPU: it was left out"),
+]  # fmt: skip
+CALM = (rising(VECTOR, 30_000), rising(VECTOR, 40_000))
+WRONG = [failed(op_case("add", 1024, WAITED, "cupy:0")), measured(op_case("add", 1024), 1e-3)]
+BOTH = [*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS})]
+OUT_OF_TIME = "the time budget was used up before this case"
+ABSENT = RunWarning(code="unavailable", message="cupy: the package cupy is not installed")
+FEW = measured(case(), 1e-3, factors=(1.0,) * 3, stop="budget", sessions=1)
+SPENT = [skipped(case(n=n), "budget", OUT_OF_TIME) for n in (64, 256)]
+NO_DRIVER = [
+    failed(op_case("add", n, WAITED, "cupy:0"), "worker-crashed", "the driver is too old") for n in ENDS
+]
+HOST = [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
+HUNG = Failure(
+    id=op_case("gelu", 1024).id, case=op_case("gelu", 1024), reason="timeout", detail="no answer within 4 s while in phase first launch",
+)  # fmt: skip
+SYNC = case("sync", 1, device="cupy:0")
+
+
+def checked(what):
+    return replace(measured(what, 1e-3), blocks=[], stops=[])
+
+
+SCREENS = {
+    # Cells
+    "both ends of the ladder": lambda: ops(WINS, LOSES, dict.fromkeys(VECTOR[:-1], 9.0), dict.fromkeys(VECTOR[1:], 9.0), dict.fromkeys(VECTOR[:-1], 0.2)),
+    "a threshold of 1": lambda: plus(answer_run(op_rows("add", {WAITED: {1: 3.0, 64: 9.0}})), *op_rows("mul", {WAITED: WINS})),
+    "an op that is unknown here": lambda: answer_run(op_rows("from_elsewhere", {WAITED: WINS})),
+    "thresholds by their certainty": lambda: ops(SHARP, *CALM, WIDE, WINS),
+    "no upper end": lambda: ops({1024: 0.1, 131072: 0.3, 16777216: 1.3}, shifts=APART),
+    "one gain at another size": lambda: many_tops(2**20, 2**20, 2**20, 2**18),
+    "gains at many sizes": lambda: many_tops(2**20, 2**19, 2**18, 2**17),
+    "crossings that are mixed": lambda: ops(
+        {1024: 0.2, 8192: 3.0, 65536: 0.3, 90_000: 5.0, 16777216: 9.0}, {1024: 0.2, 8192: 3.0, 65536: 0.3, 1048576: 5.0, 16777216: 9.0}, WINS),
+    "wins and loses by turns": lambda: ops({1024: 0.2, 4096: 4.0, 16384: 0.2}, WINS),
+    "a tie at the top": lambda: ops({1024: 0.2, 131072: 0.6, 16777216: 1.0}, WINS),
+    "a tie at the top alone": lambda: ops({1024: 0.2, 131072: 0.6, 16777216: 1.0}),
+    "a gain in doubt": lambda: ops({**WINS, 16777216: 1.4}, WINS, shifts=APART),
+    "within 15 percent": lambda: ops({**WINS, 16777216: 1.12}, WINS),
+    "within 15 percent in doubt": lambda: ops({**WINS, 16777216: 1.0}, WINS, shifts=APART),
+    "a gain far below the top": lambda: ops(WINS, WINS, {1024: 0.1, 4096: 3.0}),
+    # Sentences
+    "the GPU of both, copied of one": lambda: answer_run([*op_rows("add", {WAITED: WINS, ALWAYS: LOSES}), *op_rows("copy", {WAITED: WINS, ALWAYS: WINS})]),
+    "the CPU of both, copied of one": lambda: answer_run([*op_rows("add", {WAITED: LOSES, ALWAYS: LOSES}), *op_rows("copy", {WAITED: LOSES, ALWAYS: WINS})]),
+    "a table with more than the sentence": lambda: answer_run([*op_rows("mul", {WAITED: WINS}), *op_rows("relu", {WAITED: WINS}), *WRONG]),
+    "twelve that have times": lambda: answer_run([row for op in SUITE if op not in ("add", "matmul") for row in op_rows(op, {WAITED: WINS})] + WRONG),
+    "one size": lambda: one({1024: 3.0}, {1024: 0.2}),
+    "three dtypes of one op": lambda: dtypes("float64", "float32", "float16", chosen=("add",)),
+    "two dtypes of two ops": lambda: dtypes("float16", "float32"),
+    "four dtypes of all": every_dtype,
+    "one of three is noisy": lambda: plus(ops(WINS, WINS), *op_rows("tanh", {WAITED: dict.fromkeys(ENDS, 1.3)}, shifts=APART)),
+    "half of four": lambda: ops(*(rising(VECTOR, at) for at in (300_000, 5_000, 60_000, 20_000))),
+    "half is unknown": lambda: ops(*[{1024: 1.3, 131072: 1.4, 16777216: 9.0}] * 4, shifts=APART),
+    **{f"the sentence of {text}": (lambda of=of: ops(*of)) for text, of in {
+        "three wins": [WINS] * 3, "two wins": [WINS] * 2, "three losses": [LOSES] * 3, "losses as far as measured": [LOSES, LOSES, OPEN_LOSS],
+        "none and a tie": [LOSES, LOSES, {**WINS, 16777216: 1.0}], "2 of 5": [WINS, WINS, LOSES, LOSES, LOSES], "6 of 7": [WINS] * 6 + [LOSES],
+        "5 of 9": [WINS] * 5 + [LOSES] * 4, "1 of 3, one open": [WINS, LOSES, OPEN_LOSS], "1 of 3, two open": [WINS, OPEN_LOSS, OPEN_LOSS],
+        "4 of 5, one open": [WINS] * 4 + [OPEN_LOSS], "5 of 9, four open": [WINS] * 5 + [OPEN_LOSS] * 4}.items()},
+    # Devices
+    "two backends": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}),
+    "two backends, the other is better": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 20.0), ALWAYS: LOSES}),
+    "queued calls choose no backend": lambda: two_backends(
+        {WAITED: WINS, QUEUED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), QUEUED: dict.fromkeys(ENDS, 50.0), ALWAYS: LOSES}),
+    "equal GPUs, and others": gpus_of_two_kinds,
+    "an adapter is named": lambda: replace(one(WINS), warnings=[RunWarning(code="listed-twice", severity="info", message=LISTED_TWICE)]),
+    "a backend failed": lambda: answer_run([*NO_DRIVER, *op_rows("add", {WAITED: WINS}, device="wgpu:0")], devices=(CPU, GPU, WEBGPU)),
+    "wrong results": wrong_results,
+    "a wrong size among right ones": lambda: plus(
+        one({1024: 0.2, 131072: 9.0}), measured(op_case("add", 16777216), 1e-3, sessions=5), failed(op_case("add", 16777216, WAITED, "cupy:0"))),
+    "failed, and had no room": lambda: plus(
+        one(WINS), *(measured(op_case(op, 1024), 1e-3, sessions=5) for op in ("mul", "tanh")),
+        failed(op_case("mul", 1024, WAITED, "cupy:0"), "timeout", "no answer within 60 s"), skipped(op_case("tanh", 1024, WAITED, "cupy:0"))),
+    "a software adapter": software_run,
+    "a software adapter, one size": lambda: run_of([measured(case(), 1e-3), measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False),
+    "a software adapter without a CPU": lambda: run_of([measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False),
+    "no GPU, all ops have better code": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.op != "add"], **ALONE),
+    "no GPU, plain alone": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.form == "library"], **ALONE),
+    "no GPU, three sizes": three_sizes,
+    "no GPU, named sizes": lambda: three_sizes(named=True),
+    "no GPU, one of three reached": lambda: asked_for(answer_run([measured(op_case("add", 8192), 1e-3, sessions=5)], **ALONE), "add", "dot", "tanh"),
+    "no GPU, tuned alone": lambda: answer_run([measured(case("add", 1024, "tuned"), 1e-3, sessions=5)], **ALONE),
+    "looked for": lambda: replace(no_gpu_run(), warnings=LOOKED_FOR),
+    "small notes": small_notes,
+    "no GPU was asked for": lambda: answer_run([measured(case("add", 1024), 1e-3, sessions=5)], devices=(CPU,)),
+    "overheads alone": lambda: answer_run([measured(case("launch", 1, device="cupy:0"), 6e-6, sessions=5)]),
+    # One op, and sizes that were named
+    "one op, close": lambda: one(SHARP, LOSES),
+    "one op, both": lambda: one(rising(VECTOR, 30_000), rising(VECTOR, 3e6)),
+    "one op, tops apart": lambda: one(rising(VECTOR, 30_000), rising(VECTOR[:6], 1e5)),
+    "one op, far": lambda: one(WIDE, LOSES),
+    "one op, all sizes": lambda: one(WINS, LOSES),
+    "one op, every size measured": lambda: one({4096: 9.0, 65536: 9.0}, OPEN_LOSS),
+    "one op, the top alone": lambda: one({16777216: 9.0}, LOSES),
+    "one op, copied equal": lambda: one(rising(VECTOR, 30_000), {1024: 0.1, 16777216: 1.0}),
+    **{f"named, {text}": (lambda by=by: one(by, named={"add": list(by)})) for text, by in {
+        "GPU": {1024: 6.7}, "CPU": {1024: 0.25}, "equal": {1024: 1.02}, "CPU at both": {1024: 0.2, 2048: 0.5},
+        "GPU at three": {1024: 2.0, 2048: 3.0, 4096: 4.0}, "from equal": {1024: 0.9, 2048: 3.0}}.items()},
+    "named, two ops": lambda: answer_run([*op_rows("add", {WAITED: {1024: 0.5}}), *op_rows("gelu", {WAITED: {1024: 2.0}})], named={"add": [1024], "gelu": [1024]}),
+    "named, noisy": lambda: one({1024: 2.0}, shifts=APART, named={"add": [1024]}),
+    "named, not reached": lambda: answer_run(
+        [*op_rows("add", {WAITED: {4096: 2.0}}), *op_rows("gelu", {WAITED: {4096: 2.0}}), *(skipped(op_case("gelu", n), reason="budget") for n in (1024, 2048))],
+        named={"add": [4096], "gelu": [1024, 2048, 4096]}),
+    "named, three sizes": lambda: one(*[{n: n / 1500 for n in (1000, 2000, 3000)}] * 2, named={"add": [1000, 2000, 3000]}),
+    "on the host in any case": lambda: answer_run([*BOTH, measured(op_case("gelu", 1000), 2e-3), *HOST]),
+    # Ends
+    "skipped for the budget": lambda: plus(one({4096: 2.0}), skipped(op_case("gelu", 1024), reason="budget")),
+    "the budget ends first": lambda: within(answer_run([]), 2.0),
+    "interrupted at once": lambda: within(interrupted(), 60.0),
+    "interrupted": lambda: interrupted(*BOTH, planned(op_case("tanh", 1024)), planned(op_case("tanh", 1024, WAITED, "cupy:0"))),
+    "two of three were not reached": lambda: asked_for(ops(WINS), "add", "dot", "tanh"),
+    "a hang in a small budget": lambda: within(answer_run([HUNG, skipped(op_case("gelu", 64), reason="budget")]), 2.0),
+    "thirty rows": lambda: answer_run([row for i in range(30) for row in op_rows(f"op{i:02}", {WAITED: WINS})]),
+    "rows and tokens of a network": lambda: answer_run([row for name in NETWORK for row in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})]),
+    # Nothing to compare
+    "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")]),
+    "the GPU has no kernel": lambda: run_of([measured(case(), 1e-3), skipped(case(form="tuned", device="cupy:0"), "no-implementation", "no tuned kernel")]),
+    "the GPU had no time": lambda: run_of([
+        measured(case(), 1e-3), skipped(case(form="tuned", device="cupy:0"), "no-implementation", "no tuned kernel"), skipped(case(device="cupy:0"), "budget", OUT_OF_TIME)]),
+    "no CPU beside the GPU": lambda: run_of([measured(case(device="cupy:0"), 1e-3)]),
+    "GPUs alone": lambda: run_of([
+        *(measured(case(n=n, device=name), n * 1e-6) for n in (64, 256) for name in ("cupy:0", "wgpu:0")), measured(case(op="add", device="cupy:0"), 1e-6)]),
+    "no case was planned": lambda: run_of([]),
+    "the GPU failed": lambda: run_of([failed(case(device="cupy:0"))]),
+    "nothing was reached": lambda: run_of([planned(case())]),
+    "too few samples": lambda: run_of([FEW], exit_reason="budget", warnings=[ABSENT]),
+    "no time for any": lambda: run_of(SPENT, exit_reason="budget", warnings=[ABSENT]),
+    "too few samples and no time": lambda: run_of([FEW, *SPENT], exit_reason="budget", warnings=[ABSENT]),
+    "too few samples and no reason": lambda: run_of([replace(FEW, stops=[])], exit_reason="budget"),
+    "no compiler": lambda: run_of([failed(case(), "build-error", "no compiler"), skipped(case(device="cupy:0"))]),
+    "interrupted before the first": lambda: run_of([planned(case())], complete=False, exit_reason="interrupted", warnings=[ABSENT]),
+    "a backend is absent": lambda: run_of([], warnings=[ABSENT]),
+    "checked": lambda: run_of([checked(case()), checked(case(device="cupy:0"))]),
+    "checked, one failed": lambda: run_of([checked(case()), failed(case(n=64))]),
+    "checked, interrupted": lambda: replace(run_of([checked(case()), planned(case(n=64))], complete=False, exit_reason="interrupted"), argv=["run", "--check-only"]),
+    "checked, out of time": lambda: run_of([checked(case()), *SPENT]),
+    "overheads, checked": lambda: run_of([checked(SYNC)]),
+    "overheads, skipped": lambda: run_of([skipped(SYNC, "no-dtype", "float32 only")]),
+    "overheads, and an op failed": lambda: run_of([measured(SYNC, 1e-5), failed(case(), "build-error", "no compiler")]),
+}  # fmt: skip
+# The same with every device in a row of its own.
+BY_DEVICE = {
+    "two backends by device": lambda: two_backends(
+        {WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}
+    ),
+    "one card, two names": lambda: one_card(WEBGPU, ("Test GPU", "Apple GPU")),
+    "one card, two adapters": lambda: one_card(SECOND),
+}
