@@ -524,8 +524,8 @@ def plan_ceilings(
 def _moves(item: Workload, device_id: str) -> bool:
     """Whether one of its cases on the device copies enough to come near the rate of the link."""
     cases = [case for case in item.cases if case.device_id == device_id]
-    copies = item.op.overhead.moves if item.op.overhead else any(copies(case.regime) for case in cases)
-    return bool(cases) and copies and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
+    moves = item.op.overhead.moves if item.op.overhead else any(copies(case.regime) for case in cases)
+    return bool(cases) and moves and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
 
 
 def limit_s(settings: Settings) -> float:
