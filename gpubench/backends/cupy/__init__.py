@@ -22,6 +22,7 @@ from gpubench.backends.contract import (
     HostCall,
     Joins,
     Links,
+    ReadyBuffers,
     Session,
     StageReading,
     Transfers,
@@ -133,7 +134,7 @@ class CupySession(
         self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
         self._graphs = CudaGraphs(cupy)
-        self._pool = DevicePool(cupy, memory)
+        self._pool = DevicePool(cupy, memory, vendor_errors)
         self._pinned = PinnedMemory(cupy)
         self._staged = PinnedTransfers(cupy, self._pinned, vendor_errors, self.enter)
 
@@ -169,11 +170,10 @@ class CupySession(
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """An idle array of that shape, else one from CuPy's pool. Raises DeviceOutOfMemory."""
-        idle = self._pool.idle(shape, dtype)
-        if idle is not None:  # outside the guard, which would take longer than the look-up
-            return idle
-        with vendor_errors():
-            return self._pool.take(shape, dtype)
+        return self._pool.ready((shape, dtype)).take()
+
+    def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
+        return self._pool.ready((shape, dtype))
 
     def free(self, buffer: Buffer) -> None:
         self._pool.give_back(buffer)

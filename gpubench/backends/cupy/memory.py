@@ -6,15 +6,17 @@ page-locked chunks on several threads, while the device moves the chunks before.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Buffer, Transfers
+from gpubench.backends.contract import Buffer, ReadyBuffers, Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads, host_dtype
-from gpubench.kernels.contract.op import Array, Shape, Stored
+from gpubench.backends.shared.pool import IDLE_BYTES, BufferPool
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Shape
 from gpubench.result.run import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
@@ -24,57 +26,45 @@ Guard = Callable[[], AbstractContextManager[None]]
 PIECE_BYTES, CHUNK_BYTES = 1 << 20, 4 << 20
 # A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
 KEPT_BYTES = 64 << 20
-# Idle memory of sizes that are done with: emptied when a new size comes and there is more of it than this.
-IDLE_BYTES = 1 << 30
 
 
-class DevicePool:
-    """Buffers by shape and dtype in front of CuPy's own pool, so that taking one costs a look-up."""
+class DevicePool(BufferPool):
+    """Arrays by shape and dtype in front of CuPy's own pool, which looks up a stream and a size at each call."""
 
-    def __init__(self, cupy: Any, device_bytes: int) -> None:
-        self._cupy = cupy
-        self._limit = min(IDLE_BYTES, device_bytes // 16)
-        self._free: dict[tuple[Shape, str], list[Buffer]] = {}
-        self._asked: dict[tuple[Shape, str], tuple[Shape, str]] = {}
-        self._in_use: set[tuple[Shape, str]] = set()
+    most = KEPT_BYTES
 
-    def idle(self, shape: Shape, dtype: Stored) -> Buffer | None:
-        """A buffer of that shape that is there already."""
-        buffers = self._free.get((shape, dtype))
-        return buffers.pop() if buffers else None
+    def __init__(self, cupy: Any, device_bytes: int, guard: Guard) -> None:
+        super().__init__()
+        self._cupy, self._guard = cupy, guard
+        self.limit = min(IDLE_BYTES, device_bytes // 16)
+        self._homes: dict[tuple[Shape, str], ReadyBuffers] = {}
 
-    def take(self, shape: Shape, dtype: Stored) -> Buffer:
-        """A new buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
-        # Not for a size that is in use: a large workload's buffers are idle between its launches.
-        if (shape, dtype) not in self._in_use and self.idle_bytes() > self._limit:
-            self.empty()
-        try:
+    def make(self, key: Any) -> Buffer:
+        """Return an array of a (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
+        shape, dtype = key
+        with self._guard():
             array = self._cupy.empty(shape, host_dtype(dtype))
-        except self._cupy.cuda.memory.OutOfMemoryError:
-            self.empty()
-            array = self._cupy.empty(shape, host_dtype(dtype))
-        if array.nbytes <= KEPT_BYTES:
-            self._asked[array.shape, array.dtype.char] = (shape, dtype)
-        self._in_use.add((shape, dtype))
+        self._homes[array.shape, array.dtype.char] = self.ready(key)
         return array
 
+    def size(self, key: Any) -> int:
+        shape, dtype = key
+        return int(math.prod(shape)) * ITEMSIZE[dtype]
+
+    def release(self, buffers: list[Buffer]) -> None:
+        """Give the arrays to CuPy's pool, and all that this holds to the driver."""
+        buffers.clear()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
     def give_back(self, buffer: Buffer) -> None:
-        """Keep it, if it is not large, for the next one who asks for its shape and dtype."""
-        key = self._asked.get((buffer.shape, buffer.dtype.char))
-        if key is not None:
-            self._free.setdefault(key, []).append(buffer)
+        """Keep an array of a shape that was asked for; other arrays, as a launch returns them, go."""
+        home = self._homes.get((buffer.shape, buffer.dtype.char))
+        if home is not None:
+            home.give_back(buffer)
 
     def idle_bytes(self) -> int:
         """Count what is kept here, and what CuPy's pool keeps."""
-        own = sum(int(buffer.nbytes) for idle in self._free.values() for buffer in idle)
-        return own + int(self._cupy.get_default_memory_pool().free_bytes())
-
-    def empty(self) -> None:
-        """Back to the driver with all that nobody holds."""
-        self._free.clear()
-        self._asked.clear()
-        self._in_use.clear()
-        self._cupy.get_default_memory_pool().free_all_blocks()
+        return super().idle_bytes() + int(self._cupy.get_default_memory_pool().free_bytes())
 
 
 class PinnedMemory:

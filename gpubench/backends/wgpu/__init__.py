@@ -20,6 +20,7 @@ from gpubench.backends.contract import (
     Backend,
     Buffer,
     HostCall,
+    ReadyBuffers,
     Recording,
     StageReading,
     protocols,
@@ -27,6 +28,7 @@ from gpubench.backends.contract import (
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
+from gpubench.backends.shared.pool import BufferPool
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
@@ -49,7 +51,6 @@ _FLUSH_BYTES_SOFTWARE = 64 << 20
 TUNING_S = 3.0
 # Past wgpu-py's own methods goes what no other version has in the same place (docs/decisions, 6).
 WGPU_VERSION = (0, 32)
-IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
 
@@ -165,6 +166,30 @@ def limits_of(device: Any, *, software: bool) -> Limits:
     )
 
 
+class StoragePool(BufferPool):
+    """Storage buffers by their bytes."""
+
+    def __init__(self, device: Any, programs: Programs) -> None:
+        super().__init__()
+        self._device, self._programs = device, programs
+
+    def make(self, key: Any) -> Buffer:
+        import wgpu
+
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        with vendor_errors():
+            return self._device.create_buffer(size=key, usage=usage)
+
+    def size(self, key: Any) -> int:
+        return int(key)
+
+    def release(self, buffers: list[Buffer]) -> None:
+        """Destroy them, and forget the bind groups that hold some of them."""
+        for buffer in buffers:
+            buffer.destroy()
+        self._programs.forget_buffers()
+
+
 class WgpuSession(
     SingleDevice,
     protocols.LaunchClock,
@@ -198,7 +223,7 @@ class WgpuSession(
         self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
             "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers
         }  # fmt: skip
-        self._pool: dict[int, list[Any]] = {}
+        self.pool = StoragePool(self._device, self.programs)
         self._flushing: Any = None
         self.stamps = Stamps(self._device, self._queue) if "timestamp-query" in features else None
         if self.stamps is not None:  # only an open device tells the length of its ticks
@@ -229,31 +254,17 @@ class WgpuSession(
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
-        size = buffer_bytes(shape, dtype)
-        free = self._pool.get(size)
-        if free:
-            return free.pop()
-        if self.idle_bytes > IDLE_BYTES:
-            self._empty_pool()
-        try:
-            return self._create(size)
-        except DeviceOutOfMemory:
-            self._empty_pool()
-            return self._create(size)
+        return self.ready_buffers(shape, dtype).take()
 
-    def _create(self, size: int) -> Buffer:
-        import wgpu
-
-        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        with vendor_errors():
-            return self._device.create_buffer(size=size, usage=usage)
+    def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
+        return self.pool.ready(buffer_bytes(shape, dtype))
 
     def free(self, buffer: Buffer) -> None:
-        self._pool.setdefault(buffer.size, []).append(buffer)
+        self.pool.ready(buffer.size).give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
-        buffer = self._create(buffer_bytes(shape, dtype))
+        buffer = self.pool.make(buffer_bytes(shape, dtype))
         self._clear(buffer)
         self.sync()
         return buffer
@@ -309,7 +320,7 @@ class WgpuSession(
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
         except DeviceOutOfMemory:  # of scratch: what is idle may make room for it
-            self._empty_pool()
+            self.pool.empty()
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
 
@@ -461,21 +472,9 @@ class WgpuSession(
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
-            self._empty_pool()
+            self.pool.empty()
             self._transfers.close()
             self._device.destroy()
-
-    @property
-    def idle_bytes(self) -> int:
-        return sum(size * len(buffers) for size, buffers in self._pool.items())
-
-    def _empty_pool(self) -> None:
-        """Destroy the idle buffers, and forget the bind groups that hold some of them."""
-        for buffers in self._pool.values():
-            for buffer in buffers:
-                buffer.destroy()
-        self._pool.clear()
-        self.programs.forget_buffers()
 
     def flush(self) -> None:
         """Overwrite more than any cache holds."""

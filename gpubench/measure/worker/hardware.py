@@ -12,6 +12,7 @@ An `OverheadTimer` stands where a `Timer` stands for an op that computes: it is 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import time
@@ -20,7 +21,7 @@ from functools import partial
 from typing import TypeVar
 
 import gpubench.kernels
-from gpubench.backends.contract import Buffer, Launch, Session, Transfers
+from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session, Transfers
 from gpubench.backends.contract.protocols import FreshMemory, KnownCeilings, MultiplyAdds, Tunes
 from gpubench.backends.shared.ceilings import (
     THREADS,
@@ -316,8 +317,9 @@ class OverheadTimer(Timed):
         self._host_output: Array = None
         # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
         self.single = self._call == "open"
-        self._fresh = session if isinstance(session, FreshMemory) else None
-        if self._call == "allocate" and case.form == "library" and self._fresh is None:
+        fresh = session if isinstance(session, FreshMemory) else None
+        self._fresh = fresh if case.form == "library" else None
+        if self._call == "allocate" and case.form == "library" and fresh is None:
             why = f"{session.device.backend} has no memory past its pool"
             raise Unsupported(why, reason="no-implementation")
         self._opened_once = False
@@ -339,11 +341,11 @@ class OverheadTimer(Timed):
             _expect(self._there_and_back(self._buffer, self._transfers), self._host)
         elif self._call == "allocate":
             self._prepare_arrays("library")
-            buffer = self._take()
+            buffer = self._memory.take()
             try:
                 _expect(self._there_and_back(buffer, Transfers(self.session)), self._host)
             finally:
-                self._give_back(buffer)
+                self._memory.give_back(buffer)
         elif not self._opened_once:
             self.seconds(1)
             self._opened_once = self._call == "open"
@@ -398,7 +400,7 @@ class OverheadTimer(Timed):
         return (session.clock() - start) / repeat
 
     def _allocate(self, repeat: int) -> float:
-        take, give_back, clock = self._take, self._give_back, self.session.clock
+        (take, give_back), clock = self._memory, self.session.clock
         start = clock()
         for _ in range(repeat):
             give_back(take())
@@ -421,18 +423,13 @@ class OverheadTimer(Timed):
 
     # ---------------------------------------------------------------- memory and the bytes in it
 
-    def _take(self) -> Buffer:
-        if self.case.form == "tuned":
-            return self.session.allocate(self._shape, self.case.dtype)
-        assert self._fresh is not None
-        return self._fresh.allocate_fresh(self._shape, self.case.dtype)
-
-    def _give_back(self, buffer: Buffer) -> None:
-        if self.case.form == "tuned":
-            self.session.free(buffer)
-        else:
-            assert self._fresh is not None
-            self._fresh.free_fresh(buffer)
+    @functools.cached_property
+    def _memory(self) -> ReadyBuffers:
+        """The pool for the tuned form, the driver for the library form."""
+        if self._fresh is None:
+            return self.session.ready_buffers(self._shape, self.case.dtype)
+        take = partial(self._fresh.allocate_fresh, self._shape, self.case.dtype)
+        return ReadyBuffers(take, self._fresh.free_fresh)
 
     def _prepare_arrays(self, form: Form) -> None:
         if self._host is None:

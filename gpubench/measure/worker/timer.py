@@ -14,10 +14,10 @@ from functools import partial
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from gpubench.backends.contract import Buffer, Launch, Session
+from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session
 from gpubench.backends.contract.protocols import LaunchClock, Places
 from gpubench.backends.shared.host import calls_library
-from gpubench.kernels.contract.op import Operand, Shape, Stored, each
+from gpubench.kernels.contract.op import Operand, each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
 from gpubench.measure.worker.parts import Observer, Times, observers_of
@@ -110,10 +110,10 @@ class Timer(Timed):
         # Which of the inputs travel, and which of the outputs.
         op = workspace.op
         self.sent = [i for i, operand in enumerate(op.inputs) if operand.travels]
-        # What a call allocates, found here: to ask for it costs a call as much as a launch.
+        # Where a call gets its memory: to look that up costs a call as much as a launch.
         self._fresh = calls_library(op, case)  # each launch returns an array of its own
-        self._sent_shapes = [(i, *self._shape(op.inputs[i])) for i in self.sent]
-        self._output_shapes = [] if self._fresh else [self._shape(operand) for operand in op.outputs]
+        self._input_memory = [(i, self._memory(op.inputs[i])) for i in self.sent]
+        self._output_memory = [] if self._fresh else [self._memory(operand) for operand in op.outputs]
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
         # Outputs that stay on the device where the others come from the pool, and what the last call left in them.
         self._staying: dict[int, Buffer] = {}
@@ -277,10 +277,10 @@ class Timer(Timed):
     def take(self) -> tuple[list[Buffer], Buffer | None]:
         """Buffers for the inputs and, in the tuned form, the outputs: from the warm pool for what travels, of the
         workspace or of this timer for what stays."""
-        op, allocate = self.workspace.op, self.session.allocate
+        op = self.workspace.op
         buffers = list(self.workspace.buffers)
-        for i, shape, dtype in self._sent_shapes:
-            buffers[i] = allocate(shape, dtype)
+        for i, memory in self._input_memory:
+            buffers[i] = memory.take()
         if self._fresh:
             return buffers, None
         outputs = []
@@ -290,24 +290,25 @@ class Timer(Timed):
                 continue
             buffer = self._staying.get(i)
             if buffer is None:
-                buffer = allocate(*self._output_shapes[i])
+                buffer = self._output_memory[i].take()
                 if not operand.travels:
                     self._staying[i] = buffer
             outputs.append(buffer)
         return buffers, tuple(outputs) if op.more_outputs else outputs[0]
 
-    def _shape(self, operand: Operand) -> tuple[Shape, Stored]:
-        return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
+    def _memory(self, operand: Operand) -> ReadyBuffers:
+        return self.session.ready_buffers(
+            operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
+        )
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
         """The inverse of `take`."""
-        free = self.session.free
-        for i in self.sent:
-            free(buffers[i])
+        for i, memory in self._input_memory:
+            memory.give_back(buffers[i])
         if output is not None:
             outputs = each(output)
             for i in self.fetched:
-                free(outputs[i])
+                self._output_memory[i].give_back(outputs[i])
 
     def release(self) -> None:
         """Give back what stays between calls; the workspace frees the other buffers."""

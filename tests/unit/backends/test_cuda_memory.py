@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.backends.cupy import memory
+from gpubench.base.errors import DeviceOutOfMemory
 
 
 class OutOfMemoryError(Exception):
@@ -172,29 +173,46 @@ def test_a_number_is_four_bytes():
     assert host_output == 3.5
 
 
+def device_pool(cupy, memory_bytes=1 << 40):
+    return memory.DevicePool(cupy, memory_bytes, guard)
+
+
+@contextlib.contextmanager
+def guard():
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise DeviceOutOfMemory(str(error)) from error
+
+
 def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
-    pool = memory.DevicePool(Cupy(), 1 << 40)
-    first = pool.take((3, 4), "float32")
-    assert pool.idle((3, 4), "float32") is None
-    pool.give_back(first)
-    assert pool.idle((4, 3), "float32") is None
-    assert pool.idle((3, 4), "float64") is None
-    assert pool.idle((3, 4), "float32") is first
-    assert pool.idle((3, 4), "float32") is None
+    pool = device_pool(Cupy())
+    ready = pool.ready(((3, 4), "float32"))
+    first, second = ready.take(), ready.take()
+    pool.give_back(first)  # as `free` does, without the key
+    assert pool.ready(((4, 3), "float32")).take() is not first
+    assert pool.ready(((3, 4), "float64")).take() is not first
+    assert ready.take() is first
+    ready.give_back(second)
+    pool.empty()
+    third = ready.take()
+    assert all(third is not earlier for earlier in (first, second))
+    ready.give_back(third)
+    assert pool.idle_bytes() == 48  # who had asked before the pool was emptied still gives back to it
 
 
 def test_a_large_buffer_is_left_to_cupy():
-    pool = memory.DevicePool(Cupy(), 1 << 40)
-    large = pool.take((memory.KEPT_BYTES // 4 + 1,), "float32")
+    pool = device_pool(Cupy())
+    large = pool.ready(((memory.KEPT_BYTES // 4 + 1,), "float32")).take()
     pool.give_back(large)
     assert pool.idle_bytes() == 0
 
 
 def test_idle_memory_is_bounded():
     cupy = Cupy()
-    pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
+    pool = device_pool(cupy, 16 * 4000)  # at most 4000 bytes idle
     for count in (500, 600, 700, 800):
-        pool.give_back(pool.take((count,), "float32"))
+        pool.give_back(pool.ready(((count,), "float32")).take())
         assert pool.idle_bytes() <= 4000 + 4 * count
     assert cupy.emptied
 
@@ -206,29 +224,29 @@ def test_a_large_workload_keeps_its_memory_from_launch_to_launch():
     cupy.get_default_memory_pool = lambda: SimpleNamespace(
         free_bytes=lambda: idle[0], free_all_blocks=lambda: (emptied.append(idle[0]), idle.__setitem__(0, 0))
     )
-    pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
+    pool = device_pool(cupy, 16 * 4000)  # at most 4000 bytes idle
     for _ in range(3):
         for shape in ((2000,), (50, 60)):
-            pool.take(shape, "float32")
+            pool.ready((shape, "float32")).take()
         idle[0] = 4 * (2000 + 3000)
     assert emptied == []
-    pool.take((2001,), "float32")
+    pool.ready(((2001,), "float32")).take()
     assert emptied == [20_000]
-    pool.take((2000,), "float32")  # new again
+    pool.ready(((2000,), "float32")).take()  # new again
     idle[0] = 5000
-    pool.take((2000,), "float32")
+    pool.ready(((2000,), "float32")).take()
     assert emptied == [20_000]
 
 
 def test_out_of_memory_gives_idle_buffers_back_first():
     cupy = Cupy(room=4000)
-    pool = memory.DevicePool(cupy, 1 << 40)
-    pool.give_back(pool.take((10,), "float32"))
-    with pytest.raises(OutOfMemoryError):
-        pool.take((2000,), "float32")
+    pool = device_pool(cupy)
+    pool.give_back(pool.ready(((10,), "float32")).take())
+    with pytest.raises(DeviceOutOfMemory):
+        pool.ready(((2000,), "float32")).take()
     assert cupy.emptied == ["device"]
     assert pool.idle_bytes() == 0
-    assert pool.take((10,), "float32").shape == (10,)
+    assert pool.ready(((10,), "float32")).take().shape == (10,)
 
 
 def test_page_locked_memory_is_bounded(monkeypatch):

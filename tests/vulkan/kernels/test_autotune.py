@@ -174,10 +174,10 @@ def test_the_output_of_the_trials_goes_back_whatever_happens(opened):
     session = opened()
     scripted(session, {names(session)[0]: BuildError("the default")})
     inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
-    idle = session.idle_bytes
+    idle = session.pool.idle_bytes()
     with pytest.raises(BuildError, match="the default"):
         session.tune(OP, case_of(session), inputs)
-    assert session.idle_bytes == idle + 4 * 40 * 48
+    assert session.pool.idle_bytes() == idle + 4 * 40 * 48
 
 
 def test_trials_leave_the_inputs_alone(opened, monkeypatch):
@@ -259,7 +259,7 @@ def test_idle_buffers_make_room_for_scratch(opened):
     create = session.programs.scratch_buffer
 
     def scarce(size: int):
-        if session.idle_bytes:
+        if session.pool.idle_bytes():
             raise DeviceOutOfMemory("full")
         return create(size)
 
@@ -267,7 +267,7 @@ def test_idle_buffers_make_room_for_scratch(opened):
     launch = session.compile(OP, case_of(session, params=params), inputs, output)
     session.run(launch)
     session.sync()
-    assert session.idle_bytes == 0
+    assert session.pool.idle_bytes() == 0
     session.programs.scratch_buffer = lambda size: (_ for _ in ()).throw(DeviceOutOfMemory("full for good"))
     with pytest.raises(DeviceOutOfMemory, match="for good"):
         session.compile(OP, case_of(session, params={"n": 6, "m": 7, "k": 5}), inputs, output)
