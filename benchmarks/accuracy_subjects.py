@@ -97,30 +97,30 @@ def cupy_subject(session: Session, op: str, n: int) -> Subject:
     return Subject(op, n, "cupy", launch, calibrate(session, case_of(op, n, session.device), buffers, launch))
 
 
-def torch_subject(session: Session, twin: Subject) -> Subject:
-    """PyTorch's op on the very arrays of `twin`, launched on the stream that CuPy's session times."""
+def torch_subject(session: Session, other: Subject) -> Subject:
+    """PyTorch's op on the very arrays of `other`, launched on the stream that CuPy's session times."""
     import torch
 
-    case, buffers = twin.cycle.case, twin.cycle.workspace.buffers
+    case, buffers = other.cycle.case, other.cycle.workspace.buffers
     torch.backends.cuda.matmul.allow_tf32 = False
     a, b = (torch.from_dlpack(buffer) for buffer in buffers)
     out = torch.empty_like(a)
-    call = partial(torch.add if twin.op == "add" else torch.mm, a, b, out=out)
+    call = partial(torch.add if other.op == "add" else torch.mm, a, b, out=out)
     launch = CudaLaunch(call, None)
     launch()
     session.sync()
-    same(twin, out)
-    return Subject(twin.op, twin.n, "torch", call, calibrate(session, case, buffers, launch))
+    same(other, out)
+    return Subject(other.op, other.n, "torch", call, calibrate(session, case, buffers, launch))
 
 
-def same(twin: Subject, out: Any) -> None:
+def same(other: Subject, out: Any) -> None:
     """Both libraries must have computed the same thing. Raises ValueError."""
     import cupy
 
-    want, got = twin.cycle.launch.output, cupy.from_dlpack(out)
+    want, got = other.cycle.launch.output, cupy.from_dlpack(out)
     worst, scale = float(abs(want - got).max()), float(abs(want).max())
     if not worst <= 1e-4 * scale:
-        raise ValueError(f"{twin.op} {twin.n}: cupy and torch differ by {worst:.3g} of {scale:.3g}")
+        raise ValueError(f"{other.op} {other.n}: cupy and torch differ by {worst:.3g} of {scale:.3g}")
 
 
 def reading(subject: Subject) -> Reading:

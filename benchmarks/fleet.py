@@ -93,7 +93,7 @@ def heavy(draw: random.Random) -> float:
 def synthetic(
     count: int, cv: float, tail: Callable[[random.Random], float], draw: random.Random, short: float = 0.0
 ) -> list[Figure]:
-    """The figures of equal GPUs in four cases and two sessions; the first one is slower by `short`."""
+    """The figures of identical GPUs in four cases and two sessions; the first one is slower by `short`."""
     runs = []
     for case in CASES:
         for i in range(count):

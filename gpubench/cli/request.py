@@ -191,9 +191,9 @@ class Request:
         options = self.options
         ops = {name: choice.equip(kernels.load(name)) for name in self.selection.ops}
         words.require_variants(self.selection.variants, ops)
-        twins = [target for group in choice.twins for target in group]
+        identical = [target for group in choice.identical for target in group]
         at_hand = {
-            t.device.id: Target(_with_gpu_id(t.device, machine), t.forms) for t in (*choice.targets, *twins)
+            t.device.id: Target(_with_gpu_id(t.device, machine), t.forms) for t in (*choice.targets, *identical)
         }
         devices = targets.with_gpu_memory(
             [at_hand[target.device.id].device for target in choice.targets],
@@ -215,7 +215,7 @@ class Request:
         warnings = [*choice.warnings, *self._warnings(machine, ops, devices)]
         named, budget_s = options.budget is not None, self.settings.budget_s
         # Of each model one backend's: through another one the same GPUs are the same hardware.
-        first = backends.drivers(group[0].device for group in choice.twins)
+        first = backends.drivers(group[0].device for group in choice.identical)
         spec = RunSpec(
             run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
             constraints=Constraints(
@@ -226,7 +226,7 @@ class Request:
             load=processes.no_cpu_times if choice.scripted else processes.read_cpu_times,
             left_out=tuple(
                 tuple(at_hand[target.device.id] for target in group)
-                for group in choice.twins
+                for group in choice.identical
                 if first[group[0].device.name] == group[0].device.backend
             ),
             equip=choice.equip,

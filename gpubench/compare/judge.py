@@ -135,35 +135,35 @@ def labels(*cases: CaseResult) -> tuple[Label, ...]:
 def can_fire(family: Sequence[CasePair], alpha: float) -> bool:
     """Tell whether any samples at all could have made one of these cases SLOWER."""
     factor = len(_groups(family))
-    return any(factor * _least_p(twin) <= alpha for twin in family if not twin.throttled)
+    return any(factor * _least_p(pair) <= alpha for pair in family if not pair.throttled)
 
 
-def judge(twins: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
-    """Return the verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of
+def judge(pairs: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
+    """Return the verdicts, in the order of `pairs`. The answer does not depend on that order, nor on that of
     sessions."""
-    family = [twin for twin in twins if twin.testable and not twin.muted]
-    adjusted, reach = _adjust(family), _reach(twins, alpha)
+    family = [pair for pair in pairs if pair.testable and not pair.muted]
+    adjusted, reach = _adjust(family), _reach(pairs, alpha)
     return tuple(
         _row(
-            twin, new, smallest_effect(twin, alpha, max(1, len(family))),
-            **(_test(twin, adjusted.get(twin.id), alpha) if twin.testable else _judge_few(twin, reach)),
+            pair, new, smallest_effect(pair, alpha, max(1, len(family))),
+            **(_test(pair, adjusted.get(pair.id), alpha) if pair.testable else _judge_few(pair, reach)),
         )
-        for twin in twins
+        for pair in pairs
     )  # fmt: skip
 
 
-def _row(twin: CasePair, new: int, effect: float | None, **verdict: Any) -> JudgedCase:
-    base, other = twin.base.case, twin.new.case
+def _row(pair: CasePair, new: int, effect: float | None, **verdict: Any) -> JudgedCase:
+    base, other = pair.base.case, pair.new.case
     assert base.time is not None
     assert other.time is not None
-    low, ratio, high, _ = twin.ratio
-    medians = SessionValues(twin.base.medians, twin.new.medians)
-    slow_ends = SessionValues(twin.base.slow_ends, twin.new.slow_ends)
+    low, ratio, high, _ = pair.ratio
+    medians = SessionValues(pair.base.medians, pair.new.medians)
+    slow_ends = SessionValues(pair.base.slow_ends, pair.new.slow_ends)
     return JudgedCase(
-        new=new, id=twin.id, muted=twin.muted, ratio=ratio, lo=low, hi=high, low_end_ratio=twin.low.ratio,
+        new=new, id=pair.id, muted=pair.muted, ratio=ratio, lo=low, hi=high, low_end_ratio=pair.low.ratio,
         median_ratio=medians.ratio, slow_end_ratio=slow_ends.ratio, base_s=base.time.estimate,
-        new_s=other.time.estimate, threshold=twin.threshold, k_base=len(twin.base.low), k_new=len(twin.new.low),
-        labels=twin.labels, spread=spread(twin), smallest_effect=effect, **verdict,
+        new_s=other.time.estimate, threshold=pair.threshold, k_base=len(pair.base.low), k_new=len(pair.new.low),
+        labels=pair.labels, spread=spread(pair), smallest_effect=effect, **verdict,
     )  # fmt: skip
 
 
@@ -171,55 +171,55 @@ def _row(twin: CasePair, new: int, effect: float | None, **verdict: Any) -> Judg
 LEAST_SCATTER = 8
 
 
-def _reach(twins: Sequence[CasePair], alpha: float) -> float:
+def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
     """Return by how much the intervals of cases with few sessions grow, so that all of them hold together.
 
     They are tested together (Bonferroni). Where the cases scatter further around 1 than their intervals say, the priors
     are too narrow for this machine, and all intervals grow by as much.
     """
-    few = [twin for twin in twins if not twin.testable and not twin.muted]
+    few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
         return 1.0
-    far = [abs(math.log(twin.ratio.estimate)) / (_half(twin) / stats.Z) for twin in few]
+    far = [abs(math.log(pair.ratio.estimate)) / (_half(pair) / stats.Z) for pair in few]
     scatter = stats.median(far) * stats.MAD_SIGMA if len(few) >= LEAST_SCATTER else 1.0
     return max(1.0, scatter) * stats.prior_quantile(1 - alpha / 2 / len(few)) / stats.prior_quantile(0.975)
 
 
-def _half(twin: CasePair) -> float:
-    return math.log(twin.ratio.high / twin.ratio.estimate)
+def _half(pair: CasePair) -> float:
+    return math.log(pair.ratio.high / pair.ratio.estimate)
 
 
-def _judge_few(twin: CasePair, reach: float) -> dict[str, Any]:
+def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
     """Judge a case with too few sessions for a rank test, by its interval with the prior.
 
     The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
     """
-    reason = next((label for label in ("throttled", "contended") if label in twin.labels), "few-sessions")
+    reason = next((label for label in ("throttled", "contended") if label in pair.labels), "few-sessions")
     verdict: VerdictWord = "UNSURE"
     if reason == "few-sessions":
-        limit, half = math.log1p(twin.threshold), _half(twin) * reach
-        middle = math.log(twin.ratio.estimate)
+        limit, half = math.log1p(pair.threshold), _half(pair) * reach
+        middle = math.log(pair.ratio.estimate)
         verdict = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"
     return {"verdict": verdict, "reason": reason, "sessions_needed": MIN_SESSIONS}
 
 
-def changes(twins: Sequence[CasePair]) -> tuple[DeviceChange, ...]:
+def changes(pairs: Sequence[CasePair]) -> tuple[DeviceChange, ...]:
     """Return for each device how all its common cases changed together, ops being the observations.
 
     What a session has in common on a device is not seen with few sessions; the prior says it.
     """
     devices = group_by(
-        (twin for twin in twins if not twin.muted and not twin.throttled),
-        lambda twin: twin.base.case.case.device_id,
+        (pair for pair in pairs if not pair.muted and not pair.throttled),
+        lambda pair: pair.base.case.case.device_id,
     )
     return tuple(_change(device_id, cases) for device_id, cases in sorted(devices.items()))
 
 
-def _change(device_id: str, twins: Sequence[CasePair]) -> DeviceChange:
-    ops = group_by(twins, lambda twin: twin.base.case.case.op).values()
-    means = [stats.mean_log(twin.ratio.estimate for twin in same) for same in ops]
+def _change(device_id: str, pairs: Sequence[CasePair]) -> DeviceChange:
+    ops = group_by(pairs, lambda pair: pair.base.case.case.op).values()
+    means = [stats.mean_log(pair.ratio.estimate for pair in same) for same in ops]
     sessions = [
-        min(len(side.low) for side in sides) for sides in zip(*((t.base, t.new) for t in twins), strict=True)
+        min(len(side.low) for side in sides) for sides in zip(*((t.base, t.new) for t in pairs), strict=True)
     ]
     common = stats.USUAL.session**2 * math.fsum(1 / count for count in sessions)
     expected = stats.USUAL.block**2 * 2
@@ -230,7 +230,7 @@ def _change(device_id: str, twins: Sequence[CasePair]) -> DeviceChange:
     factor = math.exp(math.sqrt(squared + common * stats.Z**2))
     ratio = math.exp(mean)
     return DeviceChange(
-        device_id=device_id, ratio=ratio, lo=ratio / factor, hi=ratio * factor, cases=len(twins)
+        device_id=device_id, ratio=ratio, lo=ratio / factor, hi=ratio * factor, cases=len(pairs)
     )
 
 
@@ -238,9 +238,9 @@ def _change(device_id: str, twins: Sequence[CasePair]) -> DeviceChange:
 POWER, TRIMMING = 0.80, 1.05
 
 
-def spread(twin: CasePair) -> float | None:
+def spread(pair: CasePair) -> float | None:
     """The standard deviation of the logarithms of the low ends between sessions of one side, both sides together."""
-    sides = twin.low.logs()
+    sides = pair.low.logs()
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
         return None
@@ -249,33 +249,33 @@ def spread(twin: CasePair) -> float | None:
     return math.sqrt(math.fsum(squares) / degrees)
 
 
-def smallest_effect(twin: CasePair, alpha: float, family: int) -> float | None:
+def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
     """The change, as a share, that POWER of the comparisons with this spread, these sessions and so many cases would
     call SLOWER; None where none could.
 
     Two things limit it, and the larger one counts: the test, as Student's t of two means at alpha / family (which
     the joint permutations are not far from), and the threshold, which the measured ratio has to exceed.
     """
-    deviation = spread(twin)
-    if not twin.testable or twin.throttled or deviation is None:
+    deviation = spread(pair)
+    if not pair.testable or pair.throttled or deviation is None:
         return None
-    own, others = len(twin.base.low), len(twin.new.low)
+    own, others = len(pair.base.low), len(pair.new.low)
     error = deviation * math.sqrt(1 / own + 1 / others) * TRIMMING
     beyond = stats.student_quantile(POWER, own + others - 4)
     tested = error * (stats.student_quantile(1 - alpha / family, own + others - 4) + beyond)
-    return math.expm1(max(tested, math.log1p(twin.threshold) + error * beyond))
+    return math.expm1(max(tested, math.log1p(pair.threshold) + error * beyond))
 
 
-def _least_p(twin: CasePair) -> float:
+def _least_p(pair: CasePair) -> float:
     """Return the smallest adjusted p of any samples: a share of the permutations, of which not all may be drawn."""
-    return max(stats.smallest_p(len(twin.base.low), len(twin.new.low)), 1 / (MAX_RELABELLINGS + 1))
+    return max(stats.smallest_p(len(pair.base.low), len(pair.new.low)), 1 / (MAX_RELABELLINGS + 1))
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
     """Sessions are permuted as a whole, so a case that missed some of them is in a family of its own kind."""
     groups = group_by(
-        sorted(family, key=lambda twin: twin.id),
-        lambda twin: (frozenset(twin.base.low), frozenset(twin.new.low)),
+        sorted(family, key=lambda pair: pair.id),
+        lambda pair: (frozenset(pair.base.low), frozenset(pair.new.low)),
     )
     return list(groups.values())
 
@@ -284,46 +284,46 @@ def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
     """Return (p that it is slower, p that it is faster) of each case, adjusted over the family."""
     groups, adjusted = _groups(family), {}
     for group in groups:
-        base, new = zip(*(twin.low.logs() for twin in group), strict=True)
-        for twin, pair in zip(group, max_t(base, new), strict=True):
-            slower_p, faster_p = (min(1.0, p * len(groups)) for p in pair)
-            adjusted[twin.id] = (slower_p, faster_p)
+        base, new = zip(*(pair.low.logs() for pair in group), strict=True)
+        for pair, tails in zip(group, max_t(base, new), strict=True):
+            slower_p, faster_p = (min(1.0, p * len(groups)) for p in tails)
+            adjusted[pair.id] = (slower_p, faster_p)
     return adjusted
 
 
-def _test(twin: CasePair, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
+def _test(pair: CasePair, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
     """Judge a case by its tests; `adjusted` are its p-values, unless it is in no family."""
-    inner, p = twin.low.shift(SAME_ALPHA), twin.low.p
+    inner, p = pair.low.shift(SAME_ALPHA), pair.low.p
     largest = (max(p[0], adjusted[0]), max(p[1], adjusted[1])) if adjusted else p
-    verdict, reason = _verdict(twin, inner, largest, alpha)
+    verdict, reason = _verdict(pair, inner, largest, alpha)
     worse = 0 if inner[1] >= 1 else 1
     return {
         "verdict": verdict, "reason": reason, "p": p[worse],
         "p_adjusted": None if adjusted is None else adjusted[worse],
-        "sessions_needed": _advise_sessions(twin, inner) if reason == "noise" else None,
+        "sessions_needed": _advise_sessions(pair, inner) if reason == "noise" else None,
     }  # fmt: skip
 
 
 def _verdict(
-    twin: CasePair, inner: tuple[float, float, float], p: tuple[float, float], alpha: float
+    pair: CasePair, inner: tuple[float, float, float], p: tuple[float, float], alpha: float
 ) -> tuple[VerdictWord, str | None]:
-    if twin.throttled:
+    if pair.throttled:
         return "UNSURE", "throttled"
-    limit, (low, ratio, high) = 1 + twin.threshold, inner
-    medians = SessionValues(twin.base.medians, twin.new.medians)
-    cycles = SessionValues(twin.base.cycles, twin.new.cycles)
+    limit, (low, ratio, high) = 1 + pair.threshold, inner
+    medians = SessionValues(pair.base.medians, pair.new.medians)
+    cycles = SessionValues(pair.base.cycles, pair.new.cycles)
     words: tuple[tuple[VerdictWord, int, Callable[[float], float]], ...] = (
         ("SLOWER", 0, lambda ratio: ratio), ("FASTER", 1, lambda ratio: 1 / ratio),
     )  # fmt: skip
     for word, side, effect in words:
         if p[side] <= alpha and effect(ratio) > limit:
-            if all(cycles) and effect(cycles.ratio) <= 1 + twin.threshold / 2:
+            if all(cycles) and effect(cycles.ratio) <= 1 + pair.threshold / 2:
                 return "UNSURE", "clock-limited"
-            denied = effect(twin.ratio.estimate) <= 1 or medians.deny(effect, limit)
+            denied = effect(pair.ratio.estimate) <= 1 or medians.deny(effect, limit)
             return ("UNSURE", "shape") if denied else (word, None)
     if not (1 / limit <= low and high <= limit):
         return "UNSURE", "noise"
-    slow_ends = SessionValues(twin.base.slow_ends, twin.new.slow_ends)
+    slow_ends = SessionValues(pair.base.slow_ends, pair.new.slow_ends)
     return (
         ("UNSURE", "shape")
         if medians.differ_beyond(limit) or slow_ends.differ_beyond(limit)
@@ -331,13 +331,13 @@ def _verdict(
     )
 
 
-def _advise_sessions(twin: CasePair, inner: tuple[float, float, float]) -> int | None:
+def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:
     """Return the sessions a side after which the interval should be narrow enough, as its width falls with their root.
 
     None where more sessions are no remedy: there would be too many of them.
     """
-    sessions, (low, ratio, high) = min(len(twin.base.low), len(twin.new.low)), inner
-    distance = abs(math.log1p(twin.threshold) - abs(math.log(ratio)))
+    sessions, (low, ratio, high) = min(len(pair.base.low), len(pair.new.low)), inner
+    distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
     if distance <= 0:
         return None
     needed = max(sessions + 1, math.ceil(sessions * (math.log(high / low) / 2 / distance) ** 2))

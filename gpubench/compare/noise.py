@@ -143,12 +143,12 @@ def _both_ways(
     cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
     """Return the verdicts on this permutation, and so, mirrored, on the one with both sides exchanged."""
-    twins = [
+    pairs = [
         CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
         for case in cases
     ]
     there, back = {}, {}
-    for item in judge(twins, alpha, 0):
+    for item in judge(pairs, alpha, 0):
         if item.low_end_ratio is not None:
             there[item.id] = _Seen(item.low_end_ratio, item.verdict == "SLOWER")
             back[item.id] = _Seen(1 / item.low_end_ratio, item.verdict == "FASTER")

@@ -25,10 +25,10 @@ BILLION = 1e9  # a case that became so many times faster or slower is a broken n
 
 
 class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
-    """`twins` can be compared; `refused` have numbers that mean different things, or one in base that cannot be true;
+    """`pairs` can be compared; `refused` have numbers that mean different things, or one in base that cannot be true;
     the rest has one number."""
 
-    twins: tuple[CasePair, ...]
+    pairs: tuple[CasePair, ...]
     refused: tuple[JudgedCase, ...]
     missing: tuple[AbsentCase, ...]
     failed: tuple[AbsentCase, ...]
@@ -72,7 +72,7 @@ def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
     """Return the cases of `new`, number `index`, against `base`. `alike`: the protocol of the runs is the same."""
-    twins, refused = [], []
+    pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
     own = _own_sizes(base, new) | _own_sizes(new, base)
@@ -97,7 +97,7 @@ def pair_cases(
                 refused.append(_refuse(sampled_base, other, index, reasons[0], muted))
             else:
                 first = fewest_samples(sampled_base, other)
-                twins.append(
+                pairs.append(
                     CasePair(
                         base=values_of(base, sampled_base, first), new=values_of(new, other, first), muted=muted,
                         threshold=options.threshold(sampled_base.case, takes_turns),
@@ -109,7 +109,7 @@ def pair_cases(
             failed = other is not None and other.outcome == "failure"
             absent["failed" if failed else "missing"].append(_absent(case_id, other, index, muted))
     return PairedCases(
-        twins=tuple(twins), refused=tuple(refused), differences=tuple(differences), own_sizes=len(own),
+        pairs=tuple(pairs), refused=tuple(refused), differences=tuple(differences), own_sizes=len(own),
         **{kind: tuple(cases) for kind, cases in absent.items()},
     )  # fmt: skip
 

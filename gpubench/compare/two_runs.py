@@ -124,8 +124,8 @@ def _against(base: str, own: CompareSide, new: Named, index: int, options: Compa
     other, takes_turns = side(run), take_turns(own.run, run)
     alike = not any(difference.scope == "protocol" for difference in differences)
     part = pair_cases(own, other, index, options, alike=alike, takes_turns=takes_turns)
-    family = [twin for twin in part.twins if twin.testable and not twin.muted]
-    verdicts = {case.id: case for case in (*judge(part.twins, options.alpha, index), *part.refused)}
+    family = [pair for pair in part.pairs if pair.testable and not pair.muted]
+    verdicts = {case.id: case for case in (*judge(part.pairs, options.alpha, index), *part.refused)}
     differences = (*differences, *part.differences)
     require_common(part, list(verdicts.values()), differences, base, name)
     heard = [case for case in verdicts.values() if not case.muted]
@@ -134,7 +134,7 @@ def _against(base: str, own: CompareSide, new: Named, index: int, options: Compa
     pair = Pair(
         interleaved=takes_turns, correction="max-t" if family else None, family=len(family),
         spread=median(spreads) if spreads else None, smallest_effect=median(effects) if effects else None,
-        own_sizes=part.own_sizes, devices=() if family else changes(part.twins),
+        own_sizes=part.own_sizes, devices=() if family else changes(part.pairs),
     )  # fmt: skip
     cases = [verdicts[case_id] for case_id in own.rows if case_id in verdicts]
     idle = not can_fire(family, options.alpha)

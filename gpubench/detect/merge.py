@@ -1,6 +1,6 @@
 """Records of many sources become devices: sorted by what they speak of, joined by uuid or by address, never by name.
 
-A device never holds two records of one enumeration, so equal twins stay two. The result does not depend on
+A device never holds two records of one enumeration, so identical GPUs stay two. The result does not depend on
 the order of the records.
 """
 

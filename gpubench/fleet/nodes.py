@@ -77,7 +77,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
         fingerprint=_fingerprints([run.fingerprint for run in runs]),
         devices=[*_unite([{device.id: device for device in run.devices} for run in runs]).values()],
         sessions=sessions, outcomes=_outcomes(runs), warnings=_unite([run.warnings for run in runs]),
-        twins=next((run.twins for run in reversed(runs) if run.twins), UNSET),
+        identical_gpus=next((run.identical_gpus for run in reversed(runs) if run.identical_gpus), UNSET),
         together=[times for run in runs for times in run.together or ()] or UNSET,
     )  # fmt: skip
 

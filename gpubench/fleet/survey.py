@@ -503,7 +503,7 @@ class ListedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EqualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes with equal CPUs, equal GPUs and as good as equal memory."""
+    """Nodes with equal CPUs, identical GPUs and as good as equal memory."""
 
     cpu: str | None  # their model
     cpus: int | None  # of each

@@ -45,7 +45,7 @@ from gpubench.kernels.templates.attention import (
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
-from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.gpu_text import GpuText
 from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 _WIDTH, _HEADS = 256, 8
@@ -476,7 +476,7 @@ def _cache_append_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
-_APPEND_KERNEL = Twin(
+_APPEND_KERNEL = GpuText(
     "cache_append", {"qkv": "stored", "start": "i32", "cache": "stored"}, ("cache",), "units width", """
   let i = block * 256u + thread;
   if (i >= units) { return; }

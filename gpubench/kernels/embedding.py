@@ -32,7 +32,7 @@ from gpubench.kernels.contract.op import (
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
 from gpubench.kernels.templates.cuda import lanes
-from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.gpu_text import GpuText
 from gpubench.kernels.templates.wgsl import require_storage, whole_units
 
 _WIDTH, _VOCABULARY = 256, 2048
@@ -146,11 +146,11 @@ __device__ __forceinline__ Unit sum_of(const Unit a, Unit b) {
 }"""
 
 
-def _kernel(started: bool, cuda: str = "", wgsl: str = "") -> Twin:
+def _kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
     # In WGSL `first` is 0 without a start. Through Vulkan an H200 takes 5 % less for it than for the plain i.
     place = "clamped(u32(start[0]), first) * across + i" if started else "first * across + i" if wgsl else "i"
     start = {"start": "i32"} if started else {}
-    return Twin(
+    return GpuText(
         "embedding", {"ids": "i32", "table": "Unit", "positions": "Unit", **start, "out": "Unit"}, ("out",),
         "units across", f"""
   let i = block * 256u + thread;

@@ -30,8 +30,8 @@ from gpubench.kernels.contract.op import (
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
 from gpubench.kernels.templates.cuda import DTYPES
+from gpubench.kernels.templates.gpu_text import GpuText
 from gpubench.kernels.templates.reduce import reduction
-from gpubench.kernels.templates.twin import Twin
 from gpubench.kernels.templates.wgsl import real_dtype, require_storage
 
 _COLUMNS = 256
@@ -100,10 +100,10 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
     return RowChunks(across, ceil_div(n, rows), rows)
 
 
-def _kernel(x: str, out: str) -> Twin:
+def _kernel(x: str, out: str) -> GpuText:
     """The sums of chunks of rows; partial ones are reals."""
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
-    return Twin(
+    return GpuText(
         "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""
   let lane = thread % {_ACROSS}u;
   let slice = thread / {_ACROSS}u;

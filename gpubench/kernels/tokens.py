@@ -33,7 +33,7 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.kernels.templates import ceil_div, fold, require_bindings
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.twin import Twin
+from gpubench.kernels.templates.gpu_text import GpuText
 
 TEXT = Path(__file__).parent / "data" / "text.txt"
 RANKS = Path(__file__).parent / "data" / "ranks.txt"
@@ -219,7 +219,7 @@ def _append_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
-_KERNEL = Twin(
+_KERNEL = GpuText(
     "token_append", dict.fromkeys(("ids", "start", "sequence", "next"), "i32"), ("sequence", "next"), "count", """
   let i = block * 256u + thread;
   if (i < count) { sequence[clamped(u32(start[0]) + i, last)] = ids[i]; }

@@ -174,7 +174,7 @@ def _listed_repeatedly(
     others = [device for device in card if device is not taken]
     names = _labels(card)
     count = {2: "twice"}.get(len(card), f"{len(card)} times")
-    what = "this GPU" if len(equal) == 1 else f"each of {len(equal)} equal GPUs"
+    what = "this GPU" if len(equal) == 1 else f"each of {len(equal)} identical GPUs"
     left_out = [device.id for whole in equal for device in whole if device not in chosen]
     rest = f"{'the other' if len(left_out) == 1 else 'the others'}: --devices {','.join(left_out)}"
     listed = ", ".join(names[device.id] for device in card)

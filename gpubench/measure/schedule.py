@@ -57,7 +57,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     once_s: float = 0.0
     whole: bool = False  # somebody named the budget, which is used up
     repeats: bool = True  # a session that others disturbed is measured again
-    # Equal GPUs that the search leaves out, each group behind the one that is measured in its place.
+    # Identical GPUs that the search leaves out, each group behind the one that is measured in its place.
     left_out: tuple[tuple[Target, ...], ...] = ()
     equip: Callable[[Op], Op] = lambda op: op  # gives an op the kernels that backends bring along
 

@@ -144,8 +144,8 @@ class DeviceSelection(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...]  # the devices, with the forms that they have
     listings: tuple[Listing, ...]  # what every backend answered
     warnings: tuple[RunWarning, ...]  # what the user should know
-    # GPUs equal to one of the targets, which a search leaves out, each group behind the one that stays.
-    twins: tuple[tuple[Target, ...], ...] = ()
+    # GPUs identical to one of the targets, which a search leaves out, each group behind the one that stays.
+    identical: tuple[tuple[Target, ...], ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -180,7 +180,7 @@ def choose(
     """Ask the backends and apply the request. Raises RequiredUnavailable for what was named and is not there.
 
     `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
-    for sizes inside a budget has no time to measure eight equal GPUs. `trial` times the adapters of a card that one
+    for sizes inside a budget has no time to measure eight identical GPUs. `trial` times the adapters of a card that one
     backend lists several times, of which one is taken; None: the first.
     """
     yielding = request.auto and request.yielding
@@ -221,10 +221,10 @@ def choose(
             for t in reversed(targets)
         }
         rest = [t for t in targets if t not in firsts.values()]
-        twins = [(first, *(t for t in rest if _twins(first, t))) for first in firsts.values()]
-        warnings += [_twin(t.device) for t in rest if t.device.kind != "gpu"]
+        identical = [(first, *(t for t in rest if _are_identical(first, t))) for first in firsts.values()]
+        warnings += [_left_out_of_search(t.device) for t in rest if t.device.kind != "gpu"]
         targets = [t for t in targets if t in firsts.values()]
-        pairs = tuple(group for group in reversed(twins) if len(group) > 1)
+        pairs = tuple(group for group in reversed(identical) if len(group) > 1)
         return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings), pairs)
     return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
 
@@ -335,13 +335,13 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
     )  # fmt: skip
 
 
-def _twins(first: Target, other: Target) -> bool:
+def _are_identical(first: Target, other: Target) -> bool:
     """Whether both are GPUs of one name and one backend."""
     a, b = first.device, other.device
     return a.kind == b.kind == "gpu" and DEVICE_GROUP != a.backend == b.backend and a.name == b.name
 
 
-def _twin(device: Device) -> RunWarning:
+def _left_out_of_search(device: Device) -> RunWarning:
     return RunWarning(
         code="budget", severity="info",
         message=f"{device.id} is another {device.name}: left out of the search for sizes",

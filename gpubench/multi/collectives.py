@@ -1,10 +1,9 @@
-"""Findings about several GPUs of one host: how many bytes a second links carry, which of equal GPUs is slower than its
-like, and the first lines of a run of device groups alone.
+"""Findings about several GPUs of one host: how many bytes a second links carry, which of identical GPUs is slower than
+its like, and the first lines of a run of device groups alone.
 
-A collective's rate is as its caller sees it, and as the busiest link does. At least four equal GPUs are judged by the
-rule of fleets (docs/fleet.md); of fewer the difference is reported, which is no verdict. Both halves of the blocks have
-to say so, each by itself.
-"""
+A collective's rate is as its caller sees it, and as the busiest link does. At least four identical GPUs are judged by
+the rule of fleets (docs/fleet.md); of fewer the difference is reported, which is no verdict. Both halves of the blocks
+have to say so, each by itself."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from gpubench.report.sections.answer_table import AnswerPart, bare_table
 from gpubench.report.wording import device_text, legend, mark, time_text, with_text
 from gpubench.result.case import WAITED, Case, group_ranks
 from gpubench.result.machine import LinkPath
-from gpubench.result.run import Run, TwinTimes
+from gpubench.result.run import IdenticalGpuTimes, Run
 
 
 class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,14 +163,14 @@ def _cells(result: CollectiveResult, unit: str) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the equal GPUs that a search left out
+# ---------------------------------------------------------------- the identical GPUs that a search left out
 
 # Of each half.
 FEWEST_BLOCKS = 2
 _USERS = "other-gpu-users"
 
 
-class SlowTwin(msgspec.Struct, frozen=True, kw_only=True):
+class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that falls short of its like."""
 
     device_id: str  # in the run
@@ -181,8 +180,8 @@ class SlowTwin(msgspec.Struct, frozen=True, kw_only=True):
     judged: bool  # by the rule for four GPUs or more; else a difference and no verdict
 
 
-class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal GPUs, compared by some cases."""
+class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Identical GPUs, compared by some cases."""
 
     name: str  # of the model
     measured_id: str  # measured in full
@@ -190,55 +189,51 @@ class TwinCheck(msgspec.Struct, frozen=True, kw_only=True):
     compared: tuple[str, ...]  # those with times
     worst: str | None  # that falls short most
     worst_shortfall: float | None  # of its like
-    slower: tuple[SlowTwin, ...]  # by more than chance makes
+    slower: tuple[SlowIdenticalGpu, ...]  # by more than chance makes
     left_out: dict[str, str]  # the reason for each that was not compared
     text: str  # a sentence
 
 
 @derive_once
-def twin_checks(analysis: Analysis) -> tuple[TwinCheck, ...]:
-    """Return a check for each group of equal GPUs, the one that was measured in full first."""
+def identical_gpu_checks(analysis: Analysis) -> tuple[IdenticalGpuCheck, ...]:
+    """Return a check for each group of identical GPUs, the one that was measured in full first."""
     run = analysis.run
     names = {device.id: device.name for device in run.devices}
-    groups: dict[str, list[TwinTimes]] = {}
+    groups: dict[str, list[IdenticalGpuTimes]] = {}
     first = ""
-    for times in run.twins or ():
+    for times in run.identical_gpus or ():
         first = times.device_id if times.device_id in names else first
         groups.setdefault(first, []).append(times)
     return tuple(_check(run, names.get(first, ""), own) for first, own in groups.items())
 
 
-def _check(run: Run, name: str, times: Sequence[TwinTimes]) -> TwinCheck:
-    devices = tuple(dict.fromkeys(twin.device_id for twin in times))
+def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> IdenticalGpuCheck:
+    devices = tuple(dict.fromkeys(gpu.device_id for gpu in times))
     shared = _shared_gpus(run)
     left_out = {id: "other processes compute on it" for id in devices if id in shared}
-    left_out |= {twin.device_id: twin.reason for twin in times if twin.reason is not None}
-    by_case: dict[str, dict[str, TwinTimes]] = {}
-    for twin in times:
-        if (
-            twin.device_id not in left_out
-            and len(twin.blocks_s) >= 2 * FEWEST_BLOCKS
-            and min(twin.blocks_s) > 0
-        ):
-            by_case.setdefault(twin.case_id.rpartition("@")[0], {})[twin.device_id] = twin
+    left_out |= {gpu.device_id: gpu.reason for gpu in times if gpu.reason is not None}
+    by_case: dict[str, dict[str, IdenticalGpuTimes]] = {}
+    for gpu in times:
+        if gpu.device_id not in left_out and len(gpu.blocks_s) >= 2 * FEWEST_BLOCKS and min(gpu.blocks_s) > 0:
+            by_case.setdefault(gpu.case_id.rpartition("@")[0], {})[gpu.device_id] = gpu
     compared = [
         id for id in devices if any(id in by_device and len(by_device) > 1 for by_device in by_case.values())
     ]
     left_out |= {id: "there was no time for it" for id in devices if id not in compared and id not in left_out}
     looks = len(by_case) * len(devices)
     worst: dict[str, float] = {}
-    slower: dict[str, SlowTwin] = {}
+    slower: dict[str, SlowIdenticalGpu] = {}
     for case, by_device in by_case.items():
-        for id, shortfall in _shortfalls({id: twin.blocks_s for id, twin in by_device.items()}).items():
+        for id, shortfall in _shortfalls({id: gpu.blocks_s for id, gpu in by_device.items()}).items():
             worst[id] = max(worst.get(id, 0.0), shortfall)
         for slow in _slow(case, by_device, looks):
             if slow.device_id not in slower or slower[slow.device_id].shortfall < slow.shortfall:
                 slower[slow.device_id] = slow
     last = max(worst, key=lambda id: worst[id], default=None)
-    check = TwinCheck(
+    check = IdenticalGpuCheck(
         name=name, measured_id=devices[0], device_ids=devices, compared=tuple(compared), worst=last,
         worst_shortfall=None if last is None else worst[last],
-        slower=tuple(sorted(slower.values(), key=lambda twin: -twin.shortfall)), left_out=left_out, text="",
+        slower=tuple(sorted(slower.values(), key=lambda gpu: -gpu.shortfall)), left_out=left_out, text="",
     )  # fmt: skip
     return msgspec.structs.replace(check, text=_text(check))
 
@@ -256,10 +251,10 @@ def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {id: 1 - rate / like for id, rate in rates.items()}
 
 
-def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwin]:
+def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
     """Return those that both halves of the blocks, and the whole, call slow; none where so many are that the GPUs are
     not alike."""
-    whole = {id: twin.blocks_s for id, twin in times.items()}
+    whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [
         {id: blocks[part] for id, blocks in whole.items()} for part in (slice(middle), slice(middle, None))
@@ -270,7 +265,7 @@ def _slow(case: str, times: Mapping[str, TwinTimes], looks: int) -> list[SlowTwi
     short = _shortfalls(whole)
     op, judged = case.partition("/")[0], len(whole) >= FEWEST_PEERS
     return [
-        SlowTwin(device_id=id, gpu_id=times[id].gpu_id, op=op, shortfall=short[id], judged=judged)
+        SlowIdenticalGpu(device_id=id, gpu_id=times[id].gpu_id, op=op, shortfall=short[id], judged=judged)
         for id in sorted(named)
     ]
 
@@ -283,7 +278,7 @@ def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
     return {id for id, shortfall in _shortfalls(blocks).items() if shortfall > threshold}
 
 
-def _text(check: TwinCheck) -> str:
+def _text(check: IdenticalGpuCheck) -> str:
     """`8 x NVIDIA H200: cupy:0 measured in full, the 7 others within 1.3 % of their median (worst cupy:5).`"""
     first, others = check.measured_id, len(check.device_ids) - 1
     head = f"{others + 1} x {check.name}: {first} measured in full"
@@ -320,7 +315,7 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
-            *(printable(check.text) for check in twin_checks(analysis)), *slow_links(analysis),
+            *(printable(check.text) for check in identical_gpu_checks(analysis)), *slow_links(analysis),
             *([BUSBW] if there else []),
         ),
         sentences=group_sentences(analysis) if alone else (),
@@ -470,5 +465,5 @@ ROWS = (
     Rows(
         "collectives", CollectiveResult, collectives, order=70, csv={"algbw": "algbw", "busbw": "busbw"},
     ),
-    Rows("twins", TwinCheck, twin_checks, order=160),
+    Rows("identical_gpus", IdenticalGpuCheck, identical_gpu_checks, order=160),
 )  # fmt: skip

@@ -43,7 +43,7 @@ class ScalingOptions(SelectionOptions):
 
             import msgspec
 
-            from gpubench.multi.equal_gpus import join
+            from gpubench.multi.identical_gpus import join
             from gpubench.result.case import DEVICE_GROUP
 
             more = partial(join, ranks=settings.ranks or (), pairs=pairs, required=strong)
@@ -51,11 +51,11 @@ class ScalingOptions(SelectionOptions):
         return super().wish(request, settings)
 
     def fit(self, spec: Any) -> Any:
-        """Leave out weak scaling without equal GPUs. Raises RequiredUnavailable if somebody asked for it."""
+        """Leave out weak scaling without identical GPUs. Raises RequiredUnavailable if somebody asked for it."""
         if spec.settings.scales("weak"):
-            from gpubench.multi.equal_gpus import equal_groups, too_few, without_scaling
+            from gpubench.multi.identical_gpus import identical_groups, too_few, without_scaling
 
-            if not equal_groups(spec):
+            if not identical_groups(spec):
                 if self.scaling is not None:
                     raise too_few(spec.constraints.targets)
                 spec = without_scaling(spec)

@@ -5,7 +5,7 @@ Strong scaling, at one size: speedup S = time of one / time of the device group,
 `together`.
 
 
-Weak scaling: what equal GPUs do at once against what each does alone.
+Weak scaling: what identical GPUs do at once against what each does alone.
 
 Rates are launches per second of the samples that lie wholly inside the window in which all GPUs worked. `early` is its
 begin: from alone to early goes what the GPUs share, links and the host's memory. `late` is its end: from early to late
@@ -276,7 +276,7 @@ Readings = Mapping[tuple[int, str], Telemetry]  # by session and device
 
 
 def weak(run: Run) -> tuple[Weak, ...]:
-    """Return what equal GPUs did at once, case by case, in the order of the file."""
+    """Return what identical GPUs did at once, case by case, in the order of the file."""
     allowed = used_sessions(run)
     readings = {(session.index, read.device_id): read for session in run.sessions for read in session.telemetry}
     alone: dict[str, Sessions] = {}

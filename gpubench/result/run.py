@@ -511,8 +511,8 @@ class Fingerprints(Record, frozen=True, kw_only=True):
     software: Fingerprint
 
 
-class TwinTimes(Record, frozen=True, kw_only=True):
-    """One case on one of several equal GPUs, of which a search measured the first: the median of each block, or the
+class IdenticalGpuTimes(Record, frozen=True, kw_only=True):
+    """One case on one of several identical GPUs, of which a search measured the first: the median of each block, or the
     reason for none."""
 
     case_id: str
@@ -523,7 +523,7 @@ class TwinTimes(Record, frozen=True, kw_only=True):
 
 
 class TogetherTimes(Record, frozen=True, kw_only=True):
-    """One case on one of `gpus` equal GPUs that worked at the same time, `alone` on one: from `begin_s` on, and a
+    """One case on one of `gpus` identical GPUs that worked at the same time, `alone` on one: from `begin_s` on, and a
     sample of `repeat` launches ended at each of `ends_s`, in seconds from the moment that all were to begin at, which
     is `at_s` of the session. `reason`: it failed."""
 
@@ -566,7 +566,7 @@ class Run(Record, frozen=True, kw_only=True):
     devices: list[Device] = []
     sessions: list[SessionRecord] = []
     outcomes: list[Outcome] = []
-    twins: list[TwinTimes] | UnsetType = UNSET
+    identical_gpus: list[IdenticalGpuTimes] | UnsetType = UNSET
     together: list[TogetherTimes] | UnsetType = UNSET
     warnings: list[RunWarning] = []
 

@@ -39,8 +39,8 @@ def _anchors(page: Path) -> set[str]:
     for heading in re.findall(r"^#+ +(.+?) *$", text, re.M):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
-        twins = (f"{slug}-{number}" for number in itertools.count(1))
-        found.add(slug if slug not in found else next(twin for twin in twins if twin not in found))
+        numbered = (f"{slug}-{number}" for number in itertools.count(1))
+        found.add(slug if slug not in found else next(other for other in numbered if other not in found))
     return found
 
 

@@ -128,7 +128,7 @@ def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -
             ("detect", "--sysroot", ".", "--json"),
             "the part gpubench.multi.options of a wing",
         ),
-        ("multi/equal_gpus.py", RUN, "the part gpubench.multi.equal_gpus of a wing"),
+        ("multi/identical_gpus.py", RUN, "the part gpubench.multi.identical_gpus of a wing"),
         ("workloads/placement.py", RUN, "the part gpubench.workloads.placement of a wing"),
     ],
 )

@@ -190,9 +190,15 @@ def test_a_controller_whose_vendor_cannot_be_read_is_a_gpu_if_it_drives_no_displ
     assert len(detect.inspect(records=[unreadable]).gpus) == gpus
 
 
-def test_equal_twins_without_addresses_stay_two():
-    twin = {"source": "wgpu:vulkan", "driver": "radv", "vendor_id": "1002", "device_id": "744c", "name": "twin"}
-    assert len(ids(twin, dict(twin))) == 2
+def test_identical_gpus_without_addresses_stay_two():
+    record = {
+        "source": "wgpu:vulkan",
+        "driver": "radv",
+        "vendor_id": "1002",
+        "device_id": "744c",
+        "name": "a GPU",
+    }
+    assert len(ids(record, dict(record))) == 2
 
 
 def test_layered_drivers_make_no_device():
@@ -282,7 +288,7 @@ def test_a_gpu_that_an_api_does_not_list_takes_nothing_of_the_other():
     assert found == {"0000:01:00.0": ("2684", None, None), "0000:02:00.0": ("2504", "model 2504", 12 << 30)}
 
 
-def test_twins_beside_another_model_of_their_vendor():
+def test_identical_gpus_beside_another_model_of_their_vendor():
     models = [("0000:01:00.0", "2684", 24 << 30), UNLIKE[1], ("0000:03:00.0", "2684", 24 << 30)]
     found = places(bus(*models) + listed(models[1], models[0], models[2])[:2])
     assert found["0000:02:00.0"] == ("2504", "model 2504", 12 << 30)
@@ -303,10 +309,10 @@ def test_a_gpu_whose_device_id_cannot_be_read_takes_what_is_left():
     assert found["0000:01:00.0"] == ("2684", "model 2684", 24 << 30)
 
 
-def test_twins_whose_device_ids_the_bus_does_not_tell_take_a_record_each():
-    twins = [(f"0000:0{n}:00.0", "2684", 24 << 30) for n in (1, 2)]
-    found = places(without("device_id", bus(*twins)) + listed(*twins))
-    assert found == {bdf: ("2684", "model 2684", 24 << 30) for bdf, _, _ in twins}
+def test_identical_gpus_whose_device_ids_the_bus_does_not_tell_take_a_record_each():
+    identical = [(f"0000:0{n}:00.0", "2684", 24 << 30) for n in (1, 2)]
+    found = places(without("device_id", bus(*identical)) + listed(*identical))
+    assert found == {bdf: ("2684", "model 2684", 24 << 30) for bdf, _, _ in identical}
 
 
 @pytest.mark.parametrize("blind", ["bus", "api", "both"])
@@ -405,7 +411,7 @@ def test_every_device_id_an_api_tells_is_that_of_the_device_it_is_put_to(models,
         assert gpu.name.value == f"model {gpu.device_id.value}"
 
 
-def twins(**facts):
+def identical(**facts):
     return Machine(
         gpus=[Gpu(id=name, **{key: make_fact(value, "t") for key, value in facts.items()}) for name in "ab"]
     )
@@ -414,8 +420,8 @@ def twins(**facts):
 @pytest.mark.parametrize(
     ("machine", "identity"),
     [
-        (twins(vendor_id="10de", device_id="2335"), Identity(vendor_id=0x10DE, device_id=0x2335)),
-        (twins(bdf="0000:01:00.0"), Identity(pci="0000:01:00.0")),
+        (identical(vendor_id="10de", device_id="2335"), Identity(vendor_id=0x10DE, device_id=0x2335)),
+        (identical(bdf="0000:01:00.0"), Identity(pci="0000:01:00.0")),
     ],
 )
 def test_a_device_that_may_be_either_of_two_gpus_is_told_to_be_none(machine, identity):

@@ -213,9 +213,9 @@ def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
 
 def test_equal_cards_are_two_and_unlike_ones_too():
     one, other = MACHINES["h100"]["gpus"][0], MACHINES["rtx-3060-laptop"]["gpus"][0]
-    twin = {**one, "uuid": "GPU-00000000-0000-0000-0000-000000000181", "bus_id": "00000000:2A:00.0"}
+    same = {**one, "uuid": "GPU-00000000-0000-0000-0000-000000000181", "bus_id": "00000000:2A:00.0"}
     found = detect.inspect(
-        records=last_answer(nvml.probe_nvml, Nvml({**MACHINES["h100"], "gpus": [one, twin, other]}))["records"]
+        records=last_answer(nvml.probe_nvml, Nvml({**MACHINES["h100"], "gpus": [one, same, other]}))["records"]
     )
     assert [gpu.bdf.value for gpu in found.gpus] == ["0000:01:00.0", "0000:18:00.0", "0000:2a:00.0"]
 

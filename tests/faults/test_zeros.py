@@ -20,7 +20,7 @@ from gpubench.result import store
 from gpubench.result.run import Run
 
 RESULTS = Path(__file__).parents[2] / "results"
-# Placed stages; stages; a split; equal GPUs; GPUs that work together.
+# Placed stages; stages; a split; identical GPUs; GPUs that work together.
 STORED = (
     "20261124T104405Z-f972ed75",
     "20261123T175721Z-079482ca",
@@ -30,7 +30,7 @@ STORED = (
 PLACES = (
     "placings",
     "stages",
-    "twins",
+    "identical_gpus",
     "together",
     "beside_s",
     "fraction",

@@ -5,9 +5,9 @@ program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every oth
 GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
 GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
 kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so many seconds of its clock.
-GPUBENCH_FAKE_GPUS=4 adds the equal GPUs fake:gpu0 to fake:gpu3, of which device groups are made. There NumPy moves the
-data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair, GPUBENCH_FAKE_SLOW="gpu2=1.15" makes a
-GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing, for ever."""
+GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, of which device groups are made. There NumPy moves
+the data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair, GPUBENCH_FAKE_SLOW="gpu2=1.15"
+makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing, for ever."""
 
 from __future__ import annotations
 
@@ -479,15 +479,15 @@ class FakeBackend(Backend, Observed, Joins):
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The equal GPUs where there are some."""
-        return ("cpu", *(_twins() or ["gpu"]))
+        """The identical GPUs where there are some."""
+        return ("cpu", *(_identical_words() or ["gpu"]))
 
     def devices(self) -> list[Device]:
-        return [_actor(word) for word in (*WORDS, *_twins())]
+        return [_actor(word) for word in (*WORDS, *_identical_words())]
 
     def joinable(self) -> list[Device]:
-        """The equal GPUs."""
-        return [_actor(word) for word in _twins()]
+        """The identical GPUs."""
+        return [_actor(word) for word in _identical_words()]
 
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
         return FakeLinks(ordinals, word)
@@ -502,7 +502,7 @@ class FakeBackend(Backend, Observed, Joins):
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
         """One actor by its word. Raises BackendUnavailable for an unknown one."""
         word = device_id.partition(":")[2]
-        if word not in (*WORDS, *_twins()):
+        if word not in (*WORDS, *_identical_words()):
             raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
         return FakeSession(_actor(word), word)
 
@@ -528,18 +528,18 @@ class FakeBackend(Backend, Observed, Joins):
         return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
 
 
-def _twins() -> list[str]:
-    """The equal GPUs that GPUBENCH_FAKE_GPUS asks for."""
+def _identical_words() -> list[str]:
+    """The identical GPUs that GPUBENCH_FAKE_GPUS asks for."""
     return [f"gpu{number}" for number in range(int(os.environ.get("GPUBENCH_FAKE_GPUS", "0")))]
 
 
 def _actor(word: str) -> Device:
-    twin, memory = word[3:].isdecimal(), None if word == "cpu" else 1 << 34
+    identical, memory = word[3:].isdecimal(), None if word == "cpu" else 1 << 34
     return Device(
         id=f"fake:{word}", backend="fake", kind="cpu" if word == "cpu" else "gpu",
-        name="Scripted gpu" if twin else f"Scripted {word}", api="fake", memory_bytes=memory, usable_bytes=memory,
+        name="Scripted gpu" if identical else f"Scripted {word}", api="fake", memory_bytes=memory, usable_bytes=memory,
         clock=None if word in ("cpu", "no-clock") else DeviceClock(kind="event", step_s=CLOCK_STEP_S),
-        identity=Identity(uuid=f"{int(word[3:]) + 1:032x}") if twin else None,
+        identity=Identity(uuid=f"{int(word[3:]) + 1:032x}") if identical else None,
     )  # fmt: skip
 
 

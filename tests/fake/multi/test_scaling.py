@@ -135,7 +135,7 @@ def test_ranks_chooses_the_device_groups_and_too_many_are_refused(run):
     assert "@group:fake:0+1" not in ran.out
     ran = run(*devices, "--scaling", "strong", "--ranks", "8", env=FOUR)
     assert ran.code == 5
-    assert "needs two equal GPUs" in ran.err
+    assert "needs two identical GPUs" in ran.err
     ran = run(*devices, "--ranks", "2", "--dry-run", env=FOUR)
     assert ran.code == 0, "without --scaling it says nothing"
     assert "@group:" not in ran.out
@@ -193,10 +193,10 @@ def test_at_once_heat_is_told_from_what_is_shared(at_once):
     assert at_once.out.startswith("2 GPUs at once keep ")
 
 
-def test_weak_scaling_needs_two_equal_gpus(run):
+def test_weak_scaling_needs_two_identical_gpus(run):
     ran = run("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu,fake:gpu", "--scaling", "weak")
     assert ran.code == 5
-    assert "needs two equal GPUs" in ran.err
+    assert "needs two identical GPUs" in ran.err
     assert "the devices chosen have 1" in ran.err
     ran = run("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--scaling", "weak")
     assert ran.code == 5

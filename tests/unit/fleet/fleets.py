@@ -1,4 +1,4 @@
-"""Synthetic fleets: nodes of equal GPUs, each as fast as it is told."""
+"""Synthetic fleets: nodes of identical GPUs, each as fast as it is told."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from gpubench.result.energy import EnergyWindow
 from gpubench.result.machine import Fact
 from gpubench.result.run import (
     Fingerprints,
+    IdenticalGpuTimes,
     Run,
     SessionRecord,
     Settings,
     TogetherTimes,
-    TwinTimes,
     fingerprint,
 )
 from gpubench.result.store import dumps, loads
@@ -170,14 +170,20 @@ def test_the_time_between_merged_runs_is_a_pause_whatever_is_merged_first(order)
     assert merge_runs([first, second, last]).paused_s == whole.paused_s
 
 
-def test_what_equal_gpus_did_together_stays_and_the_last_look_at_twins():
+def test_what_equal_gpus_did_together_stays_and_the_last_look_at_identical_gpus():
     at_once = TogetherTimes(session=0, case_id="add", device_id="cupy:0", phase="together", gpus=2)
-    old, new = (TwinTimes(case_id="add", device_id="cupy:1", blocks_s=[seconds]) for seconds in (1.0, 2.0))
+    old, new = (
+        IdenticalGpuTimes(case_id="add", device_id="cupy:1", blocks_s=[seconds]) for seconds in (1.0, 2.0)
+    )
     whole = merge_runs(
-        [run(2, together=[at_once], twins=[new]), run(1, together=[at_once], twins=[old]), run(3)]
+        [
+            run(2, together=[at_once], identical_gpus=[new]),
+            run(1, together=[at_once], identical_gpus=[old]),
+            run(3),
+        ]
     )
     assert [times.session for times in whole.together] == [0, 1]
-    assert whole.twins == [new]
+    assert whole.identical_gpus == [new]
 
 
 @pytest.mark.parametrize("again", [lambda: run(1), lambda: merge_runs([run(1), run(3)])])

@@ -169,7 +169,7 @@ def test_equal_cards_take_the_same_driver_after_one_trial(listed):
     ids, messages = chosen(trial=trial)
     assert ids == ["wgpu:2", "wgpu:3"]
     assert trial.asked == ["wgpu:0", "wgpu:2"]
-    assert "each of 2 equal GPUs twice" in messages[0]
+    assert "each of 2 identical GPUs twice" in messages[0]
     assert "the others: --devices wgpu:0,wgpu:1" in messages[0]
 
 

@@ -1,4 +1,4 @@
-"""What equal GPUs do at once: rates over the window in which all of them worked, against each alone."""
+"""What identical GPUs do at once: rates over the window in which all of them worked, against each alone."""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
     found = mapped(rows, devices=(CPU, GPU, WEBGPU))
     assert {device for lane in found.lanes for device, _ in lane.strips} == {"cupy:0", "wgpu:0"}
     assert found.shown == ("cupy:0",)
-    twins = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: curve}, device="cupy:1", cpu=False)]
-    assert mapped(twins, devices=(CPU, GPU, SECOND)).shown == ("cupy:0",)
+    peers = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: curve}, device="cupy:1", cpu=False)]
+    assert mapped(peers, devices=(CPU, GPU, SECOND)).shown == ("cupy:0",)
     apart = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: later}, device="cupy:1", cpu=False)]
     assert mapped(apart, devices=(CPU, GPU, SECOND)).shown == ("cupy:0", "cupy:1")
 

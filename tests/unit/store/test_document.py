@@ -197,12 +197,12 @@ def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
 
 
 def test_names_of_before_version_4_are_read(run: Run) -> None:
-    plain = {**json.loads(store.dumps(run)), "schema_version": 3, "label": "gang"}
+    plain = {**json.loads(store.dumps(run)), "schema_version": 3, "label": "gang", "identical_gpus": []}
     (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
     case["device_id"] = "gang:cupy:0+1"
     upgraded = store.loads(json.dumps(plain).encode(), "x")
     assert "group:cupy:0+1" in [outcome.case.device_id for outcome in upgraded.outcomes]
-    assert upgraded.label == "gang"
+    assert (upgraded.label, upgraded.identical_gpus) == ("gang", [])
 
 
 def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:

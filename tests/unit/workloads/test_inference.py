@@ -116,10 +116,10 @@ def test_of_two_equal_logits_either_token_is_right(written):
     """The head has the column of the last token twice: no token follows, so that nothing else changes."""
     inputs, got = [*written[0]], written[1].astype(np.int32)
     last = int(got[-1])
-    twin = next(i for i in range(tokens.ENTRIES) if i not in got)
+    other = next(i for i in range(tokens.ENTRIES) if i not in got)
     inputs[-1] = inputs[-1].copy()
-    inputs[-1][:, twin] = inputs[-1][:, last]
-    got[-1] = twin
+    inputs[-1][:, other] = inputs[-1][:, last]
+    got[-1] = other
     assert judge_choices(TOLERANCE, "float32", got, inputs).ok
     assert not judged(written, got).ok
 

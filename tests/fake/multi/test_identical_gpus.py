@@ -1,4 +1,4 @@
-"""A search on a host with several equal GPUs: one is measured in full, the others are looked at, and a slow one is named."""
+"""A search on a host with several identical GPUs: one is measured in full, the others are looked at, and a slow one is named."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def slow(run):
     return run(*SEARCH, env={**THREE, "GPUBENCH_FAKE_SLOW": "gpu2=1.15"})
 
 
-def test_a_slow_twin_is_named_on_the_screen_and_in_the_file(slow):
+def test_a_slow_gpu_is_named_on_the_screen_and_in_the_file(slow):
     assert slow.code == 0, slow.err
     assert "fake:gpu2 is 13 % slower at " in " ".join(slow.out.split())
-    looked = {one["device_id"] for one in slow.result["twins"] if one["blocks_s"]}
+    looked = {one["device_id"] for one in slow.result["identical_gpus"] if one["blocks_s"]}
     assert looked == {f"fake:gpu{number}" for number in range(3)}
 
 
@@ -26,15 +26,15 @@ def test_the_others_have_no_case_and_are_no_device_of_the_run(slow):
     assert "fake:gpu1" not in {device["id"] for device in slow.result["devices"]}
 
 
-def test_equal_twins_are_within_some_percent_and_a_lost_one_is_said(run):
+def test_identical_gpus_are_within_some_percent_and_a_lost_one_is_said(run):
     ran = run(*SEARCH, env={**THREE, "GPUBENCH_FAKE_GPUS": "2"})
     text = " ".join(ran.out.split())
     assert "2 x Scripted gpu: fake:gpu0 measured in full, fake:gpu1 within " in text
     assert "slower" not in text.partition("2 x Scripted gpu: ")[2]
 
 
-def test_named_sizes_measure_all_gpus_and_look_at_no_twin(run):
+def test_named_sizes_measure_all_gpus_and_look_at_no_other_gpu(run):
     ran = run("--ops", "add", "--backends", "fake", "--sizes", "1k", env=THREE)
-    assert "twins" not in ran.result
+    assert "identical_gpus" not in ran.result
     gpus = {outcome["case"]["device_id"] for outcome in ran.outcomes.values()}
     assert {f"fake:gpu{number}" for number in range(3)} <= gpus

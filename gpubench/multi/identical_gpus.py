@@ -1,4 +1,5 @@
-"""Equal GPUs, measured beside the plan: all at once and each alone (weak scaling), and those that a search leaves out.
+"""Identical GPUs, measured beside the plan: all at once and each alone (weak scaling), and those that a search leaves
+out.
 
 At once all workers wait for one moment, and each tells when each of its samples ended. Which of them count, those
 inside the window that all GPUs worked in, is left to the analysis. Of the GPUs that a search leaves out the same three
@@ -27,17 +28,17 @@ from gpubench.measure.protocol import Listing
 from gpubench.measure.schedule import Companion, Occasion, RunSpec
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_id, group_sizes
-from gpubench.result.run import Device, TogetherTimes, TwinTimes
+from gpubench.result.run import Device, IdenticalGpuTimes, TogetherTimes
 
 # For one answer: inputs of a case are made once, on the host.
 ENOUGH_S = 30.0
 
 
 def too_few(targets: Sequence[Target]) -> RequiredUnavailable:
-    """Return the error for targets with fewer equal GPUs than were asked for."""
+    """Return the error for targets with fewer identical GPUs than were asked for."""
     models = Counter((t.device.backend, t.device.name) for t in _gpus(targets))
     return RequiredUnavailable(
-        "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
+        "unavailable", "--scaling needs two identical GPUs of one backend, and as many as --ranks says",
         why=f"the devices chosen have {max(models.values(), default=0) or 'none'}",
         hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
     )  # fmt: skip
@@ -78,7 +79,7 @@ def join(
     return device_groups
 
 
-def equal_groups(spec: RunSpec) -> list[list[Target]]:
+def identical_groups(spec: RunSpec) -> list[list[Target]]:
     """Return the GPUs of a run that are alike, those that a search leaves out too, by the first backend that drives
     them: through another one the same GPUs are the same hardware."""
     left_out = (target for group in spec.left_out for target in group[1:])
@@ -117,7 +118,7 @@ def cases_of(
     ]
 
 
-class EqualGpus:
+class IdenticalGpus:
     """Workers of GPUs. `failed` has the reason of each that failed: it is asked nothing more."""
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -216,7 +217,7 @@ def weak(
         cases = cases_of(item.series, item.n, group, constraints, form)
         if not cases:
             continue
-        gpus = EqualGpus(pool)
+        gpus = IdenticalGpus(pool)
         gpus.prepare(cases, session)
         turns = (
             [*([case] for case in cases), cases] if session % 2 == 0 else [cases, *([case] for case in cases)]
@@ -232,7 +233,7 @@ def weak(
     return times
 
 
-def _work(gpus: EqualGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
+def _work(gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
     """Have all of these GPUs work from one moment on."""
     gpus.monitor.watch(*(device.id for device, _ in cases))
     work_s, start_at = ALONE_S if alone else TOGETHER_S, time.perf_counter() + AHEAD_S + WARM_UP_S
@@ -266,13 +267,15 @@ ROUNDS, SAMPLES = 8, 3
 SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 
 
-def check(pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]) -> list[TwinTimes]:
+def check(
+    pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
+) -> list[IdenticalGpuTimes]:
     """Return what each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
-    times: list[TwinTimes] = []
+    times: list[IdenticalGpuTimes] = []
     for group in spec.left_out:
-        gpus = EqualGpus(pool)
+        gpus = IdenticalGpus(pool)
         for name, n in SIZES.items():
             cases = cases_of(Series(spec.equip(kernels.load(name)), "float32"), n, group, spec.constraints)
             if cases and left_s() > 0:
@@ -281,8 +284,8 @@ def check(pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], fl
 
 
 def _times(
-    gpus: EqualGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
-) -> list[TwinTimes]:
+    gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
+) -> list[IdenticalGpuTimes]:
     """Take blocks in turns, every second round from the last GPU to the first."""
     gpus.prepare(cases, session)
     until = time.monotonic() + max(left_s(), LEAST_S)
@@ -300,7 +303,7 @@ def _times(
                 blocks[device.id].append(median(reply.block.wall_s[reply.block.warmup :]))
     gpus.finish(cases)
     return [
-        TwinTimes(
+        IdenticalGpuTimes(
             case_id=case.id, device_id=device.id, gpu_id=device.gpu_id,
             blocks_s=[] if device.id in gpus.failed else blocks[device.id], reason=gpus.failed.get(device.id),
         )
@@ -308,8 +311,8 @@ def _times(
     ]  # fmt: skip
 
 
-class EqualCompanion(Companion):
-    """The equal GPUs of a run."""
+class IdenticalCompanion(Companion):
+    """The identical GPUs of a run."""
 
     @property
     def share(self) -> float:  # type: ignore[override]
@@ -330,11 +333,11 @@ class EqualCompanion(Companion):
             budget_s = self.spec.settings.budget_s or 0.0
             until = time.monotonic() + min(session.budget.left_s(), SHARE * budget_s)
             times = check(session.pool, self.spec, session.index, lambda: until - time.monotonic())
-            self.recorder.replace(twins=list(times))
+            self.recorder.replace(identical_gpus=list(times))
 
     def _work_together(self, session: Occasion) -> None:
-        """Run the largest size of each curve on all equal GPUs, as long as the budget holds a whole case."""
-        for group in equal_groups(self.spec):
+        """Run the largest size of each curve on all identical GPUs, as long as the budget holds a whole case."""
+        for group in identical_groups(self.spec):
             for item in largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:
                     if count <= len(group) and session.budget.left_s() >= seconds(count):

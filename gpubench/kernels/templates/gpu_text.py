@@ -35,7 +35,7 @@ fn wide(v: stored) -> real {{ return real(v); }}
 fn narrow(v: real) -> stored {{ return stored(v); }}"""
 
 
-class Twin(msgspec.Struct, frozen=True):
+class GpuText(msgspec.Struct, frozen=True):
     """A kernel in both languages."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Equal GPUs beside the one that was measured in full: a slow one is named, equal ones are not blamed."""
+"""Identical GPUs beside the one that was measured in full: a slow one is named, equal ones are not blamed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.multi.collectives import twin_checks
-from gpubench.result.run import Device, RunWarning, TwinTimes
+from gpubench.multi.collectives import identical_gpu_checks
+from gpubench.result.run import Device, IdenticalGpuTimes, RunWarning
 from tests.unit.report.builders import run_of
 
 OPS = ("upload/n=1/float32/tuned/resident", "copy/n=1/float32/library/resident-queued",
@@ -30,14 +30,16 @@ def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, 
                 blocks = [2 * one if i < 4 else one for i, one in enumerate(blocks)]
             reason = (reasons or {}).get(gpu)
             found.append(
-                TwinTimes(
+                IdenticalGpuTimes(
                     case_id=f"{case}@fake:gpu{gpu}", device_id=f"fake:gpu{gpu}", gpu_id=f"gpu{gpu}",
                     blocks_s=[] if reason else blocks, reason=reason,
                 )
             )  # fmt: skip
     first = Device(id="fake:gpu0", backend="fake", kind="gpu", name="Scripted gpu", api="fake")
-    document = msgspec.structs.replace(run_of([]), devices=[first], twins=found, warnings=list(warnings))
-    [one] = twin_checks(analyse(document))
+    document = msgspec.structs.replace(
+        run_of([]), devices=[first], identical_gpus=found, warnings=list(warnings)
+    )
+    [one] = identical_gpu_checks(analyse(document))
     return one
 
 
@@ -85,7 +87,7 @@ def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
 
 
 def test_nothing_is_said_where_nothing_was_looked_at():
-    assert twin_checks(analyse(run_of([]))) == ()
+    assert identical_gpu_checks(analyse(run_of([]))) == ()
 
 
 def test_all_alike_is_one_sentence():
