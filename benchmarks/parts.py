@@ -9,24 +9,24 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from gpubench.analysis.estimate import Anatomy, case_results
+from gpubench.analysis.estimate import TimeBreakdown, case_results
 from gpubench.curves.stats import median
 from gpubench.result import store
 
 WANTED = 0.10
 
 
-def found_in(files: list[str]) -> dict[tuple[str, str], list[Anatomy]]:
+def found_in(files: list[str]) -> dict[tuple[str, str], list[TimeBreakdown]]:
     """The parts of all cases that have them, by backend and op."""
-    groups: dict[tuple[str, str], list[Anatomy]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[TimeBreakdown]] = defaultdict(list)
     for file in files:
         for case in case_results(store.load(Path(file))):
-            if case.anatomy is not None:
-                groups[case.case.backend, case.case.op].append(case.anatomy)
+            if case.time_breakdown is not None:
+                groups[case.case.backend, case.case.op].append(case.time_breakdown)
     return groups
 
 
-def line(name: str, rows: list[Anatomy]) -> str:
+def line(name: str, rows: list[TimeBreakdown]) -> str:
     """How many there are, how many are explained, and the middle of what is not."""
     explained = sum(abs(breakdown.residual_share) <= WANTED for breakdown in rows)
     rest = median([breakdown.residual_share for breakdown in rows])

@@ -16,9 +16,9 @@ from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare, overheads, roofline
 from gpubench.base.units import format_bytes, format_size
-from gpubench.report.sections.anatomy import pool_share, what
-from gpubench.report.sections.anatomy import rate as transfer_rate
 from gpubench.report.sections.roofline import form_text, rate, roof_texts
+from gpubench.report.sections.time_breakdown import pool_share, what
+from gpubench.report.sections.time_breakdown import rate as transfer_rate
 from gpubench.report.wording import share_text, time_interval_text, time_text
 from gpubench.result import store
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/troubleshooting.md from the catalogue. Run by `make docs`; a test compares the page."""
+"""Write the tables of docs/troubleshooting.md from the list of messages. Run by `make docs`; a test compares it."""
 
 from __future__ import annotations
 

@@ -375,7 +375,7 @@ def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult
         if case.case.regime == QUEUED:
             yield 0.0, time, case
         elif case.case.regime == "transfer-always":
-            parts = case.anatomy
+            parts = case.time_breakdown
             # Where the parts miss the whole, or leave nothing, none of them is taken from it.
             alloc_s = parts.alloc_s if parts is not None and not parts.mismatch else 0.0
             if alloc_s < time.low:

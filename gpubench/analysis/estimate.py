@@ -65,7 +65,7 @@ class CaseTime(Estimate, frozen=True):
     median_s: float  # the median over sessions of the medians of their blocks
 
 
-class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
+class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the wall time of one `transfer-always` launch in seconds; with `residual_s` they are `whole_s`."""
 
     alloc_s: float  # memory for inputs and outputs
@@ -104,7 +104,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     device_hot_s: float | None = None  # the device's own clock, launches in a row
     single_s: float | None = None  # one launch that is waited for, with resident data
     rates: Rates | None = None  # declared work / time
-    anatomy: Anatomy | None = None  # of a copying call
+    time_breakdown: TimeBreakdown | None = None  # of a copying call
     reason: Reason | NoNumber | None = None  # why there is no number
     detail: str | None = None  # the reason in words
     hint: str | None = None  # what to do
@@ -204,7 +204,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
     alone = outcome.case.backend != DEVICE_GROUP  # a device group is timed by the host
     if kind == "gpu" and alone and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
-    parts = anatomy(run, outcome, time.estimate, cold_s, beside)
+    parts = time_breakdown(run, outcome, time.estimate, cold_s, beside)
     findings += ["transfer-mismatch"] if parts is not None and parts.mismatch else []
     doubt = implausible(run, outcome, kind, time.estimate, blocks)
     case = msgspec.structs.replace(
@@ -224,7 +224,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
         min_s=spread.minimum, q1_s=spread.q1, q3_s=spread.q3, mad_s=spread.mad,
         outliers=spread.outliers, device_cold_s=cold_s, device_hot_s=hot_s,
         single_s=single_s(run, outcome) if outcome.case.queued else None,
-        rates=_rates(outcome, time.estimate, cold_s), anatomy=parts,
+        rates=_rates(outcome, time.estimate, cold_s), time_breakdown=parts,
     )  # fmt: skip
 
 
@@ -294,10 +294,10 @@ def residents(run: Run, without: Collection[str] = ()) -> Residents:
     }
 
 
-def anatomy(
+def time_breakdown(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
-) -> Anatomy | None:
-    """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured.
+) -> TimeBreakdown | None:
+    """The time breakdown of a `transfer-always` case; None for other regimes and when a part was not measured.
 
     Where the parts miss the whole, nothing is predicted from them.
     """
@@ -332,7 +332,7 @@ def anatomy(
         result_once_s = (
             open_s + compile_s + first_s + answer["alloc_s"] + answer["upload_s"] + answer["download_s"]
         )
-    return Anatomy(
+    return TimeBreakdown(
         **answer, kernel_s=kernel_s, residual_s=residual_s, residual_share=residual_s / wall_s, whole_s=wall_s,
         kernel_derived=derived, mismatch=mismatch, single_s=times["single_s"], compile_s=compile_s,
         first_launch_s=first_s, first_result_s=result_once_s,

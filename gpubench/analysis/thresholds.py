@@ -320,13 +320,13 @@ def find_threshold(
     return GpuThreshold("undecided", None, None, None, text, None, name, situation)
 
 
-ReuseVerdict = Literal["already", "at", "beyond", "never", "undecided"]
+AmortizationVerdict = Literal["already", "at", "beyond", "never", "undecided"]
 
 
-ReuseReason = Literal["noise", "no-parts", "parts-differ"]
+AmortizationReason = Literal["noise", "no-parts", "parts-differ"]
 
 
-class Reuse(msgspec.Struct, frozen=True, kw_only=True):
+class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     """Calls per transfer from which the GPU pays at one size, or why that cannot be said."""
 
     op: str  # the op
@@ -336,7 +336,7 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # the GPU
     form: str  # its fastest form with a shared copy
     baseline_id: str  # the fastest CPU form
-    verdict: ReuseVerdict  # "beyond": more than `shared_by` calls, if any number
+    verdict: AmortizationVerdict  # "beyond": more than `shared_by` calls, if any number
     calls: int | None  # set where the verdict is "already" (1) or "at"
     lo: int | None  # low end of the interval; None: open
     hi: int | None  # high end of the interval; None: open
@@ -344,7 +344,7 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
     transfer_s: float  # paid once
     launch_s: float  # for each call
     cpu_s: float  # one call on the CPU
-    reason: ReuseReason | None  # why nothing is said
+    reason: AmortizationReason | None  # why nothing is said
 
 
 class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -439,7 +439,7 @@ class Trio(NamedTuple):
 
 
 @derive_once
-def reuses(analysis: Analysis) -> tuple[Reuse, ...]:
+def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
     """Return a row per workload and GPU that has both transfer regimes beside a CPU time, and whose case that shares a
     copy is shown."""
     trios = _trios([case for case in analysis.compared if case.time is not None])
@@ -466,9 +466,9 @@ def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
                 yield Trio(always[best.case.device_id, best.case.form], best, cpu)
 
 
-def _judge(run: Run, trio: Trio) -> Reuse | None:
+def _judge(run: Run, trio: Trio) -> Amortization | None:
     """Return the row; None where no session measured all three, or `calls` says nothing of sharing."""
-    calls, parts = trio.once.case.calls or 0, trio.always.anatomy
+    calls, parts = trio.once.case.calls or 0, trio.always.time_breakdown
     common = trio.always.blocks.keys() & trio.once.blocks.keys() & trio.cpu.blocks.keys()
     if not common or calls < 2:
         return None
@@ -485,7 +485,7 @@ def _judge(run: Run, trio: Trio) -> Reuse | None:
     if verdict == "undecided" and low > calls and not trio.doubtful:
         verdict, reason = "beyond", None
     case, open_ended = trio.once.case, reason is not None or verdict == "never"
-    return Reuse(
+    return Amortization(
         op=case.op, dtype=case.dtype, n=case.n, params=dict(beside_size(case.params)), device_id=case.device_id,
         form=case.form, baseline_id=trio.cpu.id, shared_by=calls, transfer_s=costs.transfer_s(calls),
         launch_s=costs.launch_s(calls), cpu_s=costs.cpu, verdict=verdict,
@@ -515,12 +515,12 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
     return values[tail], values[-1 - tail]
 
 
-def _doubt(trio: Trio, costs: Costs, calls: int) -> ReuseReason | None:
+def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
     """Return why the answer is withheld: noise, or transfers that cost something else when they are timed singly.
 
     What the parts leave open belongs to T1 and moves b by the (N - 1)th part of it: "never" stands if it holds even so.
     """
-    parts = trio.always.anatomy
+    parts = trio.always.time_breakdown
     if trio.doubtful or parts is None:
         return "noise" if trio.doubtful else "no-parts"
     launch_s = costs.launch_s(calls)
@@ -532,7 +532,7 @@ def _doubt(trio: Trio, costs: Costs, calls: int) -> ReuseReason | None:
     return None if agree or launch_s - open_s / (calls - 1) >= costs.cpu else "parts-differ"
 
 
-def _verdict(estimate: float, low: float) -> ReuseVerdict:
+def _verdict(estimate: float, low: float) -> AmortizationVerdict:
     if estimate <= MOST_CALLS:
         return "already" if estimate <= 1 else "at"
     return "never" if low > MOST_CALLS else "undecided"

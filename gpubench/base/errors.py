@@ -1,4 +1,5 @@
-"""Every way in which gpubench says no, and what was probably meant. Imports nothing of ours but the catalogue of codes.
+"""Every way in which gpubench says no, and what was probably meant. Imports nothing of ours but the codes of the
+messages.
 
 A `GpubenchError` ends the program with three lines (what, why, what to do) and its exit code.
 A `BackendError` never does: the worker turns it into a `Skip` or a `Failure` of one case.
@@ -32,9 +33,8 @@ class ExitCode(enum.IntEnum):
 class GpubenchError(Exception):
     """An expected problem, reported to the user in three lines.
 
-    `code` is a name of the catalogue that scripts may match, `message` says what happened, `why` the reason and `hint`
-    what to do next. Where the message is empty, or no hint is given, those of the catalogue stand.
-    """
+    `code` is a name of the list of messages that scripts may match, `message` says what happened, `why` the reason and
+    `hint` what to do next. Where the message is empty, or no hint is given, those of the list of messages stand."""
 
     exit_code = ExitCode.FAILED
 

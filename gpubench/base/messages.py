@@ -103,7 +103,7 @@ WARNINGS: dict[str, Entry] = {
         "check it with run --filter on this case and report it as a bug"),
     "transfer-mismatch": Entry(
         "the parts, timed one by one, miss the whole by more than 10 %",
-        "see --sections anatomy; predictions from the parts are withheld"),
+        "see --sections breakdown; predictions from the parts are withheld"),
     "stage-mismatch": Entry(
         "the stages of a workload, timed in its chain, miss the whole by more than 10 %",
         "see --sections stages; close other programs and run again: on a quiet machine they add up"),

@@ -100,9 +100,11 @@ def report_command(path: str | Path | None, results_dir: str | Path | None = Non
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
     """How a report is to look, not yet checked."""
-    from gpubench.base.plugins.sections import usual
+    from gpubench.base.plugins.sections import current_name, usual
 
-    sections = usual() if options.sections is None else tuple(units.split_words(options.sections))
+    sections = (
+        usual() if options.sections is None else tuple(map(current_name, units.split_words(options.sections)))
+    )
     return look(
         options, to_terminal=to_terminal, time_unit=options.time_unit, sort=options.sort, sections=sections,
         columns=tuple(units.split_words(options.columns)), by_device=options.by_device,

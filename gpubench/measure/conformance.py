@@ -306,7 +306,7 @@ class _Trial:
                 and refused.reason in get_args(Reason)
                 and bool(refused.detail)
             )
-            promise = "a refusal is a BackendError with a reason of the catalogue and a sentence"
+            promise = "a refusal is a BackendError with a reason of the list of messages and a sentence"
             self.expect(sound, promise, case.id, op.name)
             self.report.refused[case.id] = refused.reason if sound else ""
         return False

@@ -136,7 +136,7 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 def _own_section(analysis: Analysis) -> str | None:
     """Return the section of a run that has nothing but overheads."""
     groups = {entry.case.group for entry in analysis.cases}
-    return "anatomy" if groups == {OVERHEAD} and overheads(analysis).rows else None
+    return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
 
 def _headings(analysis: Analysis) -> tuple[str, ...]:

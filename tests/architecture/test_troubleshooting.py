@@ -1,4 +1,4 @@
-"""Every code has one entry of the catalogue, and docs/troubleshooting.md shows the catalogue."""
+"""Every code has one entry of the list of messages, and docs/troubleshooting.md shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.base.messages import ERRORS, REASONS, WARNINGS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_shows_the_catalogue():
+def test_the_page_shows_the_messages():
     spec = importlib.util.spec_from_file_location(
         "troubleshooting", ROOT / "scripts" / "write_troubleshooting.py"
     )
@@ -49,7 +49,7 @@ def test_a_code_that_is_written_somewhere_has_its_sentence_and_its_remedy(table,
     assert all(entry.sentence and entry.remedy for entry in table.values())
 
 
-def test_an_error_says_what_the_catalogue_says_where_the_place_gives_nothing_better():
+def test_an_error_says_what_its_message_says_where_the_place_gives_nothing_better():
     reported = InputError("no-charts", why="nothing was measured")
     assert (reported.message, reported.hint) == ERRORS["no-charts"]
     assert str(reported) == reported.message

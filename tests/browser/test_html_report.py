@@ -430,7 +430,7 @@ def test_a_narrow_page_does_not_scroll_sideways_and_keeps_the_op_and_the_device_
             "map",
             "breakeven",
             "speedup",
-            "anatomy",
+            "breakdown",
             "roofline",
             "warnings",
             "environment",

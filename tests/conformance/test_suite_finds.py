@@ -125,7 +125,7 @@ def failing_close(self: Any) -> None:
         (
             "supports",
             silent_supports,
-            "a refusal is a BackendError with a reason of the catalogue and a sentence",
+            "a refusal is a BackendError with a reason of the list of messages and a sentence",
         ),
         ("supports", bold_supports, "an undeclared dtype is refused"),
         ("time", flat_time, "ten launches take about ten times as long as one"),

@@ -596,7 +596,7 @@ BACKEND = B()
 """
 
 
-def test_a_reason_that_the_catalogue_lacks_is_told_in_the_detail(gpubench: Program, tmp_path: Path) -> None:
+def test_a_reason_that_the_messages_lack_is_told_in_the_detail(gpubench: Program, tmp_path: Path) -> None:
     """The case keeps what the error's class says: it was not attempted, or it broke."""
     site = install(tmp_path / "site", "bad", _BACKEND + _OWN_WORDS, backends={"bad": "bad:BACKEND"})
     asked = ("run", "--devices", "bad:gpu", "--ops", "add,mul", *SIZES, "--quick", "-o", "r.json")

@@ -88,7 +88,7 @@ def test_the_time_of_a_copied_call_is_told_in_parts(gpubench, folder: Path) -> N
     report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
     copied = [row for row in report["cases"] if "options.total" in row["id"] and "transfer-always" in row["id"]]
     assert len(copied) == 3
-    assert all(row["anatomy"]["launch_s"] > 0 for row in copied)
+    assert all(row["time_breakdown"]["launch_s"] > 0 for row in copied)
 
 
 CLAIMS = """

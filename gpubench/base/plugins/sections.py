@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import msgspec
 
 
+_EARLIER = {"reuse": "amortization", "anatomy": "breakdown"}
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
 _DECLARED = re.compile(
@@ -89,6 +90,11 @@ def usual() -> tuple[str, ...]:
             declaration.key for declaration in declarations() if declaration.choice and declaration.usual
         )
     )
+
+
+def current_name(key: str) -> str:
+    """Return the name of a section today, for one that earlier versions had too."""
+    return _EARLIER.get(key, key)
 
 
 def require(keys: Iterable[str]) -> None:

@@ -440,7 +440,7 @@ def _notes(
         how = "" if options.full else " (--by-device)"
         texts.append((OTHERS, f"Measured too: {', '.join(map(backend_text, answered.others))}{how}."))
     if overheads(analysis).rows and answered.ops and alone:
-        texts.append((OVERHEADS, f"Overheads: {_short_command(options)} --sections anatomy"))
+        texts.append((OVERHEADS, f"Overheads: {_short_command(options)} --sections breakdown"))
     limits = _range_line(analysis, answered)
     count = len(merge_findings(findings(analysis)))
     if not (count and alone):

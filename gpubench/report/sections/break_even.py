@@ -9,13 +9,13 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.speedup import BreakEven, cpu_codes
 from gpubench.analysis.thresholds import (
-    Reuse,
+    Amortization,
     WeightLoad,
+    amortizations,
     both_text,
     cell_text,
     extent,
     range_text,
-    reuses,
     threshold,
     threshold_text,
     weight_loads,
@@ -128,10 +128,12 @@ def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
     ])  # fmt: skip
 
 
-REUSE_TITLE = "Re-use: calls a copy from which the GPU pays"
+AMORTIZATION_TITLE = "Amortization: calls a copy from which the GPU pays"
 _MEANING = "Every call uses the same data, which is copied in before the first and out after the last."
-_LEFT_OUT = "Only sizes at which the number of calls decides; all: --sections reuse or --format markdown."
-_REUSE_WORDS = {
+_LEFT_OUT = (
+    "Only sizes at which the number of calls decides; all: --sections amortization or --format markdown."
+)
+_AMORTIZATION_WORDS = {
     "1": "1: pays at every call", "never": "never: not even without copies",
     "? noise": "? noise: the times differ too much",
     "? parts": "? parts: more calls than were measured, and copies that are timed singly cost over 10% more or less",
@@ -141,25 +143,29 @@ _REASONS = {"noise": "? noise", "parts-differ": "? parts", "no-parts": "? no par
 _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 
 
-@section("reuse", order=70, help="How many calls repay a copy")
-def reuse_section(analysis: Analysis, options: RenderOptions) -> Section:
+@section("amortization", order=70, help="How many calls repay a copy")
+def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw the calls that repay a copy, with what a transfer, a call and the CPU cost; then what loading weights
     costs."""
-    unit, everything = options.time_unit, reuses(analysis)
-    decided = {(reuse.op, reuse.dtype, _size(reuse)) for reuse in everything if reuse.verdict == "at"}
+    unit, everything = options.time_unit, amortizations(analysis)
+    decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [
-        reuse for reuse in everything if options.every_size or (reuse.op, reuse.dtype, _size(reuse)) in decided
+        result
+        for result in everything
+        if options.every_size or (result.op, result.dtype, _size(result)) in decided
     ]
     loads = weight_loads(analysis)
     weights = [_weights_table(loads, unit)] if loads else []
     if not rows:
-        return Section(title=REUSE_TITLE, tables=tuple(weights))
+        return Section(title=AMORTIZATION_TITLE, tables=tuple(weights))
     # Of a selection without the CPU the speedups have its cases.
-    by_id = {reuse.id: reuse for reuse in (*analysis.cases, *(ratio.baseline for ratio in analysis.speedups))}
-    bases = [by_id[reuse.baseline_id] for reuse in rows if reuse.baseline_id in by_id]
+    by_id = {
+        result.id: result for result in (*analysis.cases, *(ratio.baseline for ratio in analysis.speedups))
+    }
+    bases = [by_id[result.baseline_id] for result in rows if result.baseline_id in by_id]
     lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(rows) < len(everything) else [])]
-    tables = (_reuse_table(rows, unit), *weights)
-    return Section(title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=options.full)
+    tables = (_amortization_table(rows, unit), *weights)
+    return Section(title=AMORTIZATION_TITLE, lines=tuple(lines), tables=tables, folded=options.full)
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
@@ -167,10 +173,10 @@ def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
     columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
-            reuse.op, reuse.device_id, format_bytes(reuse.weight_bytes), seconds_text(reuse.load_s, unit),
-            "never" if reuse.calls is None else f"call {reuse.calls}", _size(reuse),
+            result.op, result.device_id, format_bytes(result.weight_bytes), seconds_text(result.load_s, unit),
+            "never" if result.calls is None else f"call {result.calls}", _size(result),
         )
-        for reuse in rows
+        for result in rows
     )  # fmt: skip
     title = "Weights stay on the device: they are loaded once"
     return Table(
@@ -178,57 +184,58 @@ def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
     )
 
 
-def _reuse_table(rows: Sequence[Reuse], unit: str) -> Table:
+def _amortization_table(rows: Sequence[Amortization], unit: str) -> Table:
     columns = heads(
         "op", "dtype", number("n"), "device", "calls", number("a transfer", 2), number("a call", 3),
         number("a call on the CPU", 4),
     )  # fmt: skip
     body = [
         cells(
-            reuse.op, reuse.dtype, _size(reuse), reuse.device_id,
-            Cell(calls_text(reuse), _TONES.get(reuse.verdict, "muted")),
-            seconds_text(reuse.transfer_s, unit), seconds_text(reuse.launch_s, unit), seconds_text(reuse.cpu_s, unit),
+            result.op, result.dtype, _size(result), result.device_id,
+            Cell(calls_text(result), _TONES.get(result.verdict, "muted")),
+            seconds_text(result.transfer_s, unit), seconds_text(result.launch_s, unit),
+            seconds_text(result.cpu_s, unit),
         )
-        for reuse in rows
+        for result in rows
     ]  # fmt: skip
-    return Table(columns, mark_repeats(body, 3), legend=_reuse_legend(rows))
+    return Table(columns, mark_repeats(body, 3), legend=_amortization_legend(rows))
 
 
-def _size(reuse: Reuse | WeightLoad) -> str:
-    return with_params(format_size(reuse.n, table=True), reuse.params)
+def _size(result: Amortization | WeightLoad) -> str:
+    return with_params(format_size(result.n, table=True), result.params)
 
 
-def calls_text(reuse: Reuse) -> str:
+def calls_text(result: Amortization) -> str:
     """Return `3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` past what was measured, `never`, or why there is
     none."""
-    if reuse.reason is not None:
-        return _REASONS[reuse.reason]
-    if reuse.verdict == "never":
+    if result.reason is not None:
+        return _REASONS[result.reason]
+    if result.verdict == "never":
         return "never"
-    if reuse.verdict == "beyond":
-        return f"> {reuse.shared_by}"
-    if reuse.lo == reuse.hi:
-        return str(reuse.calls)
-    return f"{reuse.calls} [{reuse.lo}, {'..' if reuse.hi is None else reuse.hi}]"
+    if result.verdict == "beyond":
+        return f"> {result.shared_by}"
+    if result.lo == result.hi:
+        return str(result.calls)
+    return f"{result.calls} [{result.lo}, {'..' if result.hi is None else result.hi}]"
 
 
-def _reuse_legend(rows: Sequence[Reuse]) -> str:
-    texts = [calls_text(reuse) for reuse in rows]
+def _amortization_legend(rows: Sequence[Amortization]) -> str:
+    texts = [calls_text(result) for result in rows]
     shown = {text.split(" [")[0] for text in texts}
-    beyond = dict.fromkeys(reuse.shared_by for reuse in rows if reuse.verdict == "beyond")
+    beyond = dict.fromkeys(result.shared_by for result in rows if result.verdict == "beyond")
     return "; ".join([
-        *(words for text, words in _REUSE_WORDS.items() if text in shown),
+        *(words for text, words in _AMORTIZATION_WORDS.items() if text in shown),
         *(f"> {calls}: that many are too few, and no more were measured" for calls in beyond),
         *(["..: no end seen"] if any("..]" in text for text in texts) else []),
     ])  # fmt: skip
 
 
 def _tell(analysis: Analysis) -> Iterable[BreakEven]:
-    return (msgspec.structs.replace(reuse, text=threshold_text(reuse)) for reuse in analysis.break_even)
+    return (msgspec.structs.replace(result, text=threshold_text(result)) for result in analysis.break_even)
 
 
 ROWS = (
     Rows("break_even", BreakEven, _tell, order=30),
-    Rows("reuse", Reuse, reuses, order=110),
+    Rows("amortization", Amortization, amortizations, order=110),
     Rows("weights", WeightLoad, weight_loads, order=120),
 )

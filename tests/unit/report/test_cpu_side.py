@@ -147,7 +147,7 @@ def test_without_numba_each_place_names_the_weaker_form():
     line, _ = sides(run, 120)
     assert "(NumPy without numba, OpenBLAS, " in line
     for section, said in (
-        ("reuse", "NumPy without numba"), ("breakeven", "NumPy without numba"),
+        ("amortization", "NumPy without numba"), ("breakeven", "NumPy without numba"),
         ("speedup", "the CPU may not be at its best"),
     ):  # fmt: skip
         assert said in " ".join(render([run], "plain", sections=(section,)).split()), section
@@ -188,7 +188,9 @@ def test_where_all_rows_have_one_cpu_the_line_above_says_it():
 def test_the_table_of_copies_names_it(format):
     names = re.escape("vs 16 CPU threads: ")
     assert re.search(
-        f"{names}(numba, PyTorch|PyTorch, numba)$", render([contest()], format, sections=("reuse",)), re.M
+        f"{names}(numba, PyTorch|PyTorch, numba)$",
+        render([contest()], format, sections=("amortization",)),
+        re.M,
     )
 
 

@@ -226,7 +226,7 @@ def test_markdown_leads_with_what_a_reader_came_for():
     text = render([full_run()], "markdown")
     titles = re.findall(r"^(?:### |<summary>)(.*?)(?:</summary>)?$", text, re.M)
     assert [re.split("[:,]", title)[0] for title in titles] == [
-        "Answer", "Break-even", "Speedup", "Machine", "Warnings", "Re-use", "Every speedup",
+        "Answer", "Break-even", "Speedup", "Machine", "Warnings", "Amortization", "Every speedup",
         "Skipped and failed cases",
         "Where the time goes", "Roofline", "Environment",
     ]  # fmt: skip
@@ -290,7 +290,7 @@ def test_a_cell_says_what_is_known(ratio, cell):
 
 
 def test_a_terminal_sees_where_the_time_goes_at_the_largest_size():
-    section = ["anatomy"]
+    section = ["breakdown"]
     assert len(re.findall(r"^matmul +\d+", render([full_run()], "plain", sections=section), re.M)) == 1
     assert render([full_run()], "markdown", sections=section).count("us |") >= 2
 

@@ -129,7 +129,7 @@ def test_what_is_a_ratio_does_not_depend_on_the_unit_of_time(seed, factor):
         assert (other["n"] is None) == (one["n"] is None)
         assert one["n"] is None or other["n"] == pytest.approx(one["n"], rel=0.25)
     calls = [
-        [{key: row[key] for key in ("op", "n", "verdict", "calls", "lo", "hi")} for row in one["reuse"]]
+        [{key: row[key] for key in ("op", "n", "verdict", "calls", "lo", "hi")} for row in one["amortization"]]
         for one in (before, after)
     ]
     assert before["speedups"]

@@ -92,12 +92,12 @@ def test_overheads_alone_say_that_there_is_no_verdict():
 )
 def test_words_of_the_forms(device, op, form, words):
     run = run_of([measured(case(op, 2**20, form, device=device), 1e-3)])
-    assert f"  {words}  " in render([run], "plain", sections=["anatomy"])
+    assert f"  {words}  " in render([run], "plain", sections=["breakdown"])
 
 
 def test_transfers_have_a_rate_and_a_size_in_binary_units():
     run = run_of([measured(case("upload", 2**30, "tuned", device="cupy:0"), 2**30 / 55e9)])
-    text = render([run], "plain", sections=["anatomy"])
+    text = render([run], "plain", sections=["breakdown"])
     assert "1 GiB" in text
     assert "55.0 GB/s" in text
 

@@ -14,7 +14,7 @@ from gpubench.analysis.claims import claims
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.roofline import overheads, roofline
-from gpubench.analysis.thresholds import reuses
+from gpubench.analysis.thresholds import amortizations
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.noise import noise
 from gpubench.compare.two_runs import compare
@@ -74,7 +74,7 @@ def one_launch(block):
 
 def derived(analysis: Analysis) -> str:
     """All that was derived from the cases, as text."""
-    nouns = (means, reuses, hybrids, claims, roofline, overheads)
+    nouns = (means, amortizations, hybrids, claims, roofline, overheads)
     parts = (analysis.speedups, analysis.break_even, *(noun(analysis) for noun in nouns))
     return json.dumps([msgspec.to_builtins(part) for part in parts])
 
@@ -86,7 +86,13 @@ def test_it_takes_part_in_nothing_that_is_derived_and_has_no_estimate(case_id):
     found = analyse(run)
     assert f'"{case_id}"' not in derived(found)
     (row,) = [row for row in found.cases if row.label == "implausible"]
-    assert (row.id, row.reason, row.time, row.rates, row.anatomy) == (case_id, "implausible", None, None, None)
+    assert (row.id, row.reason, row.time, row.rates, row.time_breakdown) == (
+        case_id,
+        "implausible",
+        None,
+        None,
+        None,
+    )
     assert "less than 100 steps of its clock (1.1e-05 s)" in row.detail
     assert case_id not in {shown.id for shown in chart_cases(found)}
 
@@ -127,7 +133,7 @@ def test_without_a_gpu_it_is_left_out_of_the_table_of_the_cpu_too():
 def test_the_kernel_of_a_doubtful_case_explains_no_other_one():
     always, resident = (case(regime=regime, device="cupy:0").id for regime in ("transfer-always", "resident"))
     kernels = [
-        next(row.anatomy for row in analyse(run).cases if row.id == always)
+        next(row.time_breakdown for row in analyse(run).cases if row.id == always)
         for run in (WHOLE, doubtful(WHOLE, resident))
     ]
     assert kernels[0] is not None

@@ -98,3 +98,9 @@ def test_a_wing_names_the_modules_of_its_sections(tmp_path, monkeypatch):
     monkeypatch.setattr(sections.wings, "own", lambda: (Wing(sections=("nodes",)),))
     (declaration,) = sections.declarations.__wrapped__()
     assert (declaration.key, declaration.module, declaration.usual) == ("nodes", "nodes", True)
+
+
+def test_earlier_names_of_sections_are_read():
+    earlier = sections._EARLIER
+    assert set(map(sections.current_name, earlier)) <= set(sections.names())
+    assert not set(earlier) & set(sections.names())

@@ -236,7 +236,7 @@ def test_what_is_written_matches_the_schema(run: Run) -> None:
     [(kind, "reason", Reason) for kind in ("Skip", "Failure", "SessionFailure")]
     + [("RunWarning", "code", WarningCode)],
 )
-def test_the_schema_lists_the_codes_of_the_catalogue(kind: str, field: str, declared: Any) -> None:
+def test_the_schema_lists_the_codes_of_the_messages(kind: str, field: str, declared: Any) -> None:
     codes = store.schema("gpubench-result", Run)["$defs"][kind]["properties"][field]["enum"]
     assert codes == sorted(get_args(declared))
 

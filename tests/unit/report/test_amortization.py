@@ -1,4 +1,4 @@
-"""Re-use break-even: from how many calls per transfer the GPU pays, at one size."""
+"""Amortization break-even: from how many calls per transfer the GPU pays, at one size."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.thresholds import NO_CALLS_SUFFICE, Costs, reuses, weight_loads
+from gpubench.analysis.thresholds import NO_CALLS_SUFFICE, Costs, amortizations, weight_loads
 from gpubench.report import draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
@@ -42,8 +42,8 @@ def gpu(transfer_s, launch_s, *, n=1024, timed_s=None, alloc_s=0.0, factors=TIGH
     ]
 
 
-def reuse(cpu_s, *outcomes, factors=TIGHT, sessions=1, n=1024):
-    found = reuses(
+def amortization(cpu_s, *outcomes, factors=TIGHT, sessions=1, n=1024):
+    found = amortizations(
         analyse(
             run_of(
                 [measured(case(n=n), cpu_s, factors=factors, sessions=sessions), *outcomes], sessions=sessions
@@ -56,7 +56,7 @@ def reuse(cpu_s, *outcomes, factors=TIGHT, sessions=1, n=1024):
 
 def test_the_count_is_what_the_costs_say():
     """1 ms to copy, 0.1 ms a call, 0.4 ms on the CPU: 1 / (0.4 - 0.1) = 3.33, so four calls."""
-    row = reuse(4e-4, *gpu(1e-3, 1e-4))
+    row = amortization(4e-4, *gpu(1e-3, 1e-4))
     assert (row.verdict, row.calls, row.reason) == ("at", 4, None)
     assert row.lo <= 4 <= row.hi
     assert row.transfer_s == pytest.approx(1e-3, rel=0.01)
@@ -65,19 +65,19 @@ def test_the_count_is_what_the_costs_say():
 
 
 def test_one_call_pays_already():
-    row = reuse(5e-3, *gpu(1e-3, 1e-4))
+    row = amortization(5e-3, *gpu(1e-3, 1e-4))
     assert (row.verdict, row.calls) == ("already", 1)
     assert calls_text(row) == "1"
 
 
 def test_it_does_not_pay_already_at_one_and_a_half_calls():
-    row = reuse(1e-4 + 1e-3 / 1.5, *gpu(1e-3, 1e-4))
+    row = amortization(1e-4 + 1e-3 / 1.5, *gpu(1e-3, 1e-4))
     assert (row.verdict, row.calls) == ("at", 2)
 
 
 def test_the_fastest_form_of_the_cpu_is_what_the_gpu_has_to_beat():
     tuned = measured(case(form="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
-    row = reuse(4e-4, tuned, *gpu(1e-3, 1e-4))
+    row = amortization(4e-4, tuned, *gpu(1e-3, 1e-4))
     assert row.baseline_id == tuned.id
     assert (row.cpu_s, row.calls) == (pytest.approx(3.2e-4), 5)
 
@@ -93,19 +93,19 @@ def test_the_interval_knows_how_far_sessions_differ(sessions, ends):
     ]
     cpu = msgspec.structs.replace(cpu, blocks=blocks)
     outcomes = [cpu, *gpu(1e-3, 1e-4, factors=exact, sessions=sessions)]
-    (row,) = reuses(analyse(run_of(outcomes, sessions=sessions)))
+    (row,) = amortizations(analyse(run_of(outcomes, sessions=sessions)))
     assert row.calls == 4
     assert (row.lo, row.hi) == ends
 
 
 def test_never_where_a_call_alone_costs_more_than_the_cpu():
-    row = reuse(5e-5, *gpu(1e-3, 1e-4, sessions=5), sessions=5)
+    row = amortization(5e-5, *gpu(1e-3, 1e-4, sessions=5), sessions=5)
     assert (row.verdict, row.calls, row.lo, row.hi) == ("never", None, None, None)
     assert calls_text(row) == "never"
 
 
 def test_allocation_is_no_transfer():
-    plain, with_alloc = (reuse(4e-4, *gpu(1e-3, 1e-4, alloc_s=alloc)) for alloc in (0.0, 5e-4))
+    plain, with_alloc = (amortization(4e-4, *gpu(1e-3, 1e-4, alloc_s=alloc)) for alloc in (0.0, 5e-4))
     assert with_alloc.calls == plain.calls
     assert with_alloc.transfer_s == pytest.approx(plain.transfer_s, rel=0.01)
 
@@ -115,7 +115,7 @@ def test_allocation_is_no_transfer():
 )
 def test_past_the_calls_that_were_measured_the_parts_bear_the_count_out(timed, verdict):
     """1 ms to copy, 0.1 ms a call, 0.152 ms on the CPU: 20 calls, where ten were measured and are too few."""
-    row = reuse(1.52e-4, *gpu(1e-3, 1e-4, timed_s=timed, sessions=5), sessions=5)
+    row = amortization(1.52e-4, *gpu(1e-3, 1e-4, timed_s=timed, sessions=5), sessions=5)
     assert (row.verdict, row.calls, row.reason) == (verdict, 20 if verdict == "at" else None, None)
     assert (calls_text(row) == f"> {CALLS}") == (verdict == "beyond")
 
@@ -123,15 +123,15 @@ def test_past_the_calls_that_were_measured_the_parts_bear_the_count_out(timed, v
 @pytest.mark.parametrize("timed", [0.5e-3, 2e-3])
 def test_up_to_them_nothing_has_to(timed):
     """Four calls lie between one and ten, which were measured."""
-    assert reuse(4e-4, *gpu(1e-3, 1e-4, timed_s=timed)).calls == 4
+    assert amortization(4e-4, *gpu(1e-3, 1e-4, timed_s=timed)).calls == 4
     always, once = gpu(1e-3, 1e-4)
-    assert reuse(4e-4, msgspec.structs.replace(always, parts=[]), once).calls == 4
+    assert amortization(4e-4, msgspec.structs.replace(always, parts=[]), once).calls == 4
 
 
 @pytest.mark.parametrize(("timed", "reason"), [(1.08e-3, None), (1.2e-3, "parts-differ")])
 def test_withheld_too_where_the_whole_is_so_long_that_its_parts_still_add_up(timed, reason):
     """A transfer of 1 ms beside calls of 5 ms: a fifth of the transfer is 3 % of the whole."""
-    assert reuse(5.4e-3, *gpu(1e-3, 5e-3, timed_s=timed)).reason == reason
+    assert amortization(5.4e-3, *gpu(1e-3, 5e-3, timed_s=timed)).reason == reason
 
 
 def test_what_only_a_call_by_itself_pays_is_no_difference():
@@ -142,7 +142,7 @@ def test_what_only_a_call_by_itself_pays_is_no_difference():
         single_s=[launch + kernel + copies * 0.1], download_s=[copies * 0.3],
     )  # fmt: skip
     always, once = (case(regime=regime, device="cupy:0") for regime in ("transfer-always", "transfer-once"))
-    row = reuse(
+    row = amortization(
         4e-4,
         measured(always, copies + launch + kernel, factors=TIGHT, sessions=1, parts=parts),
         measured(once, (copies + launch + CALLS * kernel) / CALLS, factors=TIGHT, sessions=1),
@@ -160,7 +160,7 @@ def test_withheld_where_any_part_misses_the_whole(kernel, reason):
         single_s=[1e-5 + kernel + copies * 0.1], download_s=[copies * 0.3],
     )  # fmt: skip
     always, once = (case(regime=regime, device="cupy:0") for regime in ("transfer-always", "transfer-once"))
-    row = reuse(
+    row = amortization(
         2e-4,
         measured(always, 1e-5 + copies + 1e-4, factors=TIGHT, sessions=1, parts=parts),
         measured(once, (copies + CALLS * 1e-4) / CALLS, factors=TIGHT, sessions=1),
@@ -171,31 +171,31 @@ def test_withheld_where_any_part_misses_the_whole(kernel, reason):
 
 def test_never_stands_whatever_the_parts_leave_open():
     """A fifth of the transfer is open: spread over nine further calls that cannot make up for a call that is too slow."""
-    assert reuse(5e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3, sessions=5), sessions=5).verdict == "never"
-    assert reuse(9.9e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).verdict == "beyond"
+    assert amortization(5e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3, sessions=5), sessions=5).verdict == "never"
+    assert amortization(9.9e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).verdict == "beyond"
 
 
 def test_without_parts_there_is_nothing_to_check_against():
     """About ten calls: the interval ends past those that were measured, and begins before."""
     always, once = gpu(1e-3, 1e-4)
-    row = reuse(2e-4, msgspec.structs.replace(always, parts=[]), once)
+    row = amortization(2e-4, msgspec.structs.replace(always, parts=[]), once)
     assert (row.verdict, row.reason) == ("undecided", "no-parts")
 
 
 def test_an_unstable_side_gives_the_count_of_its_interval():
-    row = reuse(1.9e-4, *gpu(1e-3, 1e-4, factors=UNSTABLE))
+    row = amortization(1.9e-4, *gpu(1e-3, 1e-4, factors=UNSTABLE))
     assert (row.verdict, row.reason) == ("at", None)
 
 
 def test_an_interval_that_knows_the_noise_and_ends_before_it_matters_is_told():
-    row = reuse(1e-2, *gpu(1e-3, 1e-4, factors=UNSTABLE))
+    row = amortization(1e-2, *gpu(1e-3, 1e-4, factors=UNSTABLE))
     assert (row.verdict, row.calls, row.hi) == ("already", 1, 1)
 
 
 def test_an_end_that_noise_leaves_open_is_open():
     """A call costs a twentieth less than on the CPU, and the noise is as large: no end may be seen."""
     noisy = tuple(1 + 0.02 * (i - 4) for i in range(9))
-    row = reuse(1.05e-4, *gpu(1e-4, 1e-4, factors=noisy), factors=noisy)
+    row = amortization(1.05e-4, *gpu(1e-4, 1e-4, factors=noisy), factors=noisy)
     assert row.hi is None
     assert row.lo is not None
     assert ".." in calls_text(row) or row.verdict == "undecided"
@@ -205,7 +205,7 @@ def test_missing_sides_give_no_row():
     always, once = gpu(1e-3, 1e-4)
     base = measured(case(), 4e-4)
     for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):
-        assert reuses(analyse(run_of(outcomes))) == ()
+        assert amortizations(analyse(run_of(outcomes))) == ()
 
 
 def test_the_form_that_is_fastest_with_a_shared_copy_answers_for_its_device():
@@ -216,14 +216,14 @@ def test_the_form_that_is_fastest_with_a_shared_copy_answers_for_its_device():
         )
         for one in gpu(0.5e-3, 1e-4)
     ]
-    row = reuse(4e-4, *library, *tuned)
+    row = amortization(4e-4, *library, *tuned)
     assert (row.form, row.calls) == ("tuned", 2)
 
 
 def test_rows_follow_the_selection():
     run = run_of([measured(case(), 4e-4), *gpu(1e-3, 1e-4)])
-    assert reuses(analyse(run, keep=lambda one: one.regime == "resident")) == ()
-    assert len(reuses(analyse(run, keep=lambda one: one.regime == "transfer-once"))) == 1
+    assert amortizations(analyse(run, keep=lambda one: one.regime == "resident")) == ()
+    assert len(amortizations(analyse(run, keep=lambda one: one.regime == "transfer-once"))) == 1
 
 
 SECONDS = st.floats(1e-6, 1e-2)
@@ -276,7 +276,7 @@ def test_neither_scale_nor_the_order_of_sessions_changes_the_answer(scale, order
             )
             for one in outcomes
         ]
-        row = reuses(analyse(run_of(changed, sessions=5)))[0]
+        row = amortizations(analyse(run_of(changed, sessions=5)))[0]
         return (row.verdict, row.reason, row.calls, row.lo, row.hi)
 
     assert answer(1.0, range(5)) == answer(1.0, order) == answer(scale, range(5))
@@ -294,7 +294,7 @@ def test_the_interval_holds_the_true_count(noise):
                 outcome.blocks[session] = msgspec.structs.replace(
                     block, wall_s=[v * math.exp(draw.gauss(0, noise)) for v in wall]
                 )
-        answers.append(reuses(analyse(run_of(outcomes, sessions=5)))[0])
+        answers.append(amortizations(analyse(run_of(outcomes, sessions=5)))[0])
     given = [row for row in answers if row.reason is None]
     assert len(given) >= 45
     assert sum(row.lo <= 5 <= (row.hi or 5) for row in given) >= 0.9 * len(given)
@@ -328,17 +328,17 @@ def test_a_device_that_gains_nothing_repays_nothing():
 
 
 def test_of_ops_without_weights_nothing_is_said():
-    analysis = analyse(run_of(reuse_of_plain()))
+    analysis = analyse(run_of(amortization_of_plain()))
     assert weight_loads(analysis) == ()
-    assert "Weights" not in draw_report([analysis], "plain", RenderOptions(sections=["reuse"]))
+    assert "Weights" not in draw_report([analysis], "plain", RenderOptions(sections=["amortization"]))
 
 
-def reuse_of_plain():
+def amortization_of_plain():
     return [measured(case(), 1e-3), measured(case(regime="resident-waited", device="cupy:0"), 1e-4)]
 
 
 @pytest.mark.parametrize(("gpu_s", "said"), [(1e-4, "call 10"), (2e-3, "never")])
 def test_the_table_says_what_loading_costs(gpu_s, said):
-    text = draw_report([loaded(8.5e-3, gpu_s=gpu_s)], "plain", RenderOptions(sections=["reuse"]))
+    text = draw_report([loaded(8.5e-3, gpu_s=gpu_s)], "plain", RenderOptions(sections=["amortization"]))
     assert "Weights stay on the device: they are loaded once" in text
     assert re.search(rf"^matmul +cupy:0 +1 MiB +8\.50 ms +{said} +1024$", text, re.M)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.estimate import Anatomy, CaseResult
+from gpubench.analysis.estimate import CaseResult, TimeBreakdown
 from gpubench.analysis.roofline import PoolOverhead, overheads
 from gpubench.base.groups import at_largest
 from gpubench.base.plugins.sections import Rows, section
@@ -35,18 +35,18 @@ _MEANING = (
     "may be negative."
 )
 _DERIVED = "* derived: single launch - launch - sync, without a device clock"
-_LARGEST = "The largest size of each op; all sizes: --sections anatomy or --format markdown."
+_LARGEST = "The largest size of each op; all sizes: --sections breakdown or --format markdown."
 _FIRST = "first result: opening the device, building the kernel, its first launch, memory and both copies, once"
 
 
-@section("anatomy", order=110, help="Where the time of a call goes")
-def anatomy_section(analysis: Analysis, options: RenderOptions) -> Section:
+@section("breakdown", order=110, help="Where the time of a call goes")
+def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw the faster form of each workload and device, and below it what a device costs beside its kernels."""
     unit = options.time_unit
     everything = [
         result.case
         for result in analysis.speedups
-        if result.kind == "headline" and result.case.anatomy is not None
+        if result.kind == "headline" and result.case.time_breakdown is not None
     ]
     rows = everything
     if not options.every_size:
@@ -69,7 +69,7 @@ def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOption
     """Return a row for each case. What is the same in all rows stands in the title."""
     unit = options.time_unit
     dtypes, devices, title = shared_text(analysis, [result.case for result in rows])
-    pairs = [(result, result.anatomy) for result in rows if result.anatomy is not None]
+    pairs = [(result, result.time_breakdown) for result in rows if result.time_breakdown is not None]
     first = options.every_size and any(parts.first_result_s is not None for _, parts in pairs)
     columns = heads(
         "op", dtypes and "dtype", devices and "device", number("n"), number("whole"),
@@ -95,7 +95,7 @@ def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOption
     )  # fmt: skip
 
 
-def rest_text(parts: Anatomy) -> str:
+def rest_text(parts: TimeBreakdown) -> str:
     """The residual in percent of the whole, with its sign."""
     text = share_text(parts.residual_share)
     return f"+{text}" if parts.residual_share > 0 and text != "0%" else text
@@ -110,7 +110,7 @@ _WAYS = {
 }  # fmt: skip
 _MEMORY = {"library": "fresh", "tuned": "pool"}
 _SHOWN_BYTES = 2**20  # on a terminal: the smallest size, the largest, and the one next to this
-_SOME = "The smallest, the largest and a middle size; all sizes: --sections anatomy or --format markdown"
+_SOME = "The smallest, the largest and a middle size; all sizes: --sections breakdown or --format markdown"
 
 
 def overhead_lines(analysis: Analysis, unit: str) -> list[str]:

@@ -42,12 +42,14 @@ def test_the_parts_in_a_file_are_the_whole_to_its_last_digit(run, device):
     ran = run("--devices", f"fake:cpu,{device}", *OPS)
     assert ran.code == 0, ran.err
     rows = [row for row in analyse(load(ran.folder / "r.json")).cases if row.case.regime == "transfer-always"]
-    assert len([row for row in rows if row.anatomy is not None]) == 3
+    assert len([row for row in rows if row.time_breakdown is not None]) == 3
     for row in rows:
-        if row.anatomy is not None:
-            assert abs(row.anatomy.residual_s) <= ROUNDING * row.anatomy.whole_s + SHORTEST_S, row.id
-            assert row.anatomy.first_result_s is not None
-            assert row.anatomy.kernel_derived == (device == "fake:no-clock")
+        if row.time_breakdown is not None:
+            assert abs(row.time_breakdown.residual_s) <= ROUNDING * row.time_breakdown.whole_s + SHORTEST_S, (
+                row.id
+            )
+            assert row.time_breakdown.first_result_s is not None
+            assert row.time_breakdown.kernel_derived == (device == "fake:no-clock")
     assert "transfer-mismatch" not in ran.out
 
 
@@ -60,7 +62,7 @@ def test_where_copies_and_kernels_overlap_the_steps_of_the_call_still_add_up(run
         row for row in found.cases if row.case.op == "matmul" and row.case.regime == "transfer-always"
         and row.case.device_id == "fake:overlaps"
     ]  # fmt: skip
-    assert row.anatomy is not None
-    assert abs(row.anatomy.residual_share) < 0.01
+    assert row.time_breakdown is not None
+    assert abs(row.time_breakdown.residual_share) < 0.01
     assert "transfer-mismatch" not in row.findings
-    assert row.anatomy.first_result_s is not None
+    assert row.time_breakdown.first_result_s is not None
