@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gpubench import detect
+from tests.detect import trees
 
 Tree = Mapping[str, str | bytes | None]
 
@@ -68,53 +69,13 @@ def plain() -> Callable[[Any], dict[str, Any]]:
     return convert
 
 
-CPUINFO = """processor\t: 0
-vendor_id\t: GenuineIntel
-model name\t: Test CPU
-flags\t\t: fpu lm avx avx2 fma
-
-processor\t: 1
-vendor_id\t: GenuineIntel
-model name\t: Test CPU
-flags\t\t: fpu lm avx avx2 fma avx512f
-"""
-
-
 @pytest.fixture
-def host() -> dict[str, str | bytes | None]:
+def host() -> trees.Tree:
     """Two online CPUs on one core, 8 GiB of RAM."""
-    cpu = "/sys/devices/system/cpu"
-    tree: dict[str, str | bytes | None] = {
-        "/proc/cpuinfo": CPUINFO,
-        "/proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 4194304 kB\nMemAvailable: 6291456 kB\nSwapTotal: 0 kB",
-        "/proc/version": "Linux version 6.1.0-test (someone@somewhere) #1 SMP",
-        f"{cpu}/online": "0-1",
-        f"{cpu}/present": "0-1",
-        "/sys/devices/system/node/node0/cpulist": "0-1",
-        "/sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 8388608 kB\nNode 0 MemFree: 4194304 kB",
-        "/sys/bus/pci/devices": None,
-    }
-    for number in (0, 1):
-        tree[f"{cpu}/cpu{number}/topology/thread_siblings_list"] = "0-1"
-        tree[f"{cpu}/cpu{number}/topology/physical_package_id"] = "0"
-    return tree
+    return trees.host()
 
 
 @pytest.fixture
-def pci() -> Callable[..., dict[str, str | bytes | None]]:
+def pci() -> Callable[..., trees.Tree]:
     """The files of one PCI function."""
-
-    def describe(
-        bdf: str, vendor: str, device: str, driver: str | None = None, *, pci_class: str = "0300", **more: str
-    ) -> Any:
-        folder = f"/sys/bus/pci/devices/{bdf}"
-        tree = {
-            f"{folder}/class": f"0x{pci_class}00",
-            f"{folder}/vendor": f"0x{vendor}",
-            f"{folder}/device": f"0x{device}",
-        }
-        if driver:
-            tree[f"{folder}/driver"] = f"-> ../../../bus/pci/drivers/{driver}"
-        return tree | {f"{folder}/{name.replace('__', '/')}": value for name, value in more.items()}
-
-    return describe
+    return trees.pci

@@ -1,257 +1,268 @@
+"""A row a machine: files of its GPUs in, with what APIs list beside them; devices, facts and advice out."""
+
 from __future__ import annotations
 
 import pytest
 
 from gpubench import detect
+from tests.detect.trees import DRM, GIB, HOST, KFD, amdgpu, bank, check, kfd_node, pci
 
-GIB = 1 << 30
-DRM = "/sys/class/drm"
+ONE, CODES = {"gpu_count": 1}, "recommendation.reasons.*.code"
+REJECTED = "recommendation.rejected.*.code"
+SIZE, KIND = "gpus.0.memory.dedicated_bytes", "gpus.0.kind"
+TILE = "tile0__physical_vram_size_bytes"
+SUSPENDED = {"power__runtime_status": "suspended"}
+XE = ("0000:03:00.0", "8086", "e20b", "xe")
+I915 = ("0000:03:00.0", "8086", "56a0", "i915")
+CARD1 = {f"{DRM}/card1/device": "-> ../../../bus/pci/devices/0000:03:00.0"}
+VBIOS = "0000:01:00.0"
+NVML = {"source": "nvml", "bdf": VBIOS, "vendor_id": "10de", "device_id": "2335", "memory_bytes": 141 * GIB}
+RTX = {"source": "nvml", "ordinal": 0, "bdf": "00000000:01:00.0", "uuid": "GPU-00000000-0000-0000-0000-000000000001",
+       "vendor_id": "10de", "device_id": "2684", "name": "NVIDIA GeForce RTX 4090", "memory_bytes": 24 * GIB}  # fmt: skip
+WSL = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@x) #1 SMP"}
+LINKED = {"pci_class": "0302", "numa_node": "1", "max_link_width": "16", "power__runtime_status": "active"}
 
+ON_PCI = {
+    "an Xe card sums its tiles": (
+        HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": str(8 * GIB)}), {**ONE, KIND: "discrete", SIZE: 16 * GIB}),
+    "a spoiled tile spoils the sum only": (
+        HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": "8G"}), {**ONE, SIZE: "invalid", "gpus.0.device_id": "e20b"}),
+    "i915 in the folder of cards": (HOST | pci(*I915) | CARD1 | {f"{DRM}/card1/lmem_total_bytes": str(16 * GIB)}, {**ONE, SIZE: 16 * GIB}),
+    "i915 below the device": (HOST | pci(*I915, drm__card1__lmem_total_bytes=str(16 * GIB)), {**ONE, SIZE: 16 * GIB}),
+    "mainline i915 tells no size": (HOST | pci(*I915), {**ONE, SIZE: "absent", CODES: ["VRAM_UNKNOWN"]}),
+    "an APU has two views of one RAM": (
+        HOST | pci("0000:c5:00.0", "1002", "1586", "amdgpu", **amdgpu(GIB, 124 * GIB)),
+        {**ONE, KIND: "integrated", "gpus.0.memory.unified": True, SIZE: GIB, "gpus.0.memory.shared_limit_bytes": 124 * GIB,
+         "gpus.0.memory.usable_bytes": 6 * GIB}),  # all usable RAM: the window is larger
+    "a small card beside a large window": (
+        HOST | pci("0000:03:00.0", "1002", "67df", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, mem_info_vram_vendor="samsung")),
+        {**ONE, KIND: "discrete", "gpus.0.memory.usable_bytes": 4 * GIB, "gpus.0.memory.visible_bytes": 256 << 20,
+         "recommendation.mode": "gpu"}),
+    "a sleeping card is asked for totals": (
+        HOST | pci("0000:03:00.0", "1002", "73bf", "amdgpu", **SUSPENDED, **amdgpu(
+            8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef")),
+        {**ONE, SIZE: 8 * GIB, "gpus.0.power.state": "suspended", "gpus.0.memory.free_bytes": "not_probed",
+         "gpus.0.link.gen_now": "not_probed", "gpus.0.uuid": "not_probed", CODES: ["VRAM_GE_4GIB", "WILL_WAKE"]}),
+    "a sleeping card of unknown size": (HOST | pci(VBIOS, "10de", "2684", "nvidia", **SUSPENDED), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
+    "a sleeping card of Intel": (
+        HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
+        {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
+    "a laptop uses neither": (
+        HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci(VBIOS, "10de", "2520", "nvidia", max_link_speed="16.0 GT/s PCIe", **SUSPENDED),
+        {REJECTED: ["INTEGRATED_UNMEASURED", "GPU_ASLEEP"], "recommendation.rejected.*.device_id": ["pci:0000:00:02.0", f"pci:{VBIOS}"],
+         "recommendation.mode": "cpu"}),
+    "passed through, and without a driver": (
+        HOST | pci(VBIOS, "10de", "2684", "vfio-pci") | pci("0000:02:00.0", "10de", "2684"),
+        {"gpus.*.usable": [False, False], "gpus.*.why_not": [["PASSED_THROUGH"], ["NO_DRIVER"]]}),
+    **{f"an adapter that only draws: {vendor}": (
+        HOST | pci("0000:05:00.0", vendor, device), {"gpu_count": 0, "display_adapters.*.role": [role], CODES: ["DISPLAY_ONLY"]})
+       for vendor, device, role in (("1a03", "2000", "bmc"), ("102b", "0538", "bmc"), ("1af4", "1050", "virtual"),
+                                    ("1414", "5353", "virtual"), ("10ec", "0001", "other"))},
+    "accelerators, and one that a GPU driver has": (
+        HOST | pci("0000:05:00.0", "1bcf", "001c", "ve_drv", pci_class="0b40") | pci("0000:06:00.0", "1002", "74a1", "amdgpu", pci_class="1200")
+        | pci("0000:07:00.0", "1da3", "1020", "habanalabs", pci_class="1200"),
+        {"accelerators.*.id": ["pci:0000:05:00.0", "pci:0000:07:00.0"], "gpus.*.bdf": ["0000:06:00.0"]}),
+    "NPUs of makers of GPUs": (
+        HOST | pci("0000:00:0b.0", "8086", "7d1d", "intel_vpu", pci_class="1200") | pci("0000:c5:00.1", "1002", "17f0", "amdxdna", pci_class="1180"),
+        {"gpu_count": 0, "accelerators.*.id": ["pci:0000:00:0b.0"]}),
+    "a second function": (
+        HOST | pci("0000:00:02.0", "8086", "0046", "i915") | pci("0000:00:02.1", "8086", "0047", pci_class="0380"),
+        {**ONE, KIND: "integrated", "display_adapters": []}),
+    "two dies of one card, and its audio": (
+        HOST | pci("0000:84:00.0", "10de", "102d", "nvidia", pci_class="0302") | pci("0000:85:00.0", "10de", "102d", "nvidia", pci_class="0302")
+        | pci("0000:84:00.1", "10de", "0fb0", "snd_hda_intel", pci_class="0403"),
+        {"gpus.*.id": ["pci:0000:84:00.0", "pci:0000:85:00.0"]}),
+    "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
+    "WSL alone": (
+        HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
+        {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
+    "WSL with NVML": (
+        HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
+        {**ONE, "gpus.*.bdf": [VBIOS], KIND: "discrete", "gpus.0.memory.usable_bytes": 24 * GIB, "display_adapters.*.role": ["virtual"],
+         "recommendation.mode": "gpu"}, [RTX]),
+    **{f"NVML beside a spoiled {name}": (
+        HOST | pci(VBIOS, "10de", "2335", **LINKED) | {f"/sys/bus/pci/devices/{VBIOS}/{name}": "?"},
+        {**ONE, "gpus.0.numa_node": 1, "gpus.0.link.width_max": 16, "gpus.0.power.state": "active", SIZE: 141 * GIB}, [NVML])
+       for name in ("class", "vendor")},
+    "a spoiled class hides no card of a GPU driver": (
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 * GIB))
+        | pci("0000:04:00.0", "8086", "1533", "igb", pci_class="0200")
+        | {f"/sys/bus/pci/devices/0000:0{n}:00.0/class": "?" for n in (3, 4)},
+        {"gpus.*.bdf": ["0000:03:00.0"], "gpus.0.pci_class": "invalid", SIZE: 8 * GIB}),
+    **{f"a link of {text}": (
+        HOST | pci(VBIOS, "10de", "2330", "nvidia", max_link_speed=text, max_link_width="0"),
+        {"gpus.0.link.gen_max": gen, "gpus.0.link.width_max": "absent"})
+       for text, gen in (("2.5 GT/s PCIe", 1), ("5 GT/s", 2), ("8.0 GT/s PCIe", 3), ("16 GT/s", 4), ("32.0 GT/s PCIe", 5),
+                         ("64.0 GT/s PCIe", 6), ("Unknown", "absent"), ("Unknown speed", "absent"))},
+    "a BMC whose class no file tells": (
+        {f"{DRM}/card0/device/uevent": "DRIVER=ast\nPCI_ID=1A03:2000\nPCI_SLOT_NAME=0000:04:00.0"},
+        {"gpu_count": 0, "display_adapters.*.role": ["bmc"]}),
+    "frame buffers of the firmware": (
+        {f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
+            ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0}),
+}  # fmt: skip
 
-def only(machine):
-    assert machine.gpu_count.value == len(machine.gpus) == 1
-    return machine.gpus[0]
+# What AMD's kernel driver tells: its nodes, and their memory.
+PARTITIONS = {
+    path: text
+    for n in range(1, 5)
+    for path, text in (
+        kfd_node(n, unique_id=77 + (n > 2), location_id=0x0500 + (n > 2) * 0x2200 + (n + 1) % 2)
+        | bank(n, 24 * GIB)
+    ).items()
+}
+OF_KFD = {
+    "partitions of one GPU": (
+        kfd_node(0, cpu_cores_count=96, simd_count=0) | kfd_node(1, unique_id=77) | kfd_node(2, unique_id=77, location_id=0x0501)
+        | bank(1, 24 * GIB) | bank(2, 24 * GIB),
+        {**ONE, "gpus.0.bdf": "0001:05:00.0", "gpus.0.compute.units": 76, "gpus.0.compute.arch": "gfx942", "gpus.0.uuid": "GPU-000000000000004d",
+         SIZE: 48 * GIB, "gpus.0.memory.usable_bytes": 24 * GIB, "gpus.0.compute.partitions.*.units": [38, 38]}),
+    "an unreadable bank gives no partial sum": (
+        kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": "?"}, {**ONE, SIZE: "invalid", "gpus.0.compute.units": 38}),
+    "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated"}),
+    "a spoiled node is still a GPU": (
+        kfd_node(1, unique_id=77) | {f"{KFD}/2/gpu_id": "9028", f"{KFD}/2/properties": "?"} | bank(2, 16 * GIB),
+        {"gpu_count": 2, "gpus.1.compute.units": "invalid", "gpus.1.memory.dedicated_bytes": 16 * GIB}),
+    **{f"partition {spoiled} of four is spoiled": (
+        PARTITIONS | {f"{KFD}/{spoiled}/properties": "?"},
+        {"gpus.*.compute.units": ["invalid", 76] if spoiled < 3 else [76, "invalid"], "gpus.*.memory.dedicated_bytes": [48 * GIB] * 2,
+         f"gpus.{int(spoiled > 2)}.compute.units.source": f"{KFD}/{spoiled}/properties"}) for spoiled in range(1, 5)},
+}  # fmt: skip
 
-
-def test_xe_card_sums_its_tiles(look, host, pci):
-    tiles = {"tile0__physical_vram_size_bytes": str(8 * GIB), "tile1__physical_vram_size_bytes": str(8 * GIB)}
-    gpu = only(look(host | pci("0000:03:00.0", "8086", "e20b", "xe", **tiles)))
-    assert (gpu.kind.value, gpu.memory.dedicated_bytes.value) == ("discrete", 16 * GIB)
-
-
-def test_one_spoiled_tile_spoils_the_sum_only(look, host, pci):
-    tiles = {"tile0__physical_vram_size_bytes": str(8 * GIB), "tile1__physical_vram_size_bytes": "8G"}
-    gpu = only(look(host | pci("0000:03:00.0", "8086", "e20b", "xe", **tiles)))
-    assert gpu.memory.dedicated_bytes.status == "invalid"
-    assert gpu.device_id.value == "e20b"
-
-
-def test_i915_card_keeps_its_memory_in_the_card_folder(look, host, pci):
-    host |= pci("0000:03:00.0", "8086", "56a0", "i915")
-    host |= {
-        f"{DRM}/card1/device": "-> ../../../bus/pci/devices/0000:03:00.0",
-        f"{DRM}/card1/lmem_total_bytes": str(16 * GIB),
-    }
-    assert only(look(host)).memory.dedicated_bytes.value == 16 * GIB
-
-
-def test_mainline_i915_publishes_no_size_and_none_is_guessed(look, host, pci):
-    machine = look(host | pci("0000:03:00.0", "8086", "56a0", "i915"))
-    assert only(machine).memory.dedicated_bytes.status == "absent"
-    assert [r.code for r in machine.recommendation.reasons] == ["VRAM_UNKNOWN"]
-
-
-def amdgpu(vram: int, gtt: int, **more: str) -> dict[str, str]:
-    sizes = {"vram_total": vram, "vis_vram_total": min(vram, 256 << 20), "gtt_total": gtt, "vram_used": 0}
-    return {f"mem_info_{name}": str(size) for name, size in sizes.items()} | more
-
-
-def test_apu_reports_both_views_of_one_ram_and_never_the_sum(look, host, pci):
-    gpu = only(look(host | pci("0000:c5:00.0", "1002", "1586", "amdgpu", **amdgpu(GIB, 124 * GIB))))
-    memory = gpu.memory
-    assert (gpu.kind.value, memory.unified.value) == ("integrated", True)
-    assert (memory.dedicated_bytes.value, memory.shared_limit_bytes.value) == (GIB, 124 * GIB)
-    assert memory.usable_bytes.value == 6 * GIB  # all usable RAM: the window is larger
-
-
-def test_small_card_beside_a_large_window_is_discrete(look, host, pci):
-    files = amdgpu(4 * GIB, 32 * GIB, mem_info_vram_vendor="samsung")
-    machine = look(host | pci("0000:03:00.0", "1002", "67df", "amdgpu", **files))
-    gpu = only(machine)
-    assert (gpu.kind.value, gpu.memory.usable_bytes.value) == ("discrete", 4 * GIB)
-    assert gpu.memory.visible_bytes.value == 256 << 20
-    assert machine.recommendation.mode == "gpu"
-
-
-def test_a_sleeping_card_is_asked_for_totals_only(look, host, pci):
-    files = amdgpu(8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef")
-    machine = look(
-        host | pci("0000:03:00.0", "1002", "73bf", "amdgpu", power__runtime_status="suspended", **files)
-    )
-    gpu = only(machine)
-    assert gpu.power.state.value == "suspended"
-    assert gpu.memory.dedicated_bytes.value == 8 * GIB
-    for fact in (gpu.memory.free_bytes, gpu.link.gen_now, gpu.uuid):
-        assert fact.status == "not_probed"
-    assert machine.recommendation.mode == "gpu"
-    assert "WILL_WAKE" in [r.code for r in machine.recommendation.reasons]
-
-
-def test_a_sleeping_card_of_unknown_size_is_no_candidate(look, host, pci):
-    machine = look(host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended"))
-    assert [r.code for r in machine.recommendation.rejected] == ["GPU_ASLEEP"]
-
-
-def test_passed_through_and_driverless_cards_are_not_usable(look, host, pci):
-    host |= pci("0000:01:00.0", "10de", "2684", "vfio-pci") | pci("0000:02:00.0", "10de", "2684")
-    assert [(gpu.usable.value, gpu.why_not) for gpu in look(host).gpus] == [
-        (False, ["PASSED_THROUGH"]), (False, ["NO_DRIVER"]),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("vendor", "device", "role"),
-    [
-        ("1a03", "2000", "bmc"),
-        ("102b", "0538", "bmc"),
-        ("1af4", "1050", "virtual"),
-        ("1414", "5353", "virtual"),
-        ("10ec", "1", "other"),
-    ],
-)
-def test_adapters_that_only_draw_are_no_gpus(look, host, pci, vendor, device, role):
-    machine = look(host | pci("0000:05:00.0", vendor, device.rjust(4, "0")))
-    assert machine.gpu_count.value == 0
-    assert [adapter.role.value for adapter in machine.display_adapters] == [role]
-    assert [r.code for r in machine.recommendation.reasons] == ["DISPLAY_ONLY"]
-
-
-def test_accelerators_are_listed_apart_unless_a_gpu_driver_has_them(look, host, pci):
-    host |= pci("0000:05:00.0", "1bcf", "001c", "ve_drv", pci_class="0b40")
-    host |= pci("0000:06:00.0", "1002", "74a1", "amdgpu", pci_class="1200")
-    host |= pci("0000:07:00.0", "1da3", "1020", "habanalabs", pci_class="1200")
-    machine = look(host)
-    assert [a.id for a in machine.accelerators] == ["pci:0000:05:00.0", "pci:0000:07:00.0"]
-    assert only(machine).bdf.value == "0000:06:00.0"
-
-
-def test_second_function_is_no_device(look, host, pci):
-    host |= pci("0000:00:02.0", "8086", "0046", "i915") | pci("0000:00:02.1", "8086", "0047", pci_class="0380")
-    machine = look(host)
-    assert only(machine).kind.value == "integrated"
-    assert machine.display_adapters == []
-
-
-def test_wsl_shows_no_gpu_of_its_own(look, host, pci):
-    host["/proc/version"] = "Linux version 5.15.1-microsoft-standard-WSL2"
-    machine = look(host | pci("0001:00:00.0", "1414", "008e", pci_class="0302"))
-    assert machine.platform.wsl.value is True
-    assert machine.gpu_count.value == 0
-
-
-def kfd_node(number: int, **table: int) -> dict[str, str]:
-    base = {"cpu_cores_count": 0, "simd_count": 152, "simd_per_cu": 4, "vendor_id": 4098, "device_id": 29857,
-            "location_id": 0x0500, "domain": 1, "gfx_target_version": 90402}  # fmt: skip
-    folder = f"/sys/class/kfd/kfd/topology/nodes/{number}"
-    return {f"{folder}/properties": "\n".join(f"{key} {value}" for key, value in (base | table).items())}
-
-
-def bank(node: int, number: int, heap: int, size: int) -> dict[str, str]:
-    path = f"/sys/class/kfd/kfd/topology/nodes/{node}/mem_banks/{number}/properties"
-    return {path: f"heap_type {heap}\nsize_in_bytes {size}"}
-
-
-def test_kfd_partitions_of_one_gpu(look):
-    tree = (
-        kfd_node(0, cpu_cores_count=96, simd_count=0)
-        | kfd_node(1, unique_id=77)
-        | kfd_node(2, unique_id=77, location_id=0x0501)
-    )
-    gpu = only(look(tree | bank(1, 0, 1, 24 * GIB) | bank(2, 0, 1, 24 * GIB)))
-    assert (gpu.bdf.value, gpu.compute.units.value, gpu.compute.arch.value) == ("0001:05:00.0", 76, "gfx942")
-    assert gpu.uuid.value == "GPU-000000000000004d"
-    assert (gpu.memory.dedicated_bytes.value, gpu.memory.usable_bytes.value) == (48 * GIB, 24 * GIB)
-    assert [p.units.value for p in gpu.compute.partitions] == [38, 38]
-
-
-def test_one_unreadable_bank_gives_no_partial_sum(look):
-    tree = (
-        kfd_node(1, unique_id=77)
-        | bank(1, 0, 1, GIB)
-        | {"/sys/class/kfd/kfd/topology/nodes/1/mem_banks/1/properties": "?"}
-    )
-    gpu = only(look(tree))
-    assert gpu.memory.dedicated_bytes.status == "invalid"
-    assert gpu.compute.units.value == 38
-
-
-def test_kfd_node_with_cpu_cores_is_integrated(look):
-    assert only(look(kfd_node(0, cpu_cores_count=16))).kind.value == "integrated"
-
-
-def test_a_spoiled_kfd_node_is_still_a_gpu(look):
-    tree = (
-        kfd_node(1, unique_id=77)
-        | {"/sys/class/kfd/kfd/topology/nodes/2/gpu_id": "9028"}
-        | bank(2, 0, 1, 16 * GIB)
-    )
-    machine = look(tree | {"/sys/class/kfd/kfd/topology/nodes/2/properties": "?"})
-    assert machine.gpu_count.value == 2
-    spoiled = machine.gpus[1]
-    assert (spoiled.compute.units.status, spoiled.memory.dedicated_bytes.value) == ("invalid", 16 * GIB)
-
-
-def test_i915_card_is_found_below_the_devices_own_folder_too(look, host, pci):
-    host |= pci("0000:03:00.0", "8086", "56a0", "i915", drm__card1__lmem_total_bytes=str(16 * GIB))
-    assert only(look(host)).memory.dedicated_bytes.value == 16 * GIB
-
-
-@pytest.mark.parametrize("spoiled", ["class", "vendor"])
-def test_what_nvml_lists_keeps_its_link_numa_and_power_facts(plant, host, pci, spoiled):
-    bdf = "0000:01:00.0"
-    host |= pci(
-        bdf,
-        "10de",
-        "2335",
-        pci_class="0302",
-        numa_node="1",
-        max_link_width="16",
-        power__runtime_status="active",
-    )
-    host[f"/sys/bus/pci/devices/{bdf}/{spoiled}"] = "?"
-    nvml = {"source": "nvml", "bdf": bdf, "vendor_id": "10de", "device_id": "2335", "memory_bytes": 141 * GIB}
-    gpu = only(detect.inspect(sysroot=plant(host), extra_records=[nvml]))
-    assert (gpu.numa_node.value, gpu.link.width_max.value, gpu.power.state.value) == (1, 16, "active")
-    assert gpu.memory.dedicated_bytes.value == 141 * GIB
-
-
-def test_a_spoiled_partition_costs_the_units_of_its_own_gpu_alone(look):
-    tree = {}
-    for number in range(1, 5):
-        tree |= kfd_node(
-            number, unique_id=77 + (number > 2), location_id=0x0500 + (number > 2) * 0x2200 + (number + 1) % 2
-        )
-        tree |= bank(number, 0, 1, 24 * GIB)
-    for spoiled in range(1, 5):
-        folder = "/sys/class/kfd/kfd/topology/nodes"
-        machine = look(tree | {f"{folder}/{spoiled}/properties": "?"})
-        units = [gpu.compute.units for gpu in machine.gpus]
-        assert [fact.value for fact in units] == ([None, 76] if spoiled < 3 else [76, None])
-        assert {gpu.memory.dedicated_bytes.value for gpu in machine.gpus} == {48 * GIB}
-        assert units[spoiled > 2].source == f"{folder}/{spoiled}/properties"
-
-
-BARE = "processor : 0\nflags : lm"
-LMEM, REGULAR = {"drm__card1__lmem_total_bytes": str(16 * GIB)}, {}
-
-
-@pytest.mark.parametrize(
-    ("bdf", "device", "driver", "files", "cpuinfo", "kind"),
-    [
-        ("0000:06:10.0", "4680", "i915", REGULAR, f"{BARE} hypervisor", "integrated"),  # given to a guest
-        ("0000:00:10.0", "a780", "i915", REGULAR, f"{BARE} hypervisor", "integrated"),
-        (
-            "0000:00:02.0",
-            "56a0",
-            "xe",
-            REGULAR,
-            f"{BARE} hypervisor",
-            "discrete",
-        ),  # a card at an iGPU's address
-        ("0000:00:02.0", "56a0", "vfio-pci", REGULAR, BARE, "discrete"),
-        ("0000:00:02.0", "ee00", "xe", REGULAR, BARE, "integrated"),  # newer than any list
-        ("0000:00:02.0", "ee00", "xe", REGULAR, f"{BARE} hypervisor", None),
-        ("0000:03:00.0", "ee00", "xe", REGULAR, BARE, None),
+BARE, GUEST = "processor : 0\nflags : lm", "processor : 0\nflags : lm hypervisor"
+LMEM = {"drm__card1__lmem_total_bytes": str(16 * GIB)}
+# The kind of a GPU of Intel is not read off its address.
+OF_INTEL = {
+    f"{device} at {bdf} by {driver}, {len(files)} files, {cpuinfo[22:]}": (
+        HOST | {"/proc/cpuinfo": cpuinfo} | pci(bdf, "8086", device, driver, **files),
+        {**ONE, KIND: kind, "gpus.0.memory.unified": "absent" if kind == "absent" else kind == "integrated"})
+    for bdf, device, driver, files, cpuinfo, kind in (
+        ("0000:06:10.0", "4680", "i915", {}, GUEST, "integrated"),  # given to a guest
+        ("0000:00:10.0", "a780", "i915", {}, GUEST, "integrated"),
+        ("0000:00:02.0", "56a0", "xe", {}, GUEST, "discrete"),  # a card at an iGPU's address
+        ("0000:00:02.0", "56a0", "vfio-pci", {}, BARE, "discrete"),
+        ("0000:00:02.0", "ee00", "xe", {}, BARE, "integrated"),  # newer than any list
+        ("0000:00:02.0", "ee00", "xe", {}, GUEST, "absent"),
+        ("0000:03:00.0", "ee00", "xe", {}, BARE, "absent"),
         ("0000:03:00.0", "ee00", "i915", LMEM, BARE, "discrete"),
         ("0000:00:02.0", "ee00", "i915", LMEM, BARE, "discrete"),
-        ("0000:03:00.0", "ee00", "xe", {"tile0__physical_vram_size_bytes": str(GIB)}, BARE, "discrete"),
-        ("0000:03:00.0", "e20b", "xe", {"power__runtime_status": "suspended"}, BARE, "discrete"),
-    ],
-)
-def test_the_kind_of_an_intel_gpu_is_not_read_off_its_address(
-    look, host, pci, bdf, device, driver, files, cpuinfo, kind
-):
-    host["/proc/cpuinfo"] = cpuinfo
-    gpu = only(look(host | pci(bdf, "8086", device, driver, **files)))
-    assert (gpu.kind.value, gpu.kind.status) == (kind, "ok" if kind else "absent")
-    assert gpu.memory.unified.value == (kind and kind == "integrated")
+        ("0000:03:00.0", "ee00", "xe", {TILE: str(GIB)}, BARE, "discrete"),
+        ("0000:03:00.0", "e20b", "xe", SUSPENDED, BARE, "discrete"),
+    )
+}  # fmt: skip
+
+# ---------------------------------------------------------------- GPUs on no PCI bus, and of no known maker
+
+SOC, PLATFORM = "/sys/devices/platform/soc", "/sys/bus/platform/devices"
+
+
+def card(number, device, driver, *, render=None, compatible="", place=SOC):
+    """The nodes of one DRM device, and its own folder."""
+    folder = f"{place}/{device}"
+    tree = {
+        f"{folder}/uevent": f"DRIVER={driver}\nOF_FULLNAME=/soc/{device}\nOF_COMPATIBLE_0={compatible}",
+        f"{PLATFORM}/{device}": f"-> ../../..{folder.removeprefix('/sys')}",
+    }
+    for name in [f"card{number}"] + ([f"renderD{render}"] if render else []):
+        tree[f"{folder}/drm/{name}/device"] = "-> ../../"
+        tree[f"{DRM}/{name}"] = f"-> ../..{folder.removeprefix('/sys')}/drm/{name}"
+    return tree
+
+
+def device(name, driver=None, compatible=""):
+    """A platform device that has no card."""
+    lines = [f"DRIVER={driver}"] if driver else []
+    lines += ["OF_FULLNAME=/soc/gpu", f"OF_COMPATIBLE_0={compatible}"]
+    return {
+        f"{SOC}/{name}/uevent": "\n".join(lines),
+        f"{PLATFORM}/{name}": f"-> ../../..{SOC.removeprefix('/sys')}/{name}",
+    }
+
+
+ADRENO = device("3d00000.gpu", "adreno", "qcom,adreno-43050c01")
+PANTHOR = card(1, "fb000000.gpu", "panthor", render=128)
+OF_THE_TREE = {
+    "msm_dpu": card(0, "ae01000.display-controller", "msm_dpu"),
+    "msm_mdp, with its render node": card(0, "900000.mdss", "msm_mdp", render=128),
+    "mdp4": card(0, "5100000.mdp", "mdp4"),
+    "card and GPU of an Adreno": card(0, "ae01000.display-controller", "msm_dpu", render=128) | ADRENO,
+    "Adreno without a card": ADRENO,
+    "kgsl": device("3d00000.qcom,kgsl-3d0", "kgsl-3d"),
+    "nvgpu without a card": device("17000000.ga10b", "gk20a", "nvidia,ga10b"),
+    "nvgpu beside its display": device("17000000.gpu", "nvgpu") | card(0, "13800000.display", "nv_platform"),
+    "host1x": card(0, "drm", "drm", place="/sys/devices/platform/50000000.host1x"),
+    "host1x and nouveau": card(0, "drm", "drm") | card(1, "57000000.gpu", "nouveau", render=128, compatible="nvidia,gm20b"),
+    "panfrost beside its display": card(0, "ff9a0000.gpu", "panfrost", render=128) | card(1, "display-subsystem", "rockchip-drm"),
+    "panthor": PANTHOR,
+    "lima": card(0, "1c40000.gpu", "lima", render=128),
+    "Mali by its own driver": device("13000000.mali", "mali", "arm,mali-valhall"),
+    "three cores of a Vivante": card(0, "etnaviv", "etnaviv", render=128) | device("130000.gpu", "etnaviv-gpu")
+    | device("134000.gpu", "etnaviv-gpu"),
+    "v3d beside vc4": card(0, "fec00000.v3d", "v3d", render=128) | card(1, "gpu", "vc4-drm"),
+    "powervr": card(0, "fd00000.gpu", "powervr", render=128, compatible="img,img-axe"),
+    "a driver in no list": card(0, "fd00000.gpu2", "newgpu", render=128),
+    "no driver": device("fd00000.gpu", None, "arm,mali-bifrost"),
+    "a render node without a card": {f"{DRM}/renderD128/device/uevent": "DRIVER=newgpu"},
+}  # fmt: skip
+KNOWN = {
+    "msm_dpu": ("integrated", True),
+    "host1x and nouveau": ("integrated", True),
+    "a driver in no list": (None, None),
+}
+VULKAN = {"source": "wgpu:vulkan", "name": "Some GPU", "device_id": "1", "adapter_type": "integrated"}
+OFF_PCI = {
+    **{name: (HOST | tree, {**ONE, "warnings": []}) for name, tree in OF_THE_TREE.items()},
+    **{f"{name}, its kind": (HOST | OF_THE_TREE[name], {f"{KIND}.value": known[0], "gpus.0.memory.unified.value": known[1]})
+       for name, known in KNOWN.items()},
+    "no driver, no use": (HOST | OF_THE_TREE["no driver"], {"gpus.0.usable": False, "gpus.0.why_not": ["NO_DRIVER"]}),
+    "a card in no list": (HOST | card(0, "display", "new_drm"), {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
+    "a card in no list beside one that renders": (
+        HOST | card(0, "display", "new_drm") | PANTHOR, {"gpu_count": 1, CODES: ["INTEGRATED_UNMEASURED"]}),
+    **{f"no GPU: {name}": (HOST | tree, {"gpu_count": 0}) for name, tree in {
+        "vgem": card(0, "vgem", "vgem", render=128), "on USB": {f"{DRM}/card0/device/uevent": "DRIVER=newusb\nMODALIAS=usb:v17E9p4301"},
+        "a partition": {f"{DRM}/renderD129/device/uevent": "MODALIAS=platform:amdgpu_xcp"}, "mali-dp": card(0, "fe000000.dp", "mali-dp"),
+    }.items()},
+    **{f"a PCI card of {ids[0]} with {nodes}": (
+        HOST | pci("0000:03:00.0", *ids) | {f"{DRM}/{node}/device": "-> ../../../bus/pci/devices/0000:03:00.0" for node in nodes},
+        {"gpus.*.bdf": ["0000:03:00.0"] * gpus, "display_adapters.*.bdf": ["0000:03:00.0"] * (1 - gpus)})
+       for ids, nodes, gpus in (
+           (("1ed5", "0201", "mtgpu"), ("card0", "renderD128"), 1),  # a maker in no list
+           (("1ed5", "0201", "mtgpu"), ("card0",), 0),
+           (("15ad", "0405", "vmwgfx"), ("card0", "renderD128"), 0),  # an emulated adapter draws on the host
+           (("1a03", "2000", "ast"), ("card0",), 0))},
+    **{f"Vulkan lists {vendor} beside {name}": (HOST | OF_THE_TREE[name], {"gpu_count": gpus}, [VULKAN | {"vendor_id": vendor}])
+       for name, vendor, gpus in (("msm_dpu", "5143", 1), ("a driver in no list", "5143", 1), ("panthor", "13b5", 1), ("panthor", "10de", 2))},
+}  # fmt: skip
+
+# ---------------------------------------------------------------- SR-IOV
+
+
+def functions(parent, count, driver="i915", **more):
+    tree = {}
+    for number in range(1, count + 1):
+        bdf = f"{parent[:-1]}{number}"
+        tree |= pci(bdf, "8086", "4680", driver, physfn=f"-> ../{parent}", **more)
+        tree[f"{DRM}/card{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
+    return tree
+
+
+IGPU = HOST | pci("0000:00:02.0", "8086", "4680", "i915")
+LISTED = {"source": "wgpu:vulkan", "vendor_id": "8086", "device_id": "4680", "adapter_type": "integrated"}
+PLACED = [LISTED | {"source": "vulkan", "bdf": f"0000:00:02.{number}"} for number in range(3)]
+SR_IOV = {
+    **{f"virtual functions by {driver}": (
+        IGPU | functions("0000:00:02.0", 7, driver, pci_class=kind), {"gpus.*.bdf": ["0000:00:02.0"], "display_adapters": []})
+       for driver, kind in (("i915", "0300"), ("vfio-pci", "0302"), (None, "0380"))},
+    "a virtual function of a guest": (HOST | pci("0000:00:06.0", "8086", "4680", "i915"), ONE),
+    "virtual functions without their device": (HOST | functions("0000:03:00.0", 3), {"gpus.*.bdf": ["0000:03:00.1"]}),
+    "an API lists them": (IGPU | functions("0000:00:02.0", 2), {**ONE, "warnings": []}, [LISTED] * 3 + PLACED),
+    "an API lists one more": (IGPU | functions("0000:00:02.0", 2), {"gpu_count": 2}, [LISTED] * 4),
+}  # fmt: skip
+
+ROWS = ON_PCI | OF_KFD | OF_INTEL | OFF_PCI | SR_IOV
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_files_of_gpus(look, plant, name):
+    tree, expected, *listed = ROWS[name]
+    check(detect.inspect(sysroot=plant(tree), extra_records=listed[0]) if listed else look(tree), expected)

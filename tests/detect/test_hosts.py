@@ -1,0 +1,399 @@
+"""A row a machine: files of its processors, memory, control groups and firmware in, facts out."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.detect import cgroup, cpuinfo
+from gpubench.detect import facts as records
+from gpubench.detect.facts import Root
+from gpubench.measure import worker_pool
+from gpubench.measure.worker_pool import Worker, WorkerGone
+from gpubench.result.run import Settings
+from tests.detect import trees
+from tests.detect.trees import (
+    CPU,
+    GIB,
+    HOST,
+    NODE,
+    V2,
+    big_little,
+    check,
+    cores,
+    each_cpu,
+    group,
+    mountinfo,
+    pci,
+    under,
+)
+
+UNLIMITED = {"memory.limit_bytes": "absent", "memory.usable_bytes": 6 * GIB}
+INNER, POD = "/docker/aaa/docker/bbb", "/kubepods/burstable/pod1234/5678"
+MIDR = {"/proc/cpuinfo": "processor : 0\nCPU architecture: 8"}
+VIRTUAL_CPUS = "processor : 8\nflags : lm hypervisor\n\nprocessor : 88\nflags : lm hypervisor"
+
+PROCESSORS = {
+    "two threads of one core": (
+        HOST, {"cpu.logical": 2, "cpu.cores": 1, "cpu.smt": "on", "cpu.available": 2, "cpu.affinity": "not_probed",
+               "cpu.isa": ["avx", "avx2", "fma"]}),
+    "siblings are cut to the online CPUs": (
+        HOST | {f"{CPU}/online": "1"}, {"cpu.logical": 1, "cpu.cores": 1, "cpu.smt": "off", "cpu.offline": 1}),
+    "sparse ids, SMT hidden": (
+        {"/proc/cpuinfo": VIRTUAL_CPUS, f"{CPU}/online": "8,88", f"{CPU}/cpu8/topology/core_cpus": "100",
+         f"{CPU}/cpu88/topology/core_cpus": "1000000,00000000,00000000"},
+        {"cpu.cores": 2, "cpu.smt": "hidden", "cpu.online_cpus": "8,88"}),
+    "siblings that overlap": (
+        HOST | {f"{CPU}/cpu1/topology/thread_siblings_list": "1"},
+        {"cpu.cores": "invalid", "cpu.smt": "invalid", "cpu.logical": 2}),
+    **{f"spoiled siblings {text!r}": (HOST | {f"{CPU}/cpu{n}/topology/core_cpus_list": text for n in (0, 1)}, {"cpu.cores": 1})
+       for text in ("0-", "5", "", b"\xff\xfe")},
+    "offline by each CPU's own switch": (
+        {path: text for path, text in HOST.items() if path not in (f"{CPU}/online", f"{CPU}/present")}
+        | {f"{CPU}/cpu1/online": "0", f"{CPU}/possible": "0-191"},
+        {"cpu.logical": 1, "cpu.present": 2, "cpu.offline": 1, "cpu.possible": 192, "cpu.cores": 1, "cpu.available": 1}),
+    "a virtual machine with a core a package": (
+        HOST | each_cpu(2, {"topology/thread_siblings_list": range(2), "topology/physical_package_id": range(2)})
+        | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("lm", "lm hypervisor"), "/sys/class/dmi/id/sys_vendor": "Amazon EC2"},
+        {"cpu.cores": 2, "cpu.packages": 2, "cpu.smt": "hidden", "platform.hypervisor": "kvm"}),
+    "SMT of eight, sparse nodes": (
+        {"/proc/cpuinfo": "processor : 0\ncpu : POWER9 (raw), altivec supported",
+         "/proc/version": "Linux version 4.18.0-80.el8.ppc64le (x@y)", f"{CPU}/online": "0-7,88-95", f"{CPU}/present": "0-7,88-95",
+         f"{NODE}/online": "0,8,250", f"{NODE}/node0/cpulist": "0-7", f"{NODE}/node8/cpulist": "88-95", f"{NODE}/node250/cpulist": "",
+         f"{NODE}/node250/meminfo": "Node 250 MemTotal: 1024 kB\nNode 250 MemFree: 1024 kB",
+         **{f"{CPU}/cpu{n}/topology/{name}": text for first, node in ((0, 0), (88, 8)) for n in range(first, first + 8)
+            for name, text in (("thread_siblings_list", f"{first}-{first + 7}"), ("physical_package_id", str(node)))}},
+        {"cpu.cores": 2, "cpu.logical": 16, "cpu.packages": 2, "platform.arch": "ppc64le", "cpu.vendor": "IBM",
+         "numa.ids": [0, 8, 250], "numa.nodes.*.id": [0, 8, 250], "numa.nodes.*.kind": ["dram", "dram", "absent"]}),
+    "SME of x86 is no matrix unit": (
+        HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
+    "SME of Arm is one": (
+        HOST | {"/proc/cpuinfo": "processor : 0\nFeatures : fp asimd sve sme\nCPU architecture: 8\n\n"
+                "processor : 1\nFeatures : asimd sme\nCPU architecture: 8"}, {"cpu.isa": ["asimd", "sme"]}),
+    "Arm kinds by MIDR, ranked by capacity": (
+        cores(4, parts=("d05", "d05", "d0b", "d0b"), capacity=(400, 390, 1024, 1000)) | MIDR,
+        {"cpu.kinds.*.rank": [0, 1], "cpu.kinds.*.part": ["0xd0b", "0xd05"], "cpu.kinds.*.cpus": ["2-3", "0-1"],
+         "platform.arch": "aarch64"}),
+    "a part with two clocks": (
+        cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)),
+        {"cpu.kinds.*.cpus": ["0", "1", "2-3"], "cpu.kinds.*.part": ["0xd41", "0xd41", "0xd05"]}),
+    "three kinds by cpuinfo alone": (
+        big_little(["0xd05"] * 4 + ["0xd41"] * 3 + ["0xd44"], "0-7"),
+        {"cpu.kinds.*.part": ["0xd05", "0xd41", "0xd44"], "cpu.kinds.*.cores": [4, 3, 1],
+         "cpu.kinds.*.cpus": ["0-3", "4-6", "7"], "cpu.vendor": "Arm"}),
+    "kinds count online CPUs": (
+        big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"),
+        {"cpu.kinds.*.part": ["0xd03", "0xd08"], "cpu.kinds.*.logical": [4, 1], "cpu.offline": 1}),
+    "capacity alone never splits": (
+        big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
+        {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
+    "favoured cores are one kind": (
+        HOST | each_cpu(2, {"cpufreq/cpuinfo_max_freq": (5_200_000, 5_000_000), "cpufreq/scaling_governor": ("powersave", "performance")}),
+        {"cpu.kinds.*.cpus": ["0-1"], "cpu.max_hz": 5_200_000_000, "cpu.governor": "mixed"}),
+    "caches count the sets that share them": (
+        HOST | trees.caches((1, "Data", "48K", "0-1"), (3, "Unified", "32M", "0-1")) | {f"{CPU}/cpu0/cache/index1/size": "much"},
+        {"cpu.caches.*.level": [1, 3], "cpu.caches.*.type": ["data", "unified"], "cpu.caches.*.size_bytes": [48 << 10, 32 << 20],
+         "cpu.caches.*.instances": [1, 1]}),
+    "a cache is one however often it is listed": (  # the second is told to be shared by nobody, which is the same
+        HOST | trees.caches((1, "Data", "32K", None), (1, "Data", "32K", None), (1, "Instruction", "32K", None),
+                      (2, "Unified", "32K", "0-1"), (2, "Unified", "32K", "0-1"))
+        | each_cpu(2, {"cache/index1/shared_cpu_list": range(2)}),
+        {"cpu.caches.*.type": ["data", "instruction", "unified"], "cpu.caches.*.instances": [2, 2, 1]}),
+    "the clock of a virtual machine": (
+        HOST | {"/proc/cpuinfo": "processor : 0\ncpu MHz : 2499.998\nflags : lm hypervisor\n\nprocessor : 1\ncpu MHz : 800.0"},
+        {"cpu.now_hz": 2_499_998_000, "cpu.now_hz.source": "/proc/cpuinfo", "cpu.max_hz": "absent"}),
+    **{f"cpufreq tells {text}": (HOST | MIDR | {f"{CPU}/cpu0/cpufreq/scaling_cur_freq": text}, {"cpu.now_hz": hertz})
+       for text, hertz in (("1800000", 1_800_000_000), ("<unknown>", "absent"))},
+    **{f"cpuinfo of {arch}": ({"/proc/cpuinfo": text}, {"platform.arch": arch}) for arch, text in {
+        "s390x": "vendor_id : IBM/S390\nprocessor 0: version = FF, identification = 1, machine = 8561",
+        "ppc64": "processor : 0\ncpu : POWER9, altivec supported", "riscv64": "processor : 0\nisa : rv64imafdc",
+        "i686": "processor : 0\nflags : fpu"}.items()},
+}  # fmt: skip
+
+# Kinds of cores by a coarse source, the lists of cpu_core and cpu_atom, and by finer ones.
+KINDS = [
+    ({"cpu_core": "0-1", "cpu_atom": "2-5"}, {"mhz": (4800, 4800, 3800, 3800, 2500, 2500)}, ["0-1", "2-3", "4-5"]),
+    ({"cpu_core": "0-1", "cpu_atom": "2-3", "cpu_lowpower": "4-5"}, {"mhz": (4800,) * 6}, ["0-1", "2-3", "4-5"]),
+    ({"cpu_core": "0-1", "cpu_atom": "2-3"}, {"mhz": (4800, 4800, 3800, 3800, 3700, 3700)}, ["0-1", "2-3", "4-5"]),
+    ({"cpu_core": "0-1", "cpu_atom": "2-5"}, {"capacity": (1024, 1024, 700, 690, 420, 420)}, ["0-1", "2-3", "4-5"]),
+    ({"cpu_core": "0-1", "cpu_atom": "2-3"}, {"mhz": (5200, 5000, 3900, 3900)}, ["0-1", "2-3"]),  # favoured cores
+    ({}, {"capacity": (1024, 1024, 700, 700)}, ["0-3"]),  # capacity alone never splits
+    ({"cpu_core": "0-2", "cpu_atom": "2-3"}, {"mhz": (4800,) * 4}, ["0-3"]),  # lists that overlap
+]  # fmt: skip
+
+
+def board(kernel, arch="8", ids=("0", "0", "1", "1"), **files):
+    blocks = (f"processor : {n}\nCPU architecture: {arch}\nCPU part : 0xd03" for n in range(len(ids)))
+    tree = {"/proc/cpuinfo": "\n\n".join(blocks), "/proc/version": f"Linux version {kernel} (x@y)",
+            f"{CPU}/online": f"0-{len(ids) - 1}"}  # fmt: skip
+    tree |= each_cpu(len(ids), {"topology/physical_package_id": tuple(ids)})
+    return tree | {f"/{name.replace('__', '/')}": text for name, text in files.items()}
+
+
+TREE = {"proc__device-tree__model": "Some board"}
+ACPI = {"sys__firmware__acpi__tables__DSDT": "", "sys__class__dmi__id__sys_vendor": "Maker"}
+PACKAGES = [
+    (board("5.10.0-odroid", **TREE), "unsupported"),
+    (board("4.9.140-tegra", ids=("0", "1", "2", "2"), **TREE), "unsupported"),
+    (board("5.15.0-android13", **{"proc__device-tree__compatible": "qcom,sm8550"}), "unsupported"),
+    (board("5.15.0"), "unsupported"),  # a dump without its firmware
+    (board("5.4.0", **ACPI), 2),  # ACPI tells sockets
+    (board("5.4.0", **ACPI, **TREE), "unsupported"),  # U-Boot writes DMI tables beside a device tree
+    (board("6.1.0", **TREE), 2),
+    (board("5.10.0", ids=("0", "0"), **TREE), 1),  # one cluster is one package
+    (board("6.6.0", arch="7", **TREE), "unsupported"),  # 32-bit Arm numbers clusters to this day
+]
+
+GPU_NODE = {
+    "/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "Node: 255\nStatus: online\nSize: 40000000",
+    f"{NODE}/node255/meminfo": "Node 255 MemTotal: 1048576 kB\nNode 255 MemFree: 1048576 kB", f"{NODE}/node255/cpulist": "",
+}  # fmt: skip
+CPU_V1, MEMORY_V1, SET_V1 = "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpuset"
+MEMORY = {
+    "memory of a GPU is taken out of RAM": (
+        HOST | GPU_NODE,
+        {"memory.os_total_bytes": 8 * GIB, "memory.gpu_numa_bytes": GIB, "memory.total_bytes": 7 * GIB,
+         "memory.available_bytes": 5 * GIB, "numa.nodes.*.id": [0, 255], "numa.nodes.*.kind": ["dram", "gpu"],
+         "gpus.0.memory.dedicated_bytes": GIB}),
+    "a GPU's node that cannot be read costs the total": (
+        HOST | GPU_NODE | {f"{NODE}/node255/meminfo": "nothing"},
+        {"memory.total_bytes": "invalid", "memory.gpu_numa_bytes": "invalid", "memory.os_total_bytes": 8 * GIB}),
+    "an old kernel without MemAvailable": (
+        HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB"},
+        {"memory.available_bytes": 35 * 1024, "memory.available_bytes.note": "too old"}),
+    "nodes that overlap": (
+        HOST | {f"{NODE}/node1/cpulist": "1"},
+        {"numa.ids": "invalid", "numa.nodes": [], "warnings.*.code": ["NUMA_OVERLAP"]}),
+    "Kubernetes on v2: the tighter parent wins": (
+        HOST | group("0::/kubepods/pod1/container", [mountinfo("/", "/sys/fs/cgroup", "rw", "cgroup2")], {
+            "container/cpu.max": "max 100000", "cpu.max": "50000 100000", "container/memory.max": 4 * GIB,
+            "container/memory.current": GIB, "memory.max": 2 * GIB, "memory.current": GIB,
+            "memory.stat": f"anon 1\ninactive_file {GIB // 2}"}, "/sys/fs/cgroup/kubepods/pod1"),
+        {"cpu.quota_cpus": 0.5, "cpu.available": 1, "cpu.limited_by": "quota", "memory.limit_bytes": 2 * GIB,
+         "memory.usable_bytes": 2 * GIB - GIB // 2, "memory.limited_by": "cgroup", "platform.container": "kubernetes"}),
+    "Kubernetes on v2 in a namespace, over its limit": (
+        HOST | group("0::/", [mountinfo("/../../..", "/sys/fs/cgroup", "rw", "cgroup2")], {
+            "cpu.max": "100000 100000", "memory.max": "max", "memory.high": 2 * GIB, "memory.current": 3 * GIB}),
+        {"cpu.quota_cpus": 1.0, "memory.limit_bytes": 2 * GIB, "memory.usable_bytes": 0}),
+    "Kubernetes on v1 sees its pod through the mounted root": (
+        HOST | group(f"4:memory:{POD}\n3:cpu,cpuacct:{POD}",
+                     [mountinfo(POD, MEMORY_V1, "rw,memory"), mountinfo(POD, CPU_V1, "rw,cpuacct,cpu")],
+                     {"cpu,cpuacct/cpu.cfs_quota_us": 50000, "cpu,cpuacct/cpu.cfs_period_us": 100000,
+                      "memory/memory.limit_in_bytes": GIB}),
+        {"cpu.available": 1, "cpu.limited_by": "quota", "memory.usable_bytes": GIB, "memory.limited_by": "cgroup",
+         "platform.container": "kubernetes"}),
+    "Docker in Docker on v1 heeds every level": (
+        HOST | group("\n".join(f"5:{name}:{INNER}" for name in ("cpu,cpuacct", "memory", "cpuset", "name=systemd")),
+                     [mountinfo("/", f"/sys/fs/cgroup/{name}", f"rw,{name}") for name in ("cpu,cpuacct", "memory", "cpuset")], {})
+        | under(CPU_V1 + INNER, {"cpu.cfs_quota_us": 400000, "cpu.cfs_period_us": 100000})
+        | under(f"{CPU_V1}/docker/aaa", {"cpu.cfs_quota_us": 150000, "cpu.cfs_period_us": 100000})
+        | under(MEMORY_V1 + INNER, {"memory.limit_in_bytes": 4 * GIB, "memory.usage_in_bytes": GIB})
+        | under(f"{MEMORY_V1}/docker/aaa", {"memory.limit_in_bytes": 3 * GIB, "memory.usage_in_bytes": 2 * GIB,
+                                            "memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}"})
+        | {f"{SET_V1}/docker/aaa/cpuset.cpus": "0-1"},
+        {"cpu.quota_cpus": 1.5, "cpu.available": 2, "cpu.cpuset": "0-1", "memory.limit_bytes": 3 * GIB,
+         "memory.usable_bytes": 2 * GIB, "platform.container": "docker"}),
+    "the tightest of v1 and v2": (
+        HOST | group("2:cpu:/a\n0::/b",
+                     "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
+                     {"cpu/a/cpu.cfs_quota_us": -1, "cpu/a/cpu.cfs_period_us": 100000, "unified/b/cpu.max": "25000 100000"}),
+        {"cpu.quota_cpus": 0.25}),
+    "controllers on v1 and processes on v2": (
+        HOST | group("9:memory:/system.slice/x.service\n0::/system.slice/x.service",
+                     [mountinfo("/", "/sys/fs/cgroup/unified", "rw,nsdelegate", "cgroup2"), mountinfo("/", MEMORY_V1, "rw,memory")],
+                     {"memory.limit_in_bytes": GIB, "x.service/memory.limit_in_bytes": 9223372036854771712}, f"{MEMORY_V1}/system.slice"),
+        {"memory.limit_bytes": GIB}),
+    **{f"{unlimited} bytes are no limit": (
+        HOST | group("1:memory:/", f"cgroup {MEMORY_V1} cgroup rw,memory 0 0", {"memory/memory.limit_in_bytes": unlimited}), UNLIMITED)
+       for unlimited in (2**63 - 4096, 2**63 - 65536, 2**63 - 1, 2**64 - 1)},
+    **{f"an old mount of cpusets with {name}": (
+        HOST | {"/proc/self/cpuset": "/batch/job", "/proc/mounts": "none /dev/cpuset cpuset rw 0 0", f"/dev/cpuset/batch/job/{name}": "1",
+                "/dev/cpuset/batch/cpus": "0-1", "/dev/cpuset/batch/job/effective_mems": "0"},
+        {"cpu.cpuset": "1", "cpu.available": 1, "cpu.limited_by": "cpuset", "numa.allowed_ids": [0]})
+       for name in ("effective_cpus", "cpus", "cpuset.effective_cpus")},
+    "a cpuset of nodes that are not there": (
+        HOST | {"/proc/self/cgroup": "3:cpuset:/", "/proc/mounts": f"cgroup {SET_V1} cgroup rw,cpuset 0 0",
+                f"{SET_V1}/cpuset.mems": "0-7", f"{SET_V1}/cpuset.cpus": "0-255"}, {"numa.allowed_ids": [0], "cpu.cpuset": "0-1"}),
+    "a spoiled limit is not ignored": (
+        HOST | group("0::/", V2, {"memory.max": "much", "cpu.max": "fast"}),
+        {"memory.limit_bytes": "invalid", "memory.usable_bytes": "invalid", "cpu.quota_cpus": "invalid", "cpu.available": 2,
+         "cpu.available.note": "quota"}),
+    "no control groups": (HOST | {"/proc/mounts": ""}, {"cpu.quota_cpus": "absent", **UNLIMITED}),
+    "a spoiled table of mounts": (
+        HOST | {"/proc/mounts": "garbage"}, {"cpu.quota_cpus": "invalid", "memory.usable_bytes": "invalid", "cpu.available": 2}),
+    **{f"a path of {len(path)} characters": (
+        HOST | group(f"0::{path}", V2, {}), {"cpu.quota_cpus": "invalid", "memory.limit_bytes": "invalid"})
+       for path in ("/a" * 100_000, "/" + "a" * 5000)},
+}  # fmt: skip
+
+
+DMI = "/sys/class/dmi/id"
+
+
+def firmware(flag, vendor="", product="", model="Test CPU", **dmi):
+    flags = "lm hypervisor" if flag else "lm"
+    blocks = "\n\n".join(f"processor : {n}\nmodel name : {model}\nflags : {flags}" for n in (0, 1))
+    dmi = {"sys_vendor": vendor, "product_name": product} | dmi
+    return (
+        HOST
+        | {"/proc/cpuinfo": blocks}
+        | under(DMI, dmi)
+        | each_cpu(2, {"topology/thread_siblings_list": range(2)})
+    )
+
+
+def of_arm(vendor, product):
+    return HOST | MIDR | under(DMI, {"sys_vendor": vendor, "product_name": product})
+
+
+GUESTS = [
+    ("QEMU", "Standard PC (Q35 + ICH9, 2009)", "kvm"), ("ASUS", "Standard PC (i440FX + PIIX, 1996)", "kvm"),
+    ("innotek GmbH", "VirtualBox", "virtualbox"), ("Oracle Corporation", "VirtualBox", "virtualbox"),
+    ("VMware, Inc.", "VMware7,1", "vmware"), ("Xen", "HVM domU", "xen"), ("Bochs", "Bochs", "kvm"),
+    ("Microsoft Corporation", "Virtual Machine", "hyperv"), ("Google", "Google Compute Engine", "kvm"),
+    ("Amazon EC2", "m5.large", "kvm"), ("Red Hat", "KVM", "kvm"), ("KubeVirt", "None", "kvm"),
+    ("Parallels International GmbH.", "Parallels Virtual Platform", "parallels"), ("BHYVE", "BHYVE", "bhyve"),
+]  # fmt: skip
+REAL = [
+    ("Microsoft Corporation", "Surface Book 3"), ("Google", "Eve"), ("Amazon EC2", "c5.metal"), ("Nutanix", "NX-3060-G5"),
+    ("Oracle Corporation", "ORACLE SERVER X8-2"), ("Apple Inc.", "MacBookPro16,1"), ("Xenon Systems", "Nitro G12"),
+    ("To Be Filled By O.E.M.", "Default string"), ("", ""),
+]  # fmt: skip
+HYPERVISOR = "platform.hypervisor"
+FIRMWARE = {
+    # Firmware outweighs a flag that is hidden; a maker's name alone proves nothing.
+    **{f"{vendor}, {product}, the flag hidden": (
+        firmware(False, vendor, product),
+        {HYPERVISOR: name, f"{HYPERVISOR}.status": "conflict", f"{HYPERVISOR}.alternatives.0.value": "none", "cpu.smt": "hidden"})
+       for vendor, product, name in GUESTS},
+    **{f"{vendor}, {product}, with the flag": (firmware(True, vendor, product), {HYPERVISOR: name, f"{HYPERVISOR}.status": "ok"})
+       for vendor, product, name in [*GUESTS, ("Amazon EC2", "X", "kvm"), ("Hetzner", "X", "kvm"), ("ASUS", "X", "unknown")]},
+    **{f"{vendor}, {product}, no guest": (
+        firmware(False, vendor, product), {HYPERVISOR: "none", f"{HYPERVISOR}.status": "ok", "cpu.smt": "off"}) for vendor, product in REAL},
+    **{f"Arm, {vendor}, {product}": (of_arm(vendor, product), {HYPERVISOR: name}) for vendor, product, name in (
+        ("QEMU", "KVM Virtual Machine", "kvm"), ("Amazon EC2", "c7g.large", "kvm"), ("Amazon EC2", "c7g.metal", "absent"),
+        ("Google", "Kevin", "absent"))},
+    "the chassis is a guest's": (firmware(False, "ASUS", "PRIME X570", chassis_vendor="QEMU"), {HYPERVISOR: "kvm"}),
+    "the CPU is emulated": (firmware(False, model="QEMU Virtual CPU version 2.5+"), {f"{HYPERVISOR}.status": "conflict"}),
+    "Xen by its own file": (HOST | {"/sys/hypervisor/type": "xen"}, {HYPERVISOR: "xen"}),
+    **{f"{nothing!r} is no model": (
+        HOST | {"/proc/cpuinfo": f"processor : 0\nvendor_id : {nothing}\nmodel name : {nothing}\nflags : lm{more}"},
+        {"cpu.model": model, "cpu.vendor": "absent"})
+       for nothing in ("unknown", "Unknown", "N/A", "unknown (00000000)", "0000", "-")
+       for more, model in (("", "absent"), (f"\n\nprocessor : 1\nmodel name : Test CPU\nvendor_id : {nothing}\nflags : lm", "Test CPU"))},
+    **{f"{nothing!r} is no name": (
+        HOST | under(DMI, {"sys_vendor": nothing, "product_name": nothing}) | pci("0000:03:00.0", "1002", "744c", "amdgpu", product_name=nothing),
+        {"platform.dmi_vendor": "absent", "platform.dmi_product": "absent", "gpus.0.name_precision": "family"})
+       for nothing in ("To Be Filled By O.E.M.", "Default string", "Not Specified", "None", "System Product Name", "0000", "OEM", "x" * 8)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PROCESSORS, *MEMORY, *FIRMWARE])
+def test_files_of_a_host(look, name):
+    tree, expected = (PROCESSORS | MEMORY | FIRMWARE)[name]
+    check(look(tree), expected)
+
+
+@pytest.mark.parametrize(("lists", "files", "kinds"), KINDS)
+def test_a_coarse_source_hides_no_finer_one(look, lists, files, kinds):
+    tree = cores(len(next(iter(files.values()))), **files)
+    check(
+        look(tree | {f"/sys/devices/{name}/cpus": cpus for name, cpus in lists.items()}),
+        {"cpu.kinds.*.cpus": kinds},
+    )
+
+
+@pytest.mark.parametrize(("tree", "packages"), PACKAGES)
+def test_clusters_of_cores_are_no_packages(look, tree, packages):
+    check(look(tree), {"cpu.packages": packages})
+
+
+@pytest.mark.parametrize("path", ["/../../elsewhere", "/other"])
+def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(plant, path):
+    files = group(f"0::{path}", ["30 23 0:26 /docker/abc /cg rw - cgroup2 cgroup2 rw"], {})
+    assert [level.folder for level in cgroup.read_groups(Root(str(plant(files)))).cpu] == ["/cg"]
+
+
+def test_escaped_mount_points_are_understood():
+    mounts = cgroup.parse_table(
+        "/proc/mounts", "cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0"
+    )
+    assert [mount.point for mount in mounts] == ["/my groups"]
+
+
+def test_a_quota_of_one_cpu_and_a_half_bounds_each_worker_to_two(look, monkeypatch, tmp_path):
+    """Its processors are 16; more than two busy threads would be stopped for a part of each period."""
+    tree = (
+        HOST
+        | group("0::/", V2, {"cpu.max": "150000 100000"})
+        | {f"{CPU}/online": "0-15", f"{CPU}/present": "0-15"}
+    )
+    machine = look(tree)
+    check(machine, {"cpu.logical": 16, "cpu.available": 2})
+    asked = set()
+
+    class Recorded(Worker):
+        next_id = 1
+
+        def __init__(self, threads=None):
+            asked.add(threads)
+
+        def send(self, request):
+            asked.add(request.cpus)
+
+        def wait(self, request, deadline_s):
+            raise WorkerGone("worker-crashed", "enough", None, "")
+
+        def kill(self):
+            pass
+
+    monkeypatch.setattr(worker_pool, "Worker", Recorded)
+    pool = worker_pool.WorkerPool(Settings(threads=machine.cpu.available.value), tmp_path, {}, (), machine)
+    with pytest.raises(worker_pool.DeviceGone):
+        pool.worker("numpy:0")
+    pool.close()
+    assert asked == {2}
+
+
+# Keys of /proc/cpuinfo have spellings: text, model, architecture, vendor, MHz.
+SPARC = "cpu : TI UltraSparc IIIi (Jalapeno)\ntype : sun4u\nState:\nCPU0: online\nCPU1: online"
+SPELLINGS = [
+    (("system type\t\t: generic-loongson-machine\n\nprocessor\t\t: 0\nCPU Family\t\t: Loongson-64bit\nModel Name\t\t: Loongson-3A5000-HV\n"
+     "CPU MHz\t\t\t: 2500.00\nISA\t\t\t: loongarch32 loongarch64\nFeatures\t\t: cpucfg lam ual fpu lsx lasx"),
+     "Loongson-3A5000-HV", "loongarch64", "Loongson", 2500),
+    (("Processor\t: ARMv7 Processor rev 4 (v7l)\nprocessor\t: 0\nBogoMIPS\t: 38.40\n\nprocessor\t: 1\nBogoMIPS\t: 38.40\n\n"
+     "Features\t: swp half thumb fastmult vfp\nCPU implementer\t: 0x41\nCPU architecture: 7"),
+     "ARMv7 Processor rev 4 (v7l)", "armv7l", "Arm", 0),
+    ("Processor\t: AArch64 Processor rev 3 (aarch64)\nprocessor\t: 0\n\nCPU architecture: 8\nFeatures : fp asimd",
+     "AArch64 Processor rev 3 (aarch64)", "aarch64", None, 0),
+    ("vendor_id : IBM/S390\nprocessor 0: version = FF, identification = 1, machine = 8561\n\ncpu number : 0\ncpu MHz dynamic : 5200",
+     "IBM 8561", "s390x", "IBM/S390", 5200),
+    ("processor : 0\ncpu : POWER9 (raw), altivec supported\nclock : 3425.000000MHz\nrevision : 2.2 (pvr 004e 1202)",
+     "POWER9 (raw)", "ppc64", "IBM", 3425),
+    ("processor : 0\ncpu : 7447A, altivec supported\nclock : 1416.666661MHz\nrevision : 0.5 (pvr 8003 0105)", "7447A", "ppc", None, 1417),
+    ("processor : 0\nhart : 1\nisa : rv64imafdc\nmmu : sv39\nuarch : sifive,u74-mc", "sifive,u74-mc", "riscv64", None, 0),
+    ("system type : ICT\nprocessor : 0\ncpu model : ICT Loongson-3 V0.2  FPU V0.1\nisa : mips1 mips64r1",
+     "ICT Loongson-3 V0.2 FPU V0.1", "mips64", "Loongson", 0),
+    ("cpu : Alpha\ncpu model : EV56\nsystem type : Miata", "EV56", "alpha", None, 0),
+    (SPARC, "TI UltraSparc IIIi (Jalapeno)", "sparc64", None, 0),
+    ("processor : 0\ncpu family : PA-RISC 2.0\ncpu : PA8700 (PCX-W2)\ncpu MHz : 650.000000", "PA8700 (PCX-W2)", "parisc64", None, 650),
+    ("processor : 0\nvendor : GenuineIntel\narch : IA-64\nfamily : Itanium 2\nmodel name : Madison", "Madison", "ia64", "GenuineIntel", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "model", "arch", "vendor", "mhz"), SPELLINGS)
+def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, mhz):
+    info = cpuinfo.parse(text)
+    assert (cpuinfo.model(info), cpuinfo.arch(info), cpuinfo.vendor(info)) == (model, arch, vendor)
+    assert round((cpuinfo.clock_hz(info) or 0) / 1e6) == mhz
+
+
+def test_cpus_are_counted_where_only_their_state_is_listed():
+    assert cpuinfo.parse(SPARC).cpus.keys() == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "placeholder"), [("OEM", True), ("AMD Radeon 780M", False), ("NUC12WSKi7", False), ("EV56", False), ("Nonesuch X", False)]
+)  # fmt: skip
+def test_a_placeholder_is_no_name(name, placeholder):
+    assert records.is_placeholder(name) == placeholder
+    assert records.parse_record({"source": "nvml", "name": name}).name == (None if placeholder else name)
